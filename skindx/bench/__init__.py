@@ -1,0 +1,1 @@
+"""Where clocks are read: `skindx bench NAME`."""

@@ -1,0 +1,155 @@
+"""Frozen settings from YAML and `--set a.b=v`; a typo is refused with the nearest valid key."""
+
+import difflib
+import os
+import re
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from skindx.errors import UserError
+from skindx.files import write_text
+
+
+class Settings(BaseModel):
+    """Base of every settings class: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @classmethod
+    def load(cls, path: Path | None = None, sets: Iterable[str] = ()) -> Self:
+        """Read a YAML file (none: the defaults), apply `a.b=value` overrides, validate.
+
+        `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError.
+        """
+        raw = read_yaml(path) if path else {}
+        for assignment in sets:
+            _assign(raw, assignment)
+        return cls.parse(raw, origin=str(path) if path else "--set")
+
+    @classmethod
+    def parse(cls, raw: dict[str, Any], origin: str = "settings") -> Self:
+        """Validate plain values; `origin` names them in an error. Raises UserError."""
+        try:
+            return cls.model_validate(_expand(raw, origin))
+        except ValidationError as error:
+            raise UserError(_sentence(cls, error, origin)) from None
+
+    def save(self, path: Path) -> None:
+        """Write the resolved settings as YAML that `load` reads back to an equal object."""
+        write_text(path, yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping. Raises UserError for what is no file, no YAML or no mapping."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); give a YAML text file.") from None
+    except yaml.YAMLError as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{path} is not valid YAML: {detail}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
+    return value
+
+
+def _assign(raw: dict[str, Any], assignment: str) -> None:
+    key, equals, text = assignment.partition("=")
+    if not equals or not key:
+        raise UserError(f"--set {assignment!r} must look like a.b=value.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"--set {assignment!r}: the value is not valid YAML; quote it.") from None
+    *parents, last = key.split(".")
+    node: Any = raw
+    for part in parents:
+        if isinstance(node, list):
+            node = node[_index(node, part, assignment)]
+        else:
+            node = node.setdefault(part, {})
+        if not isinstance(node, dict | list):
+            raise UserError(f"--set {assignment!r}: {part!r} is a single value, it has no keys.")
+    if isinstance(node, list):
+        node[_index(node, last, assignment)] = value
+    else:
+        node[last] = value
+
+
+def _index(node: Sequence[Any], part: str, assignment: str) -> int:
+    if not part.isdigit() or int(part) >= len(node):
+        raise UserError(
+            f"--set {assignment!r}: {part!r} must be a position from 0 to {len(node) - 1}."
+        )
+    return int(part)
+
+
+def _expand(value: Any, origin: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(item, origin) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand(item, origin) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def variable(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            raise UserError(
+                f"{origin} uses ${{{name}}}, which is not set; export {name}=… and try again."
+            )
+        return os.environ[name]
+
+    return re.sub(r"\$\{(\w+)\}", variable, value)
+
+
+def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
+    # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
+    first, *others = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    loc = first["loc"]
+    where = ".".join(str(part) for part in loc)
+    more = f" ({len(others)} more after this one)" if others else ""
+    if first["type"] == "extra_forbidden":
+        valid = _keys(cls, loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), valid, n=1, cutoff=0.0)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"{origin}: unknown key {where!r}; {hint}Valid: {', '.join(valid)}.{more}"
+    if first["type"] == "missing":
+        return f"{origin}: {where!r} is missing; add it.{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return f"{origin}: {where or 'value'!r} = {shown}: {message}.{more}"
+
+
+def _keys(annotation: Any, loc: tuple[str | int, ...]) -> list[str]:
+    """Return the keys allowed at `loc`, a pydantic error location below `annotation`."""
+    for model in _models(annotation):
+        if not loc:
+            return list(model.model_fields)
+        head, rest = loc[0], loc[1:]
+        if isinstance(head, str) and head in model.model_fields:
+            return _keys(model.model_fields[head].annotation, rest)
+        # A tagged union puts the tag into the location, a list the position.
+        kind = model.model_fields.get("kind")
+        if isinstance(head, int) or (kind and head in get_args(kind.annotation)):
+            return _keys(model, rest) if not isinstance(head, int) else _keys(annotation, rest)
+    return []
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Flatten lists, unions and Annotated into the settings classes they hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (Annotated, Union, types.UnionType, list, tuple, dict):
+        return [model for part in get_args(annotation) for model in _models(part)]
+    return []

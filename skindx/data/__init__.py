@@ -1,0 +1,1 @@
+"""Scraped pictures become a dataset: acquire, screen, de-duplicate, label, split."""

@@ -1,0 +1,123 @@
+"""The manifest: one row a picture, everything else is derived from it."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from skindx.data.boxes import Box
+from skindx.errors import UserError
+from skindx.files import atomic_file
+
+Split = Literal["train", "val", "calibration", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+MANIFEST = "manifest.parquet"
+ISSUES = "issues.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One kept picture. `path` is relative to the dataset folder, hashes are hexadecimal."""
+
+    path: str
+    sha256: str
+    perceptual_hash: str
+    width: int
+    height: int
+    label: str
+    group: str
+    split: Split
+    boxes: tuple[Box, ...] | None = None
+    """None: nobody looked for boxes; (): somebody looked and there is none."""
+    source: str = ""
+    source_url: str = ""
+    page_url: str = ""
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+    retrieved: str = ""
+    """UTC, ISO 8601."""
+    skin_type: int | None = None
+    """Fitzpatrick 1..6, where a person said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One picture that did not enter the dataset, and why."""
+
+    url: str
+    """Source URL or path of the picture."""
+    sha256: str
+    label: str
+    reason: str
+    """A fixed short word: dead-link, not-a-picture, exact-duplicate, near-duplicate …"""
+    detail: str = ""
+    kept_sha256: str = ""
+    """For a duplicate: the picture that stays in its place."""
+
+
+def write_manifest(folder: Path, records: Sequence[Record]) -> None:
+    """Write `records` as `folder`/manifest.parquet, atomically."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    box = pa.struct(
+        [(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
+        + [("label", pa.string()), ("drawn_by", pa.string()), ("score", pa.float32())]
+    )
+    special = {
+        "width": pa.int32(),
+        "height": pa.int32(),
+        "boxes": pa.list_(box),
+        "skin_type": pa.int8(),
+    }
+    names = [field.name for field in dataclasses.fields(Record)]
+    schema = pa.schema([(name, special.get(name, pa.string())) for name in names])
+    rows = [dataclasses.asdict(record) for record in records]
+    with atomic_file(folder / MANIFEST) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+
+
+def read_manifest(folder: Path) -> list[Record]:
+    """Read a dataset folder's manifest. Raises UserError when it is absent or not a manifest."""
+    rows = _read_rows(folder / MANIFEST, Record, "run `skindx build` first")
+    for row in rows:
+        if row["boxes"] is not None:
+            row["boxes"] = tuple(Box(**box) for box in row["boxes"])
+    return [Record(**row) for row in rows]
+
+
+def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
+    """Write `issues` as `folder`/issues.parquet, atomically."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(field.name, pa.string()) for field in dataclasses.fields(Issue)])
+    rows = [dataclasses.asdict(issue) for issue in issues]
+    with atomic_file(folder / ISSUES) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+
+
+def read_issues(folder: Path) -> list[Issue]:
+    """Read a dataset folder's issues table. Raises UserError when it is absent."""
+    return [Issue(**row) for row in _read_rows(folder / ISSUES, Issue, "run `skindx build`")]
+
+
+def _read_rows(path: Path, row_type: type, advice: str) -> list[dict]:  # type: ignore[type-arg]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}); {advice}.") from None
+    wanted = [field.name for field in dataclasses.fields(row_type)]
+    missing = sorted(set(wanted) - set(table.column_names))
+    if missing:
+        raise UserError(f"{path} lacks the columns {', '.join(missing)}; {advice}.")
+    rows: list[dict] = table.select(wanted).to_pylist()  # type: ignore[type-arg]
+    return rows

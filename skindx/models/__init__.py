@@ -1,0 +1,1 @@
+"""Classifier, detector, ensemble, calibration, and the bundle that carries them."""

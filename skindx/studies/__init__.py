@@ -1,0 +1,1 @@
+"""What needs both a dataset and a bundle: evaluation and its report."""

@@ -1,0 +1,90 @@
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.errors import UserError
+
+
+class Folder(Settings):
+    kind: Literal["folder"] = "folder"
+    path: str
+
+
+class Atlas(Settings):
+    kind: Literal["atlas"] = "atlas"
+    start: str
+
+
+class Optimizer(Settings):
+    learning_rate: float = Field(0.1, gt=0)
+
+
+class Run(Settings):
+    name: str = "run"
+    optimizer: Optimizer = Optimizer()
+    sources: tuple[Annotated[Folder | Atlas, Field(discriminator="kind")], ...] = ()
+
+
+def load(tmp_path: Path, text: str, *sets: str) -> Run:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    return Run.load(file, sets)
+
+
+def test_overrides_reach_nested_keys_and_list_items(tmp_path: Path) -> None:
+    run = load(
+        tmp_path,
+        "sources: [{kind: folder, path: a}]",
+        "optimizer.learning_rate=0.5",
+        "sources.0.path=b",
+    )
+    assert run.optimizer.learning_rate == 0.5
+    assert run.sources[0] == Folder(path="b")
+
+
+def test_saved_settings_load_back_equal(tmp_path: Path) -> None:
+    run = Run(name="x", sources=(Atlas(start="http://a"),))
+    run.save(tmp_path / "resolved.yaml")
+    assert Run.load(tmp_path / "resolved.yaml") == run
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Run().name = "y"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "said"),
+    [
+        ("optimiser: {}", [], r"unknown key 'optimiser'; did you mean 'optimizer'\?"),
+        ("optimizer: {learning_rat: 1}", [], "did you mean 'learning_rate'"),
+        ("sources: [{kind: atlas, strat: x}]", [], "did you mean 'start'"),
+        ("sources: [{kind: atlass}]", [], "'folder', 'atlas'"),
+        ("optimizer: {learning_rate: -1}", [], "'optimizer.learning_rate' = -1: .*greater than 0"),
+        ("", ["name"], "must look like a.b=value"),
+        ("", ["name.x.y=1"], "unknown key|single value|valid string"),
+        ("sources: [{kind: folder, path: a}]", ["sources.4.path=b"], "position from 0 to 0"),
+        ("name: ${SKINDX_SURELY_UNSET}", [], "export SKINDX_SURELY_UNSET="),
+        ("[1, 2]", [], "must hold `key: value` lines"),
+        ("name: [", [], "not valid YAML"),
+    ],
+)
+def test_bad_settings_are_one_sentence(
+    tmp_path: Path, text: str, sets: list[str], said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        load(tmp_path, text, *sets)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.yaml does not exist"):
+        Run.load(tmp_path / "nowhere.yaml")
+
+
+def test_environment_variables_expand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "/data")
+    assert load(tmp_path, "name: ${PLACE}/x").name == "/data/x"
