@@ -1,0 +1,24 @@
+"""What an ensemble says about one picture."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.boxes import Box
+
+# C = classes, M = members
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Calibrated class probabilities of one picture, and its lesion boxes.
+
+    `probabilities_C` sums to 1 in the bundle's class order; `member_probabilities_MC` holds each
+    member's own. `boxes` are pixels of the picture as given, best first; None means that the
+    bundle has no detector, () that the detector found nothing.
+    """
+
+    probabilities_C: NDArray[np.float64]
+    member_probabilities_MC: NDArray[np.float64]
+    boxes: tuple[Box, ...] | None = None
