@@ -1,0 +1,76 @@
+"""The served predictor: decoded pictures in, calibrated predictions out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.errors import UserError
+from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.detector import Detector
+from skindx.models.ensemble import Ensemble
+from skindx.models.prediction import Prediction
+from skindx.taxonomy import Taxonomy
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A loaded bundle; everything that scores or shows a bundle goes through here."""
+
+    bundle: Bundle
+    ensemble: Ensemble
+    detector: Detector | None
+    missing: str = ""
+    """Why there are no boxes although the bundle has a detector; empty otherwise."""
+
+    @classmethod
+    def load(cls, path: Path, device: str = "cpu") -> Self:
+        """Open and verify a bundle. Raises UserError for a bundle that is not whole.
+
+        Without ultralytics a bundle's detector is left out, and `missing` says so.
+        """
+        bundle = open_bundle(path)
+        detector, missing = None, ""
+        try:
+            detector = bundle.detector()
+        except UserError as error:
+            missing = str(error)
+        return cls(bundle, bundle.ensemble(device), detector, missing)
+
+    @property
+    def taxonomy(self) -> Taxonomy:
+        """The classes, in the order of the probabilities."""
+        return self.bundle.taxonomy
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the members, in the order of `member_probabilities_MC`."""
+        return tuple(member.name for member in self.ensemble.members)
+
+    @property
+    def has_detector(self) -> bool:
+        """True when predictions carry boxes."""
+        return self.detector is not None
+
+    def predict(
+        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+    ) -> list[Prediction]:
+        """Predict decoded pictures (H x W x 3 RGB uint8, sizes may differ).
+
+        `confidence` is the least score of a box; none: the bundle's own threshold.
+        """
+        if not pictures:
+            return []
+        probabilities_NC, member_MNC = self.ensemble.probabilities(pictures)
+        boxes = self.detector.detect(pictures, confidence) if self.detector else None
+        return [
+            Prediction(
+                probabilities_NC[index],
+                member_MNC[:, index],
+                boxes[index] if boxes is not None else None,
+            )
+            for index in range(len(pictures))
+        ]

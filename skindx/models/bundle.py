@@ -1,0 +1,221 @@
+"""The bundle: one folder with everything a diagnosis needs, hashed, loaded without pickle."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+
+from skindx import __version__
+from skindx.config import Settings
+from skindx.errors import UserError
+from skindx.files import atomic_folder, sha256_file, write_json, write_text
+from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
+from skindx.models.ensemble import Ensemble, Member
+from skindx.taxonomy import Taxonomy
+
+INDEX, TAXONOMY, METRICS, CARD = "bundle.json", "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
+
+
+class MemberSpec(Settings):
+    """One member: how to rebuild it, and its temperature."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    classifier: ClassifierSettings
+    temperature: float = Field(1.0, gt=0)
+
+
+class BundleSpec(Settings):
+    """The index of a bundle, `bundle.json`."""
+
+    format: Literal[1] = 1
+    name: str
+    created: str
+    skindx: str
+    temperature: float = Field(1.0, gt=0)
+    members: tuple[MemberSpec, ...] = Field(min_length=1)
+    detector: DetectorSpec | None = None
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of every file of the bundle, by its path inside it."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle on disk."""
+
+    path: Path
+    spec: BundleSpec
+    taxonomy: Taxonomy
+
+    def ensemble(self, device: str = "cpu") -> Ensemble:
+        """Rebuild the classifiers, in evaluation mode on `device`."""
+        members = []
+        for member in self.spec.members:
+            classifier = build_classifier(member.classifier, len(self.taxonomy.classes))
+            state = load_file(self.path / _weights(member.name))
+            classifier.net.load_state_dict(state)
+            members.append(
+                Member(
+                    member.name,
+                    classifier.to(device).eval(),
+                    member.classifier.preprocess,
+                    member.temperature,
+                )
+            )
+        return Ensemble(tuple(members), self.spec.temperature)
+
+    def detector(self) -> Detector | None:
+        """Rebuild the detector; None when the bundle has none. Raises UserError without the extra.
+
+        ultralytics is AGPL-3.0 and optional.
+        """
+        if self.spec.detector is None:
+            return None
+        return load_detector(self.path / "detector", self.spec.detector)
+
+    def metrics(self) -> dict[str, Any] | None:
+        """Return what the last evaluation measured; None before the first."""
+        path = self.path / METRICS
+        if METRICS not in self.spec.files:
+            return None
+        measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return measured
+
+
+@dataclass(frozen=True)
+class DetectorParts:
+    """A trained detector before it is packed."""
+
+    spec: DetectorSpec
+    config: dict[str, Any]
+    state: dict[str, torch.Tensor]
+
+
+def pack(
+    path: Path,
+    name: str,
+    taxonomy: Taxonomy,
+    members: Sequence[tuple[MemberSpec, dict[str, torch.Tensor]]],
+    *,
+    temperature: float = 1.0,
+    detector: DetectorParts | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Bundle:
+    """Write a bundle; it takes the place of an older one in one step."""
+    spec = BundleSpec(
+        name=name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        skindx=__version__,
+        temperature=temperature,
+        members=tuple(member for member, _ in members),
+        detector=detector.spec if detector else None,
+        provenance=provenance or {},
+    )
+    with atomic_folder(path) as folder:
+        taxonomy.save(folder / TAXONOMY)
+        for member, state in members:
+            file = folder / _weights(member.name)
+            file.parent.mkdir(parents=True)
+            save_file({key: value.contiguous() for key, value in state.items()}, file)
+        if detector:
+            save_detector(folder / "detector", detector.config, detector.state)
+        write_text(folder / CARD, _card(spec, taxonomy, None))
+        _write_index(folder, spec)
+    return open_bundle(path)
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Verify every file's hash and return the bundle.
+
+    Raises UserError for a folder that is no bundle, and for a missing or altered file.
+    """
+    index = path / INDEX
+    if not path.exists():
+        raise UserError(f"bundle {path} does not exist; give the folder `skindx train` packed.")
+    if not index.is_file():
+        raise UserError(f"{path} is no bundle (it has no {INDEX}); give RUN/bundle.")
+    try:
+        raw = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{index} is not valid JSON ({error}); pack the bundle again.") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{index} is not a bundle's index; pack the bundle again.")
+    spec = BundleSpec.parse(raw, origin=str(index))
+    _verify(path, spec)
+    return Bundle(path, spec, Taxonomy.load(path / TAXONOMY))
+
+
+def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
+    """Put what an evaluation measured into the bundle and its model card, in one step."""
+    bundle = open_bundle(path)
+    with atomic_folder(path) as folder:
+        for name in bundle.spec.files:
+            if name not in (METRICS, CARD):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                _link(path / name, folder / name)
+        write_json(folder / METRICS, metrics)
+        write_text(folder / CARD, _card(bundle.spec, bundle.taxonomy, metrics))
+        _write_index(folder, bundle.spec)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)
+
+
+def _weights(member: str) -> str:
+    return f"members/{member}/model.safetensors"
+
+
+def _write_index(folder: Path, spec: BundleSpec) -> None:
+    files = {
+        file.relative_to(folder).as_posix(): sha256_file(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != INDEX
+    }
+    write_json(folder / INDEX, spec.model_copy(update={"files": files}).model_dump(mode="json"))
+
+
+def _verify(path: Path, spec: BundleSpec) -> None:
+    needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
+    for name in sorted(needed - set(spec.files)):
+        raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
+    root = path.resolve()
+    for name, expected in spec.files.items():
+        file = (root / name).resolve()
+        if not file.is_relative_to(root):
+            raise UserError(f"bundle {path}: {name!r} points outside the bundle; do not use it.")
+        if not file.is_file():
+            raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
+        if sha256_file(file) != expected:
+            raise UserError(f"bundle {path}: {name} was altered; copy or pack the bundle again.")
+
+
+def _card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
+    lines = [
+        f"# {spec.name}",
+        "",
+        "An ensemble for pictures of skin. It is no medical device and gives no diagnosis.",
+        f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
+        "",
+        f"- packed {spec.created} by skindx {spec.skindx}",
+        f"- members: {', '.join(f'{each.name} ({each.classifier.model})' for each in spec.members)}",
+        f"- detector: {'yes' if spec.detector else 'none'}",
+        f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
+    ]
+    lines += [f"- {key}: {value}" for key, value in spec.provenance.items()]
+    if metrics is None:
+        lines += ["", "Not yet evaluated: run `skindx evaluate`."]
+    else:
+        lines += ["", "## Measured", "", "```json", json.dumps(metrics, indent=1), "```"]
+    return "\n".join(lines) + "\n"

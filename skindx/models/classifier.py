@@ -1,0 +1,110 @@
+"""A timm classifier that takes uint8 pictures: normalisation is its first step on the device."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from skindx.config import Settings
+from skindx.errors import UserError
+from skindx.models.preprocess import Preprocess
+from skindx.offline import go_offline
+
+# B = batch, S = side, C = classes
+
+log = logging.getLogger(__name__)
+
+
+class ClassifierSettings(Settings):
+    """A timm model by name, with what its constructor needs beyond the number of classes."""
+
+    model: str
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    preprocess: Preprocess = Preprocess()
+
+
+class Classifier(nn.Module):
+    """uint8 pictures B x S x S x 3 in, logits B x C out."""
+
+    def __init__(self, net: nn.Module, preprocess: Preprocess) -> None:
+        super().__init__()
+        self.net = net
+        mean, std = torch.tensor(preprocess.mean), torch.tensor(preprocess.std)
+        # One multiply and one add: (x / 255 - mean) / std = x * scale + shift.
+        self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, pictures_BSS3: Tensor) -> Tensor:
+        """Return logits; the pictures may be of any dtype on the 0..255 scale."""
+        pixels_B3SS = pictures_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype)
+        logits_BC: Tensor = self.net(pixels_B3SS * self.scale + self.shift)
+        return logits_BC
+
+
+def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
+    """Create the model with random weights. Raises UserError for a name timm does not know."""
+    go_offline()
+    import difflib
+
+    import timm
+
+    if not timm.is_model(settings.model):
+        near = difflib.get_close_matches(settings.model, timm.list_models(), n=3)
+        raise UserError(
+            f"timm has no model {settings.model!r}; nearest: {', '.join(near) or 'none'}."
+        )
+    try:
+        net = timm.create_model(settings.model, num_classes=classes, **settings.model_args)
+    except TypeError as error:
+        raise UserError(f"model_args of {settings.model!r} do not fit: {error}.") from None
+    return Classifier(net, settings.preprocess)
+
+
+def load_weights(classifier: Classifier, path: Path) -> list[str]:
+    """Load weights from safetensors or a plain state dict; return the names left untouched.
+
+    Only tensors are read, never a pickled program. Tensors whose shape differs (the head of a
+    model with other classes) keep their random values and are logged. Raises UserError when
+    nothing fits.
+    """
+    state = _read_state(path)
+    own = classifier.net.state_dict()
+    fitting = {
+        name: tensor
+        for name, tensor in state.items()
+        if name in own and own[name].shape == tensor.shape
+    }
+    if len(fitting) < len(own) / 2:
+        raise UserError(
+            f"{path} fits only {len(fitting)} of the model's {len(own)} tensors; "
+            "give the weights of the same model."
+        )
+    classifier.net.load_state_dict(fitting, strict=False)
+    untouched = [name for name in own if name not in fitting]
+    if untouched:
+        log.info("%s: %s start from random values", path.name, ", ".join(untouched))
+    return untouched
+
+
+def _read_state(path: Path) -> Mapping[str, Tensor]:
+    if not path.is_file():
+        raise UserError(f"weights {path} do not exist; check the path.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(
+            f"weights {path} cannot be read as safetensors or a plain state dict "
+            f"({type(error).__name__}); give a file that holds tensors only."
+        ) from None
+    if not isinstance(state, dict):
+        raise UserError(f"weights {path} hold a {type(state).__name__}, not named tensors.")
+    state = state.get("state_dict", state)
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

@@ -1,0 +1,118 @@
+"""The lesion detector: an ultralytics YOLO rebuilt from its YAML and safetensors, never a pickle."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.config import Settings, read_yaml
+from skindx.data.boxes import Box
+from skindx.errors import UserError
+from skindx.files import write_text
+from skindx.offline import go_offline
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+MODEL_YAML, MODEL_WEIGHTS = "model.yaml", "model.safetensors"
+
+
+class DetectorSpec(Settings):
+    """How a trained detector is asked: square side in pixels, thresholds, names of its classes."""
+
+    size: int = Field(320, ge=64, le=1280, multiple_of=32)
+    confidence: float = Field(0.25, ge=0, lt=1)
+    """Boxes below are not shown; an evaluation asks for all of them."""
+    overlap: float = Field(0.6, gt=0, lt=1)
+    """Of two boxes of a class that overlap more than this (IoU), only the better one stays."""
+    labels: tuple[str, ...] = ("lesion",)
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A YOLO network in evaluation mode."""
+
+    net: "nn.Module"
+    spec: DetectorSpec
+
+    def detect(
+        self, pictures: Sequence[NDArray[np.uint8]], confidence: float | None = None
+    ) -> list[tuple[Box, ...]]:
+        """Return the boxes of each decoded picture (H x W x 3 RGB uint8), best first."""
+        floor = self.spec.confidence if confidence is None else confidence
+        return [self._detect_one(picture, floor) for picture in pictures]
+
+    @torch.inference_mode()
+    def _detect_one(self, picture_HW3: NDArray[np.uint8], floor: float) -> tuple[Box, ...]:
+        from ultralytics.utils.nms import non_max_suppression
+
+        square_SS3, scale, (left, top) = letterbox(picture_HW3, self.spec.size)
+        pixels_13SS = torch.from_numpy(square_SS3).permute(2, 0, 1)[None].float() / 255
+        device = next(self.net.parameters()).device
+        raw = self.net(pixels_13SS.to(device))
+        found = non_max_suppression(
+            raw, conf_thres=floor, iou_thres=self.spec.overlap, nc=len(self.spec.labels)
+        )[0]
+        height, width = picture_HW3.shape[:2]
+        boxes = []
+        for x1, y1, x2, y2, score, label in found.cpu().tolist():
+            left_x, right_x = ((min(max((x - left) / scale, 0), width)) for x in (x1, x2))
+            top_y, bottom_y = ((min(max((y - top) / scale, 0), height)) for y in (y1, y2))
+            if left_x < right_x and top_y < bottom_y:
+                name = self.spec.labels[int(label)]
+                boxes.append(Box(left_x, top_y, right_x, bottom_y, name, "detector", score))
+        return tuple(boxes)
+
+
+def letterbox(
+    picture_HW3: NDArray[np.uint8], size: int
+) -> tuple[NDArray[np.uint8], float, tuple[int, int]]:
+    """Fit a picture into a grey square; return it, the scale, and the (left, top) margins."""
+    import cv2
+
+    height, width = picture_HW3.shape[:2]
+    scale = size / max(height, width)
+    inner_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
+    left, top = (size - inner_wh[0]) // 2, (size - inner_wh[1]) // 2
+    square_SS3 = np.full((size, size, 3), 114, dtype=np.uint8)  # YOLO is trained with this grey
+    square_SS3[top : top + inner_wh[1], left : left + inner_wh[0]] = cv2.resize(
+        picture_HW3, inner_wh, interpolation=cv2.INTER_LINEAR
+    )
+    return square_SS3, scale, (left, top)
+
+
+def save_detector(folder: Path, config: dict[str, Any], state: "dict[str, Tensor]") -> None:
+    """Write the network's YAML and tensors; `config` is ultralytics' model dictionary."""
+    import yaml
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / MODEL_YAML, yaml.safe_dump(config, sort_keys=False))
+    tensors = {name: tensor.float().contiguous().clone() for name, tensor in state.items()}
+    save_file(tensors, folder / MODEL_WEIGHTS)
+
+
+def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
+    """Rebuild a detector from `save_detector`'s files.
+
+    Raises UserError when ultralytics is not installed.
+    """
+    go_offline()
+    try:
+        from ultralytics.nn.tasks import DetectionModel
+    except ImportError:
+        raise UserError(
+            "the bundle has a detector, but ultralytics is not installed; "
+            "run `pip install 'skindx[detect]'` (AGPL-3.0) or diagnose without boxes."
+        ) from None
+    from safetensors.torch import load_file
+
+    net = DetectionModel(read_yaml(folder / MODEL_YAML), nc=len(spec.labels), verbose=False)
+    state = load_file(folder / MODEL_WEIGHTS)
+    net.load_state_dict(state)
+    return Detector(net.eval(), spec)

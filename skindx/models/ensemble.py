@@ -1,0 +1,77 @@
+"""Several classifiers that answer as one: calibrated probabilities, averaged."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from skindx.models.classifier import Classifier
+from skindx.models.preprocess import Preprocess, centre_square
+
+# M = members, N = pictures, C = classes
+
+
+@dataclass(frozen=True)
+class Member:
+    """One trained classifier, in evaluation mode, with its softmax temperature (Guo et al. 2017)."""
+
+    name: str
+    classifier: Classifier
+    preprocess: Preprocess
+    temperature: float = 1.0
+
+    @torch.inference_mode()
+    def log_probabilities(
+        self, pictures: Sequence[NDArray[np.uint8]], batch: int = 64
+    ) -> NDArray[np.float64]:
+        """Return uncalibrated log-probabilities N x C of decoded pictures (H x W x 3 uint8)."""
+        device = next(self.classifier.parameters()).device
+        rows = []
+        for start in range(0, len(pictures), batch):
+            squares = [
+                centre_square(picture, self.preprocess)
+                for picture in pictures[start : start + batch]
+            ]
+            logits_BC = self.classifier(torch.from_numpy(np.stack(squares)).to(device))
+            rows.append(torch.log_softmax(logits_BC.double(), dim=1).cpu().numpy())
+        return np.concatenate(rows)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Members whose calibrated probabilities are averaged, then sharpened by one temperature."""
+
+    members: tuple[Member, ...]
+    temperature: float = 1.0
+
+    def probabilities(
+        self, pictures: Sequence[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the ensemble's probabilities N x C, and each member's M x N x C."""
+        member_MNC = np.stack(
+            [
+                soften(member.log_probabilities(pictures), member.temperature)
+                for member in self.members
+            ]
+        )
+        return combine(member_MNC, self.temperature), member_MNC
+
+
+def soften(log_probabilities_NC: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Return softmax(log p / T) along the last axis."""
+    scaled = log_probabilities_NC / temperature
+    scaled = scaled - scaled.max(axis=-1, keepdims=True)
+    exponentials = np.exp(scaled)
+    probabilities: NDArray[np.float64] = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def combine(member_MNC: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Average members in probability space and apply the ensemble's own temperature.
+
+    Averaging makes calibrated members under-confident, so the mean is calibrated again.
+    """
+    mean_NC = member_MNC.mean(axis=0)
+    return soften(np.log(np.maximum(mean_NC, 1e-300)), temperature)

@@ -1,0 +1,58 @@
+"""From a decoded picture to the square that a classifier sees."""
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from skindx.config import Settings
+
+# H, W = height, width; S = side of the square
+
+
+class Preprocess(Settings):
+    """How one member sees pictures: side in pixels, and channel statistics on the 0..1 scale."""
+
+    size: int = Field(224, ge=32, le=1024)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    crop: float = Field(0.9, gt=0, le=1)
+    """Share of the shorter side that the centre crop keeps."""
+
+    @model_validator(mode="after")
+    def _positive_std(self) -> Self:
+        if min(self.std) <= 0:
+            raise ValueError("std must be positive in every channel")
+        return self
+
+    @property
+    def margin_size(self) -> int:
+        """Shorter side in pixels before the centre crop."""
+        return round(self.size / self.crop)
+
+
+def shrink(picture_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]:
+    """Resize so that the shorter side measures `short_side` pixels, keeping the aspect ratio."""
+    import cv2
+
+    height, width = picture_HW3.shape[:2]
+    scale = short_side / min(height, width)
+    size_wh = (max(short_side, round(width * scale)), max(short_side, round(height * scale)))
+    if size_wh == (width, height):
+        return np.ascontiguousarray(picture_HW3)
+    # Area averaging is the only one of OpenCV's filters that does not alias when shrinking.
+    interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    resized: NDArray[np.uint8] = cv2.resize(picture_HW3, size_wh, interpolation=interpolation)
+    return resized
+
+
+def centre_square(picture_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArray[np.uint8]:
+    """Return the central square, S x S x 3 uint8, as evaluation and diagnosis see a picture."""
+    margin_HW3 = shrink(picture_HW3, preprocess.margin_size)
+    height, width = margin_HW3.shape[:2]
+    top, left = (height - preprocess.size) // 2, (width - preprocess.size) // 2
+    square: NDArray[np.uint8] = np.ascontiguousarray(
+        margin_HW3[top : top + preprocess.size, left : left + preprocess.size]
+    )
+    return square

@@ -1,0 +1,171 @@
+"""Train the lesion detector on a manifest's boxes, with ultralytics' own trainer.
+
+`python -m skindx.training.detector RUN DATASET MARK`: a process of its own, since ultralytics sets
+global state. The YOLO layout is generated from the manifest and thrown away.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skindx.config import read_yaml
+from skindx.data.manifest import MANIFEST, Record, read_manifest
+from skindx.errors import UserError
+from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.models.bundle import DetectorParts
+from skindx.models.detector import DetectorSpec, save_detector
+from skindx.offline import go_offline
+from skindx.training.member import fingerprint_of, matches
+from skindx.training.settings import DetectorSettings, TrainSettings
+from skindx.training.worker import SETTINGS, split_of
+
+FOLDER = "detector"
+
+
+def box_labels(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the sorted classes of the boxes that the records carry."""
+    return tuple(sorted({box.label for record in records for box in record.boxes or ()}))
+
+
+def write_yolo_layout(
+    folder: Path, dataset: Path, records: Sequence[Record], labels: Sequence[str]
+) -> Path:
+    """Write images/, labels/ and data.yaml for the train and val records that have boxes looked for.
+
+    Pictures are links into the store; a picture without a lesion gets an empty label file.
+    Returns the path of data.yaml.
+    """
+    for split in ("train", "val"):
+        (folder / "images" / split).mkdir(parents=True)
+        (folder / "labels" / split).mkdir(parents=True)
+        for record in split_of(list(records), split):
+            if record.boxes is None:
+                continue
+            source = (dataset / record.path).resolve()
+            (folder / "images" / split / source.name).symlink_to(source)
+            lines = [
+                f"{labels.index(box.label)} "
+                f"{(box.x1 + box.x2) / 2 / record.width:.6f} "
+                f"{(box.y1 + box.y2) / 2 / record.height:.6f} "
+                f"{(box.x2 - box.x1) / record.width:.6f} "
+                f"{(box.y2 - box.y1) / record.height:.6f}\n"
+                for box in record.boxes
+            ]
+            (folder / "labels" / split / f"{source.stem}.txt").write_text("".join(lines))
+    data = folder / "data.yaml"
+    names = json.dumps(dict(enumerate(labels)))
+    data.write_text(
+        f"path: {json.dumps(str(folder))}\ntrain: images/train\nval: images/val\nnames: {names}\n"
+    )
+    return data
+
+
+def train_detector(
+    settings: DetectorSettings, data_yaml: Path, work: Path, labels: tuple[str, ...], device: str
+) -> tuple[DetectorParts, list[dict[str, float]]]:
+    """Train and return the detector's parts, and one row an epoch (seconds, mAP50)."""
+    go_offline()
+    from ultralytics import YOLO
+    from ultralytics import settings as ultralytics_settings
+
+    ultralytics_settings.update({"sync": False})  # no usage statistics
+    started = time.monotonic()
+    history: list[dict[str, float]] = []
+    model = YOLO(settings.model, task="detect")
+
+    def after_epoch(trainer: Any) -> None:
+        map50 = float(trainer.metrics.get("metrics/mAP50(B)", 0.0))
+        seconds = time.monotonic() - started
+        history.append({"epoch": len(history) + 1, "seconds": round(seconds, 1), "map50": map50})
+        print(f"detector  epoch {len(history):>3}  val mAP50 {map50:.3f}", file=sys.stderr)
+        trainer.stop |= map50 >= settings.stop_map50 or seconds >= settings.limit_s
+
+    model.add_callback("on_fit_epoch_end", after_epoch)
+    model.train(
+        data=str(data_yaml),
+        epochs=settings.epochs,
+        imgsz=settings.size,
+        batch=settings.batch,
+        seed=settings.seed,
+        device=device,
+        project=str(work),
+        name="yolo",
+        pretrained=False,
+        plots=False,
+        workers=0,
+        amp=False,
+        verbose=False,
+        save=False,
+    )
+    trained = model.trainer.ema.ema
+    spec = DetectorSpec(size=settings.size, labels=labels)
+    config = {**trained.yaml, "nc": len(labels)}
+    return DetectorParts(spec, config, trained.float().state_dict()), history
+
+
+def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
+    """Return a hash of everything that decides the detector's weights."""
+    assert settings.detector is not None
+    return fingerprint_of(
+        {
+            "detector": settings.detector.model_dump(mode="json"),
+            "manifest": sha256_file(dataset / MANIFEST),
+        }
+    )
+
+
+def is_trained(run: Path, expected: str) -> bool:
+    """True when RUN/detector is there. Raises UserError when other settings or data made it."""
+    return matches(run / FOLDER / "detector.json", expected)
+
+
+def run_detector(run: Path, dataset: Path, mark: str) -> None:
+    """Train the run's detector and write RUN/detector in one step."""
+    settings = TrainSettings.load(run / SETTINGS)
+    assert settings.detector is not None
+    records = read_manifest(dataset)
+    labels = box_labels(records)
+    device = "0" if settings.engine.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    work = Path(tempfile.mkdtemp(prefix="skindx-detector-"))
+    try:
+        data_yaml = write_yolo_layout(work / "data", dataset, records, labels)
+        parts, history = train_detector(settings.detector, data_yaml, work, labels, device)
+    finally:
+        shutil.rmtree(work)
+    with atomic_folder(run / FOLDER) as folder:
+        save_detector(folder, parts.config, parts.state)
+        write_json(
+            folder / "detector.json",
+            {"fingerprint": mark, "spec": parts.spec.model_dump(mode="json"), "history": history},
+        )
+
+
+def load_parts(run: Path) -> DetectorParts:
+    """Read what `run_detector` wrote."""
+    from safetensors.torch import load_file
+
+    folder = run / FOLDER
+    spec = DetectorSpec.parse(json.loads((folder / "detector.json").read_text())["spec"])
+    return DetectorParts(spec, read_yaml(folder / "model.yaml"), load_file(folder / "model.safetensors"))
+
+
+def main(arguments: list[str]) -> int:
+    """Train the detector of a run; return the exit code."""
+    run, dataset, mark = arguments
+    try:
+        run_detector(Path(run), Path(dataset), mark)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

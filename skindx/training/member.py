@@ -1,0 +1,98 @@
+"""A finished member on disk: weights, what they were trained with, how they did on validation."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from skindx.data.manifest import MANIFEST
+from skindx.errors import UserError
+from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.training.settings import MemberSettings, TrainSettings
+
+# N = validation pictures, C = classes
+
+
+@dataclass(frozen=True)
+class FinishedMember:
+    """What `save_member` wrote."""
+
+    state: dict[str, torch.Tensor]
+    validation_NC: NDArray[np.float64]
+    """Log-probabilities of the validation pictures, in manifest order."""
+    truth_N: NDArray[np.int64]
+
+
+def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) -> str:
+    """Return a hash of everything that decides a member's weights."""
+    return fingerprint_of(
+        {
+            "member": member.model_dump(mode="json"),
+            "recipe": settings.recipe_of(member).model_dump(mode="json"),
+            "cache_margin": settings.cache_margin,
+            "precision": settings.engine.precision,
+            "gradient_clip": settings.engine.gradient_clip,
+            "manifest": sha256_file(dataset / MANIFEST),
+            "weights": sha256_file(member.weights) if member.weights else None,
+        }
+    )
+
+
+def fingerprint_of(parts: dict[str, Any]) -> str:
+    """Return the SHA-256 of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def matches(file: Path, expected: str) -> bool:
+    """True when `file` is there and carries the fingerprint.
+
+    Raises UserError when it carries another one: two trainings must not be mixed in one run.
+    """
+    if not file.is_file():
+        return False
+    if json.loads(file.read_text(encoding="utf-8"))["fingerprint"] != expected:
+        raise UserError(
+            f"{file.parent} was trained with other settings or data; "
+            "give another --out, or remove that folder to train it anew."
+        )
+    return True
+
+
+def member_folder(run: Path, name: str) -> Path:
+    """Return the folder of one member of a run."""
+    return run / "members" / name
+
+
+def is_finished(run: Path, name: str, expected: str) -> bool:
+    """True when the member was trained with these settings and data; see `matches`."""
+    return matches(member_folder(run, name) / "member.json", expected)
+
+
+def save_member(
+    run: Path, name: str, finished: FinishedMember, history: list[dict[str, Any]], mark: str
+) -> None:
+    """Write a member in one step: it is there whole, or not at all."""
+    with atomic_folder(member_folder(run, name)) as folder:
+        save_file(
+            {key: value.cpu().contiguous() for key, value in finished.state.items()},
+            folder / "model.safetensors",
+        )
+        np.savez(folder / "validation.npz", log=finished.validation_NC, truth=finished.truth_N)
+        columns = list(history[0])
+        rows = [",".join(columns), *(",".join(str(row[c]) for c in columns) for row in history)]
+        (folder / "history.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        write_json(folder / "member.json", {"name": name, "fingerprint": mark, **history[-1]})
+
+
+def load_member(run: Path, name: str) -> FinishedMember:
+    """Read a finished member."""
+    folder = member_folder(run, name)
+    with np.load(folder / "validation.npz", allow_pickle=False) as arrays:
+        validation_NC, truth_N = arrays["log"], arrays["truth"]
+    return FinishedMember(load_file(folder / "model.safetensors"), validation_NC, truth_N)

@@ -1,0 +1,136 @@
+"""A training run from dataset to bundle: check everything, start the ranks, calibrate, pack."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from skindx.data.manifest import MANIFEST, Record, read_manifest
+from skindx.errors import UserError
+from skindx.files import sha256_file
+from skindx.models.bundle import Bundle, MemberSpec, pack
+from skindx.models.calibration import fit_temperature
+from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
+from skindx.models.ensemble import combine, soften
+from skindx.taxonomy import Taxonomy
+from skindx.training.detector import box_labels, detector_fingerprint, is_trained, load_parts
+from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
+from skindx.training.launch import child_environment, launch
+from skindx.training.member import fingerprint, is_finished, load_member
+from skindx.training.settings import TrainSettings
+from skindx.training.worker import SETTINGS, split_of
+from skindx.training.worker import train as train_members
+
+
+def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
+    """Train what is missing of a run and pack RUN/bundle.
+
+    Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
+    launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
+    others return None. Raises UserError, before anything is written, for whatever can be known
+    to fail.
+    """
+    records = read_manifest(dataset)
+    taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
+    check(settings, records, taxonomy)
+    if "RANK" in os.environ:
+        if not _train_as_rank(run, dataset, settings):
+            return None
+    else:
+        _train_by_launcher(run, dataset, settings)
+    if settings.detector:
+        _train_detector(run, dataset, settings)
+    return pack_run(run, dataset, settings, taxonomy)
+
+
+def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
+    cluster = join(settings.engine)
+    if cluster.first:
+        settings.save(run / SETTINGS)
+    train_members(run, dataset, settings, cluster)
+    leave()
+    return cluster.first
+
+
+def _train_by_launcher(run: Path, dataset: Path, settings: TrainSettings) -> None:
+    marks = {member.name: fingerprint(settings, member, dataset) for member in settings.members}
+    missing = [name for name, mark in marks.items() if not is_finished(run, name, mark)]
+    settings.save(run / SETTINGS)
+    if not missing:
+        return
+    accelerator = resolve_accelerator(settings.engine.accelerator)
+    arguments = [str(run.resolve()), str(dataset.resolve())]
+    launch(settings.engine, accelerator, "skindx.training.worker", arguments)
+    # The launcher's exit code is 0 when a signal ended it: believe the files alone.
+    for name in missing:
+        if not is_finished(run, name, marks[name]):
+            raise RuntimeError(f"training ended without finishing {name}; run it again")
+
+
+def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
+    mark = detector_fingerprint(settings, dataset)
+    if is_trained(run, mark):
+        return
+    command = [sys.executable, "-m", "skindx.training.detector", str(run), str(dataset), mark]
+    finished = subprocess.run(command, check=False, env=child_environment())
+    if finished.returncode == 2:
+        raise UserError("the detector's training stopped; the sentence above says why.")
+    if finished.returncode:
+        raise RuntimeError(f"the detector's training ended with code {finished.returncode}")
+
+
+def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
+    """Raise UserError for settings that do not fit the dataset, the machine or timm."""
+    import torch
+
+    counts = {split: len(split_of(records, split)) for split in ("train", "val")}
+    for split, count in counts.items():
+        if not count:
+            raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
+    ranks = resolve_ranks(settings.engine)
+    for member in settings.members:
+        batch = settings.recipe_of(member).batch
+        if counts["train"] < batch or batch < 2 * ranks:
+            raise UserError(
+                f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
+                f"(two a rank) and at most the {counts['train']} training pictures."
+            )
+        with torch.device("meta"):
+            classifier = build_classifier(member, len(taxonomy.classes))
+        if member.weights:
+            load_weights(classifier.to_empty(device="cpu"), member.weights)
+    if settings.detector and not box_labels(split_of(records, "train")):
+        raise UserError(
+            "a detector was asked for, but no training picture has a box; "
+            "build the dataset with boxes, or set detector=null."
+        )
+
+
+def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
+    """Fit the temperatures on validation, then pack members and detector into RUN/bundle."""
+    members, softened = [], []
+    for member in settings.members:
+        finished = load_member(run, member.name)
+        temperature = fit_temperature(finished.validation_NC, finished.truth_N)
+        classifier = ClassifierSettings(
+            model=member.model, model_args=member.model_args, preprocess=member.preprocess
+        )
+        spec = MemberSpec(name=member.name, classifier=classifier, temperature=temperature)
+        members.append((spec, finished.state))
+        softened.append(soften(finished.validation_NC, temperature))
+    mean_NC = np.log(np.maximum(combine(np.stack(softened), 1.0), 1e-300))
+    return pack(
+        run / "bundle",
+        settings.name,
+        taxonomy,
+        members,
+        temperature=fit_temperature(mean_NC, finished.truth_N),
+        detector=load_parts(run) if settings.detector else None,
+        provenance={
+            "dataset": dataset.resolve().name,
+            "manifest sha256": sha256_file(dataset / MANIFEST),
+            "training pictures": len(split_of(read_manifest(dataset), "train")),
+        },
+    )

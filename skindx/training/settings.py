@@ -1,0 +1,90 @@
+"""What a training run is: members, recipe, engine, detector."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from skindx.config import Settings
+from skindx.models.classifier import ClassifierSettings
+from skindx.training.engine import EngineSettings
+
+
+class Augment(Settings):
+    """Random changes of a training picture, drawn anew in each epoch."""
+
+    scale: tuple[float, float] = (0.5, 1.0)
+    """Smallest and largest share of the picture that the random crop shows."""
+    flip: bool = True
+    """Mirror and quarter turns: skin has no upright."""
+    colour: float = Field(0.15, ge=0, le=0.5)
+    """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
+
+
+class Recipe(Settings):
+    """How one member is optimised."""
+
+    epochs: int = Field(12, ge=1)
+    batch: int = Field(32, ge=2)
+    """Pictures a step, over all ranks."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = Field(1e-3, gt=0)
+    head_learning_rate: float | None = Field(None, gt=0)
+    """Rate of the new head when the body starts from given weights; none: the same."""
+    weight_decay: float = Field(0.05, ge=0)
+    warmup_epochs: float = Field(1.0, ge=0)
+    """The rate climbs linearly for so long, then falls along a cosine to zero."""
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    class_weights: Literal["none", "sqrt", "balanced"] = "none"
+    """Weigh rare classes up: balanced = N / (C n_c), sqrt = its square root."""
+    augment: Augment = Augment()
+
+
+class MemberSettings(ClassifierSettings):
+    """One member of the ensemble."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    weights: Path | None = None
+    """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
+    seed: int = 0
+    recipe: Recipe | None = None
+    """Instead of the run's own."""
+
+
+class DetectorSettings(Settings):
+    """The lesion detector (ultralytics), trained on the manifest's boxes."""
+
+    model: str = "yolo11n.yaml"
+    size: int = Field(320, ge=64, le=1280, multiple_of=32)
+    batch: int = Field(16, ge=1)
+    epochs: int = Field(50, ge=1)
+    stop_map50: float = Field(1.0, gt=0, le=1)
+    """Stop as soon as mAP50 on the validation split reaches this."""
+    limit_s: float = Field(3600, gt=0)
+    """Stop after the epoch that passes this many seconds."""
+    seed: int = 0
+
+
+class TrainSettings(Settings):
+    """A training run: `skindx train DATASET --config FILE`."""
+
+    name: str = "skindx"
+    members: tuple[MemberSettings, ...] = Field(
+        (MemberSettings(name="resnet18", model="resnet18"),), min_length=1
+    )
+    recipe: Recipe = Recipe()
+    engine: EngineSettings = EngineSettings()
+    detector: DetectorSettings | None = None
+    cache_margin: float = Field(1.25, ge=1, le=2)
+    """Pictures are kept in memory this much larger than the member's own side, for the crops."""
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> Self:
+        names = [member.name for member in self.members]
+        if len(set(names)) < len(names):
+            raise ValueError("every member needs a name of its own")
+        return self
+
+    def recipe_of(self, member: MemberSettings) -> Recipe:
+        """Return the member's own recipe, or the run's."""
+        return member.recipe or self.recipe
