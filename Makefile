@@ -1,0 +1,50 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything else serves them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.skindx-ready
+
+.PHONY: demo test test-long check lock install clean
+
+demo: install
+	$(BIN)/skindx demo --out runs/demo
+
+test: install browser
+	$(BIN)/python -m pytest
+
+test-long: install browser
+	$(BIN)/python -m pytest -m long --timeout 3600
+
+# The cheap checks: style, types, who may import whom.
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+install: $(READY)
+
+# The lock pins every package by hash; uv follows it in seconds. DeepSpeed's operator is compiled
+# here, so that no later command waits for it.
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/skindx doctor
+	touch $@
+
+# Browser tests need chromium; where it cannot be installed they skip and say so.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	  echo "chromium is not here and cannot be installed: browser tests will skip"
+
+lock:
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --python-version 3.11 --extra all pyproject.toml --upgrade -o requirements.lock
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,3 @@
+from skindx.cli import main
+
+main()

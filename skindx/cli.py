@@ -1,0 +1,209 @@
+"""The command line: few verbs, few flags; every heavy import stands inside its verb."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx import __version__
+from skindx.errors import UserError
+from skindx.offline import go_offline
+
+app = typer.Typer(
+    name="skindx",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Pictures of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis page.\n\n"
+        "The way through: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
+        "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle.\n\n"
+        "To see all of it at once on painted pictures: skindx demo."
+    ),
+)
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=V", help="Override one setting; may be repeated."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"skindx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def build(
+    source: Annotated[
+        Path, typer.Argument(help="A recipe (YAML), or a folder that holds one folder a class.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
+    taxonomy: Annotated[
+        str | None,
+        typer.Option(help="skin10, skin100, isic9 or a YAML file; default: the recipe's."),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Turn pictures into a dataset: acquire, screen, de-duplicate, split.
+
+    Every picture that does not enter it is listed in OUT/issues.parquet with its reason. A build
+    that was stopped goes on where it was: run the same command again.
+
+    Example: skindx build my/pictures --out runs/mine/data
+    """
+    from skindx.data.build import build as build_dataset
+    from skindx.data.build import load_build_settings
+    from skindx.data.summary import print_summary
+
+    settings = load_build_settings(source, sets or [], taxonomy)
+    print_summary(build_dataset(settings, out), out)
+
+
+@app.command()
+def train(
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Training settings (YAML).")
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
+
+    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, so the
+    same command goes on after an interruption.
+
+    Example: skindx train runs/mine/data --config configs/skin10.yaml --out runs/mine
+    """
+    from skindx.training.run import train as train_run
+    from skindx.training.settings import TrainSettings
+
+    bundle = train_run(dataset, TrainSettings.load(config, sets or []), out)
+    if bundle:
+        print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
+
+
+@app.command()
+def evaluate(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    dataset: Annotated[Path, typer.Argument(help="The dataset to score it on.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the report; default: evaluation/ by the bundle."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="test, or val while you still choose.")] = "test",
+) -> None:
+    """Score a bundle through the served predictor and write one HTML report.
+
+    Intervals are 95 % bootstrap intervals over groups (patients, lesions, duplicates). The
+    figures of the test split are also put into the bundle's model card.
+    """
+    from skindx.studies.evaluation import evaluate as evaluate_bundle
+    from skindx.studies.evaluation import print_table
+
+    folder = out or bundle.parent / "evaluation"
+    print_table(evaluate_bundle(bundle, dataset, folder, split=split))
+    print(f"report: {folder / 'report.html'}")
+
+
+@app.command()
+def diagnose(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    picture: Annotated[Path, typer.Argument(help="A photo of skin.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Rank what a picture may show, with calibrated probabilities and lesion boxes."""
+    from skindx.diagnosis.diagnose import diagnose_file
+    from skindx.diagnosis.predictor import Predictor
+    from skindx.diagnosis.render import print_diagnosis
+
+    diagnosis = diagnose_file(Predictor.load(bundle), picture)
+    if json:
+        print(diagnosis.model_dump_json(indent=2))
+    else:
+        print_diagnosis(diagnosis)
+
+
+@app.command()
+def serve(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to your network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 7860,
+) -> None:
+    """Open the diagnosis page on this machine; pictures stay here and are not kept."""
+    from skindx.ui.page import serve as serve_page
+
+    serve_page(bundle, host=host, port=port)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="Which benchmark; a wrong name lists them.")],
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file.")
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Measure, and print a table with hardware, versions, n and spread."""
+    from skindx.bench import run_bench
+
+    run_bench(name, json, sets or [])
+
+
+@app.command()
+def doctor(
+    prebuild: Annotated[
+        bool, typer.Option(help="Compile DeepSpeed's operator now instead of at the first start.")
+    ] = True,
+) -> None:
+    """Check compiler, headers, accelerator, extras and disk; say what to do about each."""
+    from skindx.doctor import examine, print_findings
+
+    findings = examine(build=prebuild)
+    print_findings(findings)
+    if any(finding.required and not finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to work in.")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the painted pictures.")] = 0,
+) -> None:
+    """Show the whole way on painted pictures: scrape, build, train, evaluate, diagnose."""
+    from skindx.demo import run_demo
+
+    run_demo(out, seed)
+
+
+def main() -> None:
+    """Run the command line: a user's mistake ends with one sentence and exit code 2."""
+    go_offline()
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

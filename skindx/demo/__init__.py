@@ -1,0 +1,89 @@
+"""The whole way on painted pictures, by the same commands that a user types."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.synthetic.score import score_build
+from skindx.data.synthetic.server import serve_site
+from skindx.data.synthetic.site import SiteTruth, make_site
+from skindx.errors import UserError
+from skindx.files import write_text
+
+MARK = ".skindx-demo"
+HERE = Path(__file__).parent
+
+
+def run_demo(out: Path, seed: int) -> None:
+    """Paint, scrape, build, train, evaluate and diagnose in `out`, a few minutes on two cores.
+
+    An earlier demo in `out` is replaced. Raises UserError for a folder that holds anything else.
+    """
+    started = time.monotonic()
+    _clear(out)
+    _say("1/5  Painting a small synthetic Skin-10 and putting it on a local web site")
+    truth = make_site(out / "atlas", seed=seed)
+    _say("2/5  Scraping the site and building the dataset")
+    dataset, bundle = out / "data", out / "bundle"
+    with serve_site(out / "atlas" / "site") as origin:
+        write_text(out / "recipe.yaml", recipe(origin, out / "atlas" / "annotations.json", seed))
+        _verb("build", str(out / "recipe.yaml"), "--out", str(dataset))
+    _print_scores(truth, dataset, origin)
+    _say("3/5  Training two CNNs with DeepSpeed on two ranks, and the detector")
+    _verb("train", str(dataset), "--config", str(HERE / "train.yaml"), "--out", str(out))
+    _say("4/5  Evaluating on the test split, which nothing has seen so far")
+    _verb("evaluate", str(bundle), str(dataset))
+    _say("5/5  Diagnosing one test picture with the packed bundle")
+    picture = next(record for record in read_manifest(dataset) if record.split == "test")
+    _verb("diagnose", str(bundle), str(dataset / picture.path))
+    print(f"\n(The painter calls this picture {picture.label.replace('_', ' ')}.)")
+    print(f"The demo took {time.monotonic() - started:.0f} s. Now open the page:\n")
+    print(f"    {_shown('serve', str(bundle))}\n")
+
+
+def recipe(origin: str, annotations: Path, seed: int) -> str:
+    """Return the demo's recipe: impolite to its own origin alone."""
+    text = (HERE / "recipe.yaml").read_text(encoding="utf-8")
+    for name, value in (("ORIGIN", origin), ("BOXES", str(annotations)), ("SEED", str(seed))):
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _clear(out: Path) -> None:
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / MARK).exists():
+            raise UserError(f"{out} holds other files; give the demo a folder of its own (--out).")
+        shutil.rmtree(out)
+    write_text(out / MARK, "Made by `skindx demo`, which replaces this folder.\n")
+
+
+def _say(line: str) -> None:
+    print(f"\n== {line}", flush=True)
+
+
+def _shown(*arguments: str) -> str:
+    program = Path(sys.executable).with_name("skindx")
+    here = Path.cwd()
+    shown = program.relative_to(here) if program.is_relative_to(here) else program
+    return shlex.join([str(shown) if program.exists() else "skindx", *arguments])
+
+
+def _verb(*arguments: str) -> None:
+    print(f"$ {_shown(*arguments)}", flush=True)
+    finished = subprocess.run([sys.executable, "-m", "skindx", *arguments], check=False)
+    if finished.returncode:
+        raise UserError(f"the demo stopped at `skindx {arguments[0]}`; its own words stand above.")
+
+
+def _print_scores(truth: SiteTruth, dataset: Path, origin: str) -> None:
+    print("\nWhat was planted on the site, and what the build found of it:")
+    print(f"  {'':24} planted  found  precision  recall")
+    for score in score_build(truth, read_issues(dataset), origin):
+        print(
+            f"  {score.name:24} {score.planted:7} {score.found:6}"
+            f"  {score.precision:9.3f}  {score.recall:6.3f}"
+        )
