@@ -1,0 +1,83 @@
+"""Measures of class probabilities against the truth."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.metrics.statistic import Floats, Ints, Statistic, check, confidence_bin
+
+# N = pictures, C = classes
+
+
+def top_k_accuracy(probabilities_NC: Floats, truth_N: Ints, k: int = 1) -> float:
+    """Return the share of pictures whose true class is among the k likeliest."""
+    return Statistic.top_k(probabilities_NC, truth_N, k).value
+
+
+def balanced_accuracy(probabilities_NC: Floats, truth_N: Ints) -> float:
+    """Return the mean sensitivity of the classes that are present."""
+    return Statistic.balanced_accuracy(probabilities_NC, truth_N).value
+
+
+def expected_calibration_error(probabilities_NC: Floats, truth_N: Ints, bins: int = 15) -> float:
+    """Return the mean gap of confidence and accuracy over equal-width bins of confidence.
+
+    Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3.
+    """
+    return Statistic.calibration_error(probabilities_NC, truth_N, bins).value
+
+
+def brier_score(probabilities_NC: Floats, truth_N: Ints) -> float:
+    """Return the mean squared distance to the one-hot truth, summed over classes: 0 to 2."""
+    check(probabilities_NC, truth_N)
+    truth_NC = np.eye(probabilities_NC.shape[1])[truth_N]
+    return float(((probabilities_NC - truth_NC) ** 2).sum(axis=1).mean())
+
+
+def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]:  # noqa: N802
+    """Return counts of pictures: rows are true classes, columns predicted ones."""
+    check(probabilities_NC, truth_N)
+    classes = probabilities_NC.shape[1]
+    counts_CC = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(counts_CC, (truth_N, probabilities_NC.argmax(axis=1)), 1)
+    return counts_CC
+
+
+def sensitivity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
+    """Return the share of each class's pictures that are found; NaN for a class without any."""
+    counts_CC = confusion_CC(probabilities_NC, truth_N)
+    n_C = counts_CC.sum(axis=1)
+    share_C = np.full(len(n_C), np.nan)
+    np.divide(counts_CC.diagonal(), n_C, out=share_C, where=n_C > 0)
+    return share_C
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Pictures with top-1 confidence in (low, high]; `confidence` is their mean, NaN when none."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float
+    accuracy: float
+
+
+def reliability_bins(
+    probabilities_NC: Floats, truth_N: Ints, bins: int = 15
+) -> tuple[ReliabilityBin, ...]:
+    """Return the bins behind the expected calibration error, empty ones included."""
+    check(probabilities_NC, truth_N)
+    index_N = confidence_bin(probabilities_NC, bins)
+    confidence_N = probabilities_NC.max(axis=1)
+    hits_N = probabilities_NC.argmax(axis=1) == truth_N
+
+    def one(number: int) -> ReliabilityBin:
+        inside_N = index_N == number
+        n = int(inside_N.sum())
+        confidence = float(confidence_N[inside_N].mean()) if n else float("nan")
+        accuracy = float(hits_N[inside_N].mean()) if n else float("nan")
+        return ReliabilityBin(number / bins, (number + 1) / bins, n, confidence, accuracy)
+
+    return tuple(one(number) for number in range(bins))
