@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
 
 app = typer.Typer(
@@ -16,7 +16,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Pictures of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis page.\n\n"
+        "Pictures of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis "
+        "page.\n\n"
         "The way through: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
         "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle.\n\n"
         "To see all of it at once on painted pictures: skindx demo."
@@ -101,7 +102,7 @@ def evaluate(
     dataset: Annotated[Path, typer.Argument(help="The dataset to score it on.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder of the report; default: evaluation/ by the bundle."),
+        typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
     ] = None,
     split: Annotated[str, typer.Option(help="test, or val while you still choose.")] = "test",
 ) -> None:
@@ -200,6 +201,9 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         sys.exit(130)

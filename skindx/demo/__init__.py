@@ -11,7 +11,7 @@ from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.synthetic.score import score_build
 from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import SiteTruth, make_site
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 from skindx.files import write_text
 
 MARK = ".skindx-demo"
@@ -76,7 +76,7 @@ def _verb(*arguments: str) -> None:
     print(f"$ {_shown(*arguments)}", flush=True)
     finished = subprocess.run([sys.executable, "-m", "skindx", *arguments], check=False)
     if finished.returncode:
-        raise UserError(f"the demo stopped at `skindx {arguments[0]}`; its own words stand above.")
+        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; its own words stand above.")
 
 
 def _print_scores(truth: SiteTruth, dataset: Path, origin: str) -> None:

@@ -202,6 +202,7 @@ def _verify(path: Path, spec: BundleSpec) -> None:
 
 
 def _card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
+    members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
     lines = [
         f"# {spec.name}",
         "",
@@ -209,7 +210,7 @@ def _card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) 
         f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
         "",
         f"- packed {spec.created} by skindx {spec.skindx}",
-        f"- members: {', '.join(f'{each.name} ({each.classifier.model})' for each in spec.members)}",
+        f"- members: {', '.join(members)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]

@@ -30,6 +30,9 @@ class ClassifierSettings(Settings):
 class Classifier(nn.Module):
     """uint8 pictures B x S x S x 3 in, logits B x C out."""
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(self, net: nn.Module, preprocess: Preprocess) -> None:
         super().__init__()
         self.net = net

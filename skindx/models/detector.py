@@ -1,4 +1,4 @@
-"""The lesion detector: an ultralytics YOLO rebuilt from its YAML and safetensors, never a pickle."""
+"""The lesion detector: ultralytics YOLO, rebuilt from YAML and safetensors, never a pickle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

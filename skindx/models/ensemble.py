@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.models.calibration import apply_temperature
 from skindx.models.classifier import Classifier
 from skindx.models.preprocess import Preprocess, centre_square
 
@@ -15,7 +16,7 @@ from skindx.models.preprocess import Preprocess, centre_square
 
 @dataclass(frozen=True)
 class Member:
-    """One trained classifier, in evaluation mode, with its softmax temperature (Guo et al. 2017)."""
+    """One trained classifier in evaluation mode, with its temperature (Guo et al. 2017)."""
 
     name: str
     classifier: Classifier
@@ -52,20 +53,11 @@ class Ensemble:
         """Return the ensemble's probabilities N x C, and each member's M x N x C."""
         member_MNC = np.stack(
             [
-                soften(member.log_probabilities(pictures), member.temperature)
+                apply_temperature(member.log_probabilities(pictures), member.temperature)
                 for member in self.members
             ]
         )
         return combine(member_MNC, self.temperature), member_MNC
-
-
-def soften(log_probabilities_NC: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Return softmax(log p / T) along the last axis."""
-    scaled = log_probabilities_NC / temperature
-    scaled = scaled - scaled.max(axis=-1, keepdims=True)
-    exponentials = np.exp(scaled)
-    probabilities: NDArray[np.float64] = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return probabilities
 
 
 def combine(member_MNC: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
@@ -74,4 +66,9 @@ def combine(member_MNC: NDArray[np.float64], temperature: float) -> NDArray[np.f
     Averaging makes calibrated members under-confident, so the mean is calibrated again.
     """
     mean_NC = member_MNC.mean(axis=0)
-    return soften(np.log(np.maximum(mean_NC, 1e-300)), temperature)
+    return apply_temperature(log(mean_NC), temperature)
+
+
+def log(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the natural logarithm, finite also for a probability that underflowed to zero."""
+    return np.log(np.maximum(probabilities, 1e-300))

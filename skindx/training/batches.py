@@ -1,4 +1,4 @@
-"""Which pictures each rank sees in each step: every picture once an epoch, on any number of ranks."""
+"""Which pictures each rank sees in each step: every one once an epoch, on any number of ranks."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -20,7 +20,7 @@ from skindx.data.manifest import MANIFEST, Record, read_manifest
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.models.bundle import DetectorParts
-from skindx.models.detector import DetectorSpec, save_detector
+from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save_detector
 from skindx.offline import go_offline
 from skindx.training.member import fingerprint_of, matches
 from skindx.training.settings import DetectorSettings, TrainSettings
@@ -37,7 +37,7 @@ def box_labels(records: Sequence[Record]) -> tuple[str, ...]:
 def write_yolo_layout(
     folder: Path, dataset: Path, records: Sequence[Record], labels: Sequence[str]
 ) -> Path:
-    """Write images/, labels/ and data.yaml for the train and val records that have boxes looked for.
+    """Write images/, labels/ and data.yaml for the train and val records that were annotated.
 
     Pictures are links into the store; a picture without a lesion gets an empty label file.
     Returns the path of data.yaml.
@@ -81,6 +81,8 @@ def train_detector(
     model = YOLO(settings.model, task="detect")
 
     def after_epoch(trainer: Any) -> None:
+        if len(history) > trainer.epoch:
+            return  # ultralytics calls once more after the last epoch
         map50 = float(trainer.metrics.get("metrics/mAP50(B)", 0.0))
         seconds = time.monotonic() - started
         history.append({"epoch": len(history) + 1, "seconds": round(seconds, 1), "map50": map50})
@@ -153,7 +155,8 @@ def load_parts(run: Path) -> DetectorParts:
 
     folder = run / FOLDER
     spec = DetectorSpec.parse(json.loads((folder / "detector.json").read_text())["spec"])
-    return DetectorParts(spec, read_yaml(folder / "model.yaml"), load_file(folder / "model.safetensors"))
+    config, state = read_yaml(folder / MODEL_YAML), load_file(folder / MODEL_WEIGHTS)
+    return DetectorParts(spec, config, state)
 
 
 def main(arguments: list[str]) -> int:

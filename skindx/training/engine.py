@@ -4,10 +4,13 @@ One process a rank, started by DeepSpeed's launcher or by `torchrun`; a process 
 started is a cluster of one.
 """
 
+import logging
 import os
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,11 +105,12 @@ def join(settings: EngineSettings) -> Cluster:
     if accelerator == "cuda":
         torch.cuda.set_device(local_rank)
     deepspeed = _import_deepspeed()
-    deepspeed.init_distributed(
-        dist_backend="nccl" if accelerator == "cuda" else "gloo",
-        timeout=timedelta(seconds=settings.timeout_s),
-        verbose=False,
-    )
+    with redirect_stdout(StringIO()):  # every rank prints that its operator was loaded
+        deepspeed.init_distributed(
+            dist_backend="nccl" if accelerator == "cuda" else "gloo",
+            timeout=timedelta(seconds=settings.timeout_s),
+            verbose=False,
+        )
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Cluster(dist.get_rank(), dist.get_world_size(), device, settings)
 
@@ -208,14 +212,14 @@ def prebuild() -> str:
 
 
 def _import_deepspeed() -> Any:
+    # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     try:
         import deepspeed
     except ImportError:
         raise UserError(
             "training needs DeepSpeed, which is not installed; run `pip install 'skindx[train]'`."
         ) from None
-    import logging
-
     from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)

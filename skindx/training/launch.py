@@ -6,17 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 from skindx.training.engine import EngineSettings, resolve_ranks
 
 
-def launch(
-    engine: EngineSettings, accelerator: str, module: str, arguments: list[str]
-) -> None:
+def launch(engine: EngineSettings, accelerator: str, module: str, arguments: list[str]) -> None:
     """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
 
     Raises UserError when a rank ended for something the user can mend (it printed the sentence),
-    and RuntimeError when one failed otherwise; the launcher ends the remaining ranks.
+    and JobError when one failed otherwise; the launcher ends the remaining ranks.
     """
     ranks = resolve_ranks(engine)
     if engine.hostfile:
@@ -29,6 +27,7 @@ def launch(
         *(sys.executable, "-m", "deepspeed.launcher.runner"),
         *where,
         *("--master_port", str(_free_port()), "--log_level", "error"),
+        "--no_local_rank",
         *("--module", module),
         *arguments,
     ]
@@ -39,9 +38,7 @@ def launch(
     if finished.returncode == 2:
         raise UserError("training stopped; the sentence above says why.")
     if finished.returncode:
-        raise RuntimeError(
-            f"a rank ended with code {finished.returncode}; its own error stands above"
-        )
+        raise JobError(f"a rank ended with code {finished.returncode}; its own error stands above")
 
 
 def child_environment(**more: str) -> dict[str, str]:

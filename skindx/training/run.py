@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from skindx.data.manifest import MANIFEST, Record, read_manifest
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 from skindx.files import sha256_file
 from skindx.models.bundle import Bundle, MemberSpec, pack
-from skindx.models.calibration import fit_temperature
+from skindx.models.calibration import apply_temperature, fit_temperature
 from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.ensemble import combine, soften
+from skindx.models.ensemble import combine, log
 from skindx.taxonomy import Taxonomy
 from skindx.training.detector import box_labels, detector_fingerprint, is_trained, load_parts
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
@@ -66,7 +66,7 @@ def _train_by_launcher(run: Path, dataset: Path, settings: TrainSettings) -> Non
     # The launcher's exit code is 0 when a signal ended it: believe the files alone.
     for name in missing:
         if not is_finished(run, name, marks[name]):
-            raise RuntimeError(f"training ended without finishing {name}; run it again")
+            raise JobError(f"training ended without finishing {name}; run it again")
 
 
 def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
@@ -78,7 +78,7 @@ def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
     if finished.returncode == 2:
         raise UserError("the detector's training stopped; the sentence above says why.")
     if finished.returncode:
-        raise RuntimeError(f"the detector's training ended with code {finished.returncode}")
+        raise JobError(f"the detector's training ended with code {finished.returncode}")
 
 
 def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
@@ -119,8 +119,8 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         )
         spec = MemberSpec(name=member.name, classifier=classifier, temperature=temperature)
         members.append((spec, finished.state))
-        softened.append(soften(finished.validation_NC, temperature))
-    mean_NC = np.log(np.maximum(combine(np.stack(softened), 1.0), 1e-300))
+        softened.append(apply_temperature(finished.validation_NC, temperature))
+    mean_NC = log(combine(np.stack(softened), 1.0))
     return pack(
         run / "bundle",
         settings.name,

@@ -13,13 +13,11 @@ from skindx.training.settings import Recipe
 def rate_at(step: int, steps: int, warmup: int, peak: float) -> float:
     """Return the rate of step 0..steps-1: linear warm-up, then a cosine to zero (SGDR, 2016)."""
     if step < warmup:
-        return peak * (step + 1) / warmup
+        return peak * ((step + 1) / warmup)
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def build_optimizer(
-    net: nn.Module, recipe: Recipe, fresh: Iterable[str]
-) -> torch.optim.Optimizer:
+def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
     """Return the recipe's optimizer over groups with and without decay, body and head.
 
     `fresh` names the parameters that start from random values; they take

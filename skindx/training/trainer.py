@@ -78,7 +78,7 @@ def train_member(
         engine.average_buffers()
         finished = _validate(engine, member, validation, cluster)
         predicted_N = finished.validation_NC.argmax(axis=1)
-        score = balanced_accuracy(finished.validation_NC, finished.truth_N)
+        score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
         row = {
             "epoch": epoch + 1,
             "loss": round(loss, 5),
@@ -106,9 +106,7 @@ class _Run:
 
     def epoch(self, epoch: int) -> float:
         """Train on every picture once; return the mean loss over all ranks."""
-        batches = global_batches(
-            len(self.pictures), self.recipe.batch, self.member.seed, epoch
-        )
+        batches = global_batches(len(self.pictures), self.recipe.batch, self.member.seed, epoch)
         shares = [share(batch, self.cluster.rank, self.cluster.world) for batch in batches]
         view = augmenter(self.recipe.augment, self.member.preprocess)
         loss_function = nn.CrossEntropyLoss(
@@ -127,7 +125,7 @@ class _Run:
             self.engine.step(rate_at(step, steps, warmup, self.recipe.learning_rate))
             total += loss_sum.item()
             self.progress.step(loss_sum.item() / len(labels_B))
-        mean = sum(self.cluster.gather(total)) / len(self.pictures)
+        mean = float(sum(self.cluster.gather(total))) / len(self.pictures)
         if not np.isfinite(mean):
             raise UserError(
                 f"{self.member.name}: the loss became {mean} in epoch {epoch + 1}; "
