@@ -9,9 +9,9 @@ from skindx.data.boxes import read_coco
 from skindx.data.dataset_folder import check_out, write_dataset
 from skindx.data.groups import GroupKeys
 from skindx.data.manifest import SPLITS, Record
+from skindx.data.progress import Progress, silent
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.stages import (
-    Progress,
     Run,
     clean,
     drop_small_classes,
@@ -37,7 +37,7 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
     run = Run(
         settings,
         out,
-        progress or _silent,
+        progress or silent,
         load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
         GroupKeys(settings.groups),
         read_coco(settings.boxes) if settings.boxes else {},
@@ -67,8 +67,14 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
         boxed=sum(record.boxes is not None for record in records),
         notes=tuple(run.notes),
     )
-    left = taxonomy.subset({record.label for record in records})
-    write_dataset(out, records, run.issues, left, settings, summary)
+    write_dataset(
+        out,
+        records=records,
+        issues=run.issues,
+        taxonomy=taxonomy.subset({record.label for record in records}),
+        settings=settings,
+        summary=summary,
+    )
     return summary
 
 
@@ -80,7 +86,3 @@ def _count(records: Sequence[Record], taxonomy: Taxonomy) -> dict[str, dict[str,
         for key in taxonomy.keys
         if key in labels
     }
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Report nothing."""

@@ -41,6 +41,7 @@ def check_out(out: Path, settings: BuildSettings) -> None:
 
 def write_dataset(
     out: Path,
+    *,
     records: Sequence[Record],
     issues: Sequence[Issue],
     taxonomy: Taxonomy,

@@ -1,4 +1,4 @@
-"""Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above the pixel cap is decoded."""
+"""Bytes to pixels: upright 8-bit RGB, or a reason why not; nothing above a cap is decoded."""
 
 import io
 import warnings
@@ -22,16 +22,17 @@ _UPRIGHT = {
 }
 
 
-class DamagedPicture(ValueError):
+class DamagedPicture(ValueError):  # noqa: N818
     """These bytes do not become a picture; the message says why."""
 
 
 def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white, films give frame 1.
+    """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
 
-    JPEG goes through libjpeg-turbo in strict mode, which finds damage in mid-stream that Pillow,
-    OpenCV and torchvision let pass. Raises DamagedPicture, also above `max_pixels`, which is
-    checked in the header before any pixel is decoded.
+    A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
+    which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
+    DamagedPicture, also above `max_pixels`, which is checked in the header before any pixel is
+    decoded.
     """
     suffix = picture_suffix(data[:16])
     if suffix is None:

@@ -58,7 +58,7 @@ class GroupKeys:
         self._settings = settings
 
     def of(self, row: LedgerRow) -> list[str]:
-        """Return the groups that a row names; those of different tables are different groups."""
+        """Return the names that tie a row to others; the same name is the same group."""
         keys = [f"{row.source}/{row.group}"] if row.group else []
         if self._by_page and row.page_url:
             keys.append(row.page_url)
@@ -94,8 +94,8 @@ def group_names(
     near = [(i, j) for i, j, distance in links_L3.tolist() if distance <= radius]
     owner: dict[str, int] = {}
     for i, same in enumerate(pictures):
-        for key in {key for picture in same for key in keys.of(picture.row)}:
-            near.append((owner.setdefault(key, i), i))
+        named = {key for picture in same for key in keys.of(picture.row)}
+        near += [(owner.setdefault(key, i), i) for key in named]
     component = _components(len(pictures), near)
     names: dict[int, str] = {}
     for key in sorted(owner):

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from skindx.data.hashes import near_links
 from skindx.data.label import map_labels, taxonomy_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
+from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
 from skindx.data.screen import Screened, screen_files
 from skindx.data.sources.folder import FolderSource, look_at_folder
@@ -24,9 +25,6 @@ from skindx.taxonomy import Taxonomy
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, how many pictures are done, and how many there are (0: unknown)."""
 
 
 @dataclass(slots=True)
@@ -41,6 +39,8 @@ class Run:
     boxes: Mapping[str, BoxedPicture]
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    missized: list[str] = field(default_factory=list)
+    """URLs whose picture has another size than the box file says."""
 
 
 def look_at_folders(run: Run) -> None:
@@ -177,6 +177,11 @@ def make_records(
         for picture in kept
         for row in (picture.row,)
     ]
+    if run.missized:
+        run.notes.append(
+            f"{len(run.missized)} pictures have another size than the box file says, such as "
+            f"{run.missized[0]}; their boxes are left out."
+        )
     assert_disjoint([(record.group, record.split) for record in rows])
     order = {key: position for position, key in enumerate(taxonomy.keys)}
     return sorted(rows, key=lambda record: (order[record.label], record.sha256))
@@ -194,10 +199,7 @@ def _boxes(run: Run, same: Sequence[Picture]) -> tuple[Box, ...] | None:
         size = (picture.screened.width, picture.screened.height)
         if (entry.width, entry.height) == size:
             return entry.boxes
-        run.notes.append(
-            f"{picture.row.url} has {size[0]} x {size[1]} pixels, but {entry.width} x "
-            f"{entry.height} in the box file: its boxes are left out."
-        )
+        run.missized.append(picture.row.url)
     return None
 
 
