@@ -82,6 +82,8 @@ def resolve_accelerator(wanted: Accelerator) -> Literal["cpu", "cuda"]:
 
 def resolve_ranks(settings: EngineSettings) -> int:
     """Return how many ranks to start here. Raises UserError for more than there are GPUs."""
+    if settings.hostfile and not settings.hostfile.is_file():
+        raise UserError(f"engine.hostfile {settings.hostfile} does not exist; check the path.")
     gpus = torch.cuda.device_count() if resolve_accelerator(settings.accelerator) == "cuda" else 0
     if settings.ranks == "auto":
         return max(1, gpus)

@@ -18,8 +18,6 @@ def launch(engine: EngineSettings, accelerator: str, module: str, arguments: lis
     """
     ranks = resolve_ranks(engine)
     if engine.hostfile:
-        if not engine.hostfile.is_file():
-            raise UserError(f"engine.hostfile {engine.hostfile} does not exist; check the path.")
         where = ["--hostfile", str(engine.hostfile)]
     else:
         where = ["--num_accelerators", str(ranks), "--master_addr", "127.0.0.1"]

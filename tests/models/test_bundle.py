@@ -1,0 +1,137 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from skindx.errors import UserError
+from skindx.models.bundle import Bundle, DetectorParts, MemberSpec, add_metrics, open_bundle, pack
+from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.detector import DetectorSpec
+from skindx.models.preprocess import Preprocess
+from skindx.taxonomy import SkinClass, Taxonomy
+
+TAXONOMY = Taxonomy(
+    name="two", title="Two", classes=tuple(SkinClass(key=key, name=key) for key in ("A", "B"))
+)
+SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
+
+
+def _pack(folder: Path, detector: DetectorParts | None = None) -> Bundle:
+    torch.manual_seed(0)
+    state = build_classifier(SMALL, 2).net.state_dict()
+    member = MemberSpec(name="small", classifier=SMALL, temperature=1.5)
+    return pack(
+        folder / "bundle", "shapes", TAXONOMY, [(member, state)], temperature=0.9, detector=detector
+    )
+
+
+@pytest.fixture(scope="module")
+def detector_parts() -> DetectorParts:
+    from skindx.offline import go_offline
+
+    go_offline()
+    from ultralytics.nn.tasks import DetectionModel
+
+    torch.manual_seed(0)
+    net = DetectionModel("yolo11n.yaml", nc=1, verbose=False)
+    return DetectorParts(DetectorSpec(size=96), {**net.yaml, "nc": 1}, net.state_dict())
+
+
+def test_a_bundle_gives_back_what_was_packed(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    torch.manual_seed(0)
+    expected = build_classifier(SMALL, 2).eval()
+    ensemble = open_bundle(bundle.path).ensemble()
+    pictures = torch.randint(0, 256, (1, 64, 64, 3), dtype=torch.uint8)
+    torch.testing.assert_close(ensemble.members[0].classifier(pictures), expected(pictures))
+    assert (ensemble.temperature, ensemble.members[0].temperature) == (0.9, 1.5)
+    assert bundle.taxonomy == TAXONOMY
+    assert bundle.detector() is None
+    assert "not clinically reviewed" in (bundle.path / "MODEL_CARD.md").read_text()
+
+
+def test_no_pickle_is_in_a_bundle(tmp_path: Path, detector_parts: DetectorParts) -> None:
+    bundle = _pack(tmp_path, detector_parts)
+    suffixes = {file.suffix for file in bundle.path.rglob("*") if file.is_file()}
+    assert suffixes == {".json", ".yaml", ".md", ".safetensors"}
+
+
+def test_the_detector_comes_back_the_same(tmp_path: Path, detector_parts: DetectorParts) -> None:
+    detector = _pack(tmp_path, detector_parts).detector()
+    assert detector is not None
+    for name, tensor in detector.net.state_dict().items():
+        torch.testing.assert_close(tensor, detector_parts.state[name].to(tensor.dtype))
+    picture = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    for box in detector.detect([picture], confidence=0.0)[0]:
+        assert 0 <= box.x1 < box.x2 <= 90
+        assert 0 <= box.y1 < box.y2 <= 60
+
+
+@pytest.mark.parametrize(
+    "name", ["taxonomy.yaml", "members/small/model.safetensors", "MODEL_CARD.md"]
+)
+def test_missing_and_altered_files_are_named(tmp_path: Path, name: str) -> None:
+    bundle = _pack(tmp_path)
+    file = bundle.path / name
+    kept = file.read_bytes()
+    file.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    with pytest.raises(UserError, match=f"{name} was altered"):
+        open_bundle(bundle.path)
+    file.unlink()
+    with pytest.raises(UserError, match=f"{name} is missing"):
+        open_bundle(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"files": {}}, "does not list"),
+        ({"members": []}, "'members'"),
+        ({"format": 2}, "'format'"),
+        ({"wings": 2}, "unknown key 'wings'"),
+    ],
+)
+def test_a_wrong_index_is_one_sentence(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    bundle = _pack(tmp_path)
+    index = bundle.path / "bundle.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), **change}))
+    with pytest.raises(UserError, match=said) as caught:
+        open_bundle(bundle.path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_cannot_reach_outside(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    (tmp_path / "secret").write_text("x")
+    index = bundle.path / "bundle.json"
+    raw = json.loads(index.read_text())
+    raw["files"]["../secret"] = "0" * 64
+    index.write_text(json.dumps(raw))
+    with pytest.raises(UserError, match="points outside the bundle"):
+        open_bundle(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "does not exist"), ("", "is no bundle"), ("{", "not valid JSON")]
+)
+def test_what_is_no_bundle(tmp_path: Path, content: str | None, said: str) -> None:
+    folder = tmp_path / "bundle"
+    if content is not None:
+        folder.mkdir()
+    if content:
+        (folder / "bundle.json").write_text(content)
+    with pytest.raises(UserError, match=said):
+        open_bundle(folder)
+
+
+def test_metrics_join_the_bundle(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    assert bundle.metrics() is None
+    for top1 in (0.5, 0.75):
+        add_metrics(bundle.path, {"top1": top1})
+        assert open_bundle(bundle.path).metrics() == {"top1": top1}
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

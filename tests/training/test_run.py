@@ -1,0 +1,148 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from skindx.data.decode import decode
+from skindx.data.manifest import read_manifest
+from skindx.diagnosis.predictor import Predictor
+from skindx.errors import UserError
+from skindx.training.run import check, train
+from skindx.training.settings import TrainSettings
+
+SETTINGS = {
+    "engine": {"accelerator": "cpu", "ranks": 2},
+    "recipe": {"epochs": 2, "batch": 15},
+    "members": [
+        {"name": "a", "model": "test_resnet", "preprocess": {"size": 64}},
+        {"name": "b", "model": "mobilenetv3_small_050", "preprocess": {"size": 64}},
+    ],
+    "detector": {"size": 64, "epochs": 1, "batch": 16},
+}
+
+
+def _settings(**change: object) -> TrainSettings:
+    return TrainSettings.parse({**SETTINGS, **change})
+
+
+def _skindx(*arguments: str, before: tuple[str, ...] = (sys.executable,)):
+    return subprocess.run(
+        [*before, "-m", "skindx", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("config") / "train.yaml"
+    file.write_text(yaml.safe_dump(SETTINGS))
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(small_dataset: Path, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that the command line trained, by DeepSpeed's launcher, on two ranks."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    done = _skindx("train", str(small_dataset), "--config", str(config), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.distributed
+def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
+    predictor = Predictor.load(run / "bundle")
+    record = read_manifest(small_dataset)[0]
+    (prediction,) = predictor.predict([decode((small_dataset / record.path).read_bytes())])
+    assert prediction.probabilities_C.sum() == pytest.approx(1)
+    assert prediction.member_probabilities_MC.shape == (2, 3)
+    assert prediction.boxes is not None
+    assert predictor.members == ("a", "b")
+    rows = (run / "members" / "a" / "history.csv").read_text().splitlines()
+    assert rows[0].startswith("epoch,loss,val_top1")
+    assert len(rows) == 3
+    assert TrainSettings.load(run / "train.yaml") == _settings()
+
+
+@pytest.mark.distributed
+def test_validation_rows_are_in_manifest_order(run: Path, small_dataset: Path) -> None:
+    """What was gathered from two ranks equals what the packed member says of the same pictures."""
+    predictor = Predictor.load(run / "bundle")
+    records = [record for record in read_manifest(small_dataset) if record.split == "val"]
+    pictures = [decode((small_dataset / record.path).read_bytes()) for record in records]
+    kept = np.load(run / "members" / "a" / "validation.npz")
+    assert [predictor.taxonomy.keys[label] for label in kept["truth"]] == [
+        record.label for record in records
+    ]
+    again = predictor.ensemble.members[0].log_probabilities(pictures)
+    np.testing.assert_allclose(kept["log"], again, atol=1e-4)
+
+
+@pytest.mark.distributed
+def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) -> None:
+    before = (run / "members" / "a" / "model.safetensors").stat().st_mtime_ns
+    train(small_dataset, _settings(), run)
+    assert (run / "members" / "a" / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="trained with other settings or data; give another --out"):
+        train(small_dataset, _settings(recipe={"epochs": 3, "batch": 15}), run)
+
+
+@pytest.mark.distributed
+def test_torchrun_gives_the_same_weights(
+    run: Path, small_dataset: Path, config: Path, tmp_path: Path
+) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = _skindx(
+        *("train", str(small_dataset), "--config", str(config), "--out", str(tmp_path / "run")),
+        *("--set", "detector=null"),
+        before=torchrun,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("a", "b"):
+        file = f"bundle/members/{name}/model.safetensors"
+        ours, theirs = load_file(run / file), load_file(tmp_path / "run" / file)
+        assert all(ours[key].equal(theirs[key]) for key in ours)
+
+
+def test_what_cannot_work_is_told_before_anything_is_written(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    cases = {
+        "recipe.batch=200 must be at least 4": _settings(recipe={"batch": 200}),
+        "timm has no model 'tset_resnet'": _settings(
+            members=[{"name": "a", "model": "tset_resnet"}]
+        ),
+        "weights nowhere.pth do not exist": _settings(
+            members=[{"name": "a", "model": "test_resnet", "weights": "nowhere.pth"}]
+        ),
+        "hostfile nowhere does not exist": _settings(engine={"hostfile": "nowhere"}),
+    }
+    for said, settings in cases.items():
+        with pytest.raises(UserError, match=said):
+            train(small_dataset, settings, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_detector_needs_boxes(small_dataset: Path) -> None:
+    import dataclasses
+
+    from skindx.taxonomy import Taxonomy
+
+    records = [dataclasses.replace(each, boxes=None) for each in read_manifest(small_dataset)]
+    taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
+    with pytest.raises(UserError, match="no training picture has a box"):
+        check(_settings(), records, taxonomy)
+
+
+def test_two_members_of_one_name_are_refused() -> None:
+    twice = [{"name": "a", "model": "test_resnet"}] * 2
+    with pytest.raises(UserError, match="every member needs a name of its own"):
+        _settings(members=twice)
