@@ -184,7 +184,7 @@ def test_the_driver_is_asked(
 
 
 def test_the_extras_are_those_of_the_package() -> None:
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     declared = {
         extra: tuple(
             re.split(r"[<>=]", need)[0] for need in project["optional-dependencies"][extra]
