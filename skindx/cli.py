@@ -172,10 +172,10 @@ def doctor(
     ] = True,
 ) -> None:
     """Check compiler, headers, accelerator, extras and disk; say what to do about each."""
-    from skindx.doctor import examine, print_findings
+    from skindx.doctor import examine, render
 
     findings = examine(build=prebuild)
-    print_findings(findings)
+    print(render(findings))
     if any(finding.required and not finding.ok for finding in findings):
         raise typer.Exit(1)
 

@@ -214,6 +214,10 @@ def prebuild() -> str:
 
 
 def _import_deepspeed() -> Any:
+    # DeepSpeed looks for ninja on PATH, where an environment that was not activated is not.
+    programs = str(Path(sys.executable).parent)
+    if programs not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
     # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     try:
