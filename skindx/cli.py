@@ -64,12 +64,17 @@ def build(
 
     Example: skindx build my/pictures --out runs/mine/data
     """
+    from rich.console import Console
+
     from skindx.data.build import build as build_dataset
     from skindx.data.build import load_build_settings
+    from skindx.data.progress import progress_bars
     from skindx.data.summary import print_summary
 
     settings = load_build_settings(source, sets or [], taxonomy)
-    print_summary(build_dataset(settings, out), out)
+    with progress_bars() as progress:
+        summary = build_dataset(settings, out, progress=progress)
+    print_summary(summary, Console())
 
 
 @app.command()
