@@ -1,0 +1,94 @@
+"""A predictor that answers from a table: each picture's first pixel says which row is its own."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.boxes import Box
+from skindx.data.manifest import Record, Split, write_manifest
+from skindx.models.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class FakeClass:
+    key: str
+    name: str
+    urgency: str = "routine"
+
+
+CLASSES = (
+    FakeClass("nevus", "Compound nevus"),
+    FakeClass("melanoma", "Melanoma", "urgent"),
+    FakeClass("scc", "Squamous cell carcinoma", "urgent"),
+    FakeClass("wart", "Common wart"),
+)
+
+
+@dataclass(frozen=True)
+class FakeTaxonomy:
+    classes: tuple[FakeClass, ...] = CLASSES
+    review_note: str = "not clinically reviewed"
+
+
+@dataclass
+class FakePredictor:
+    table: Sequence[Prediction]
+    members: tuple[str, ...] = ("alpha", "beta")
+    taxonomy: FakeTaxonomy = FakeTaxonomy()
+    batches: list[int] = field(default_factory=list)
+
+    def predict(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Prediction]:
+        self.batches.append(len(pictures))
+        return [self.table[int(picture[0, 0, 0])] for picture in pictures]
+
+
+def decode(data: bytes) -> NDArray[np.uint8]:
+    pixels: NDArray[np.uint8] = np.load(io.BytesIO(data))
+    return pixels
+
+
+def prediction(*members: tuple[float, ...], boxes: tuple[Box, ...] | None = None) -> Prediction:
+    """Return members' probabilities and their mean."""
+    member_MC = np.array(members, dtype=np.float64)
+    return Prediction(member_MC.mean(axis=0), member_MC, boxes)
+
+
+def simulate(n: int, seed: int = 0) -> tuple[list[str], list[Prediction]]:
+    """Return labels of the first three classes and two members that err apart."""
+    random = np.random.default_rng(seed)
+    truth_N = random.integers(3, size=n)
+    scores_NMC = random.normal(size=(n, 2, 4)) + 2 * np.eye(4)[truth_N][:, None]
+    probabilities_NMC = np.exp(scores_NMC) / np.exp(scores_NMC).sum(axis=-1, keepdims=True)
+    table = [Prediction(each.mean(axis=0), each) for each in probabilities_NMC]
+    return [CLASSES[i].key for i in truth_N], table
+
+
+def records_of(
+    labels: Sequence[str], groups: Sequence[str] | None = None, split: Split = "test"
+) -> list[Record]:
+    return [
+        Record(
+            path=f"pictures/{i}.npy",
+            sha256=f"{i:064x}",
+            perceptual_hash="0",
+            width=8,
+            height=6,
+            label=label,
+            group=groups[i] if groups else f"lesion {i}",
+            split=split,
+        )
+        for i, label in enumerate(labels)
+    ]
+
+
+def write_dataset(folder: Path, records: Sequence[Record]) -> Path:
+    """Write records and a picture for each; the picture's value is its place in the list."""
+    (folder / "pictures").mkdir(parents=True)
+    for i, record in enumerate(records):
+        np.save(folder / record.path, np.full((6, 8, 3), i, np.uint8))
+    write_manifest(folder, records)
+    return folder

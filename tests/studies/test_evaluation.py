@@ -1,0 +1,121 @@
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow.parquet as pq
+import pytest
+from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
+
+from skindx.errors import UserError
+from skindx.studies.evaluation import evaluate, evaluate_served
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> FakePredictor:
+    """Put the fake in the place of the real predictor and decoder."""
+    predictor = FakePredictor(simulate(40)[1])
+    predictors, decoders = ModuleType("predictor"), ModuleType("decode")
+    loader = type("Predictor", (), {"load": staticmethod(lambda path: predictor)})
+    predictors.Predictor = loader  # type: ignore[attr-defined]
+    decoders.decode = decode  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "skindx.diagnosis.predictor", predictors)
+    monkeypatch.setitem(sys.modules, "skindx.data.decode", decoders)
+    return predictor
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    labels = simulate(40)[0]
+    records = [*records_of(labels[:35]), *records_of(labels, split="train")[35:]]
+    return write_dataset(tmp_path / "dataset", records)
+
+
+def test_three_files_tell_the_same(served: FakePredictor, dataset: Path, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    out = tmp_path / "evaluation"
+    found = evaluate(
+        Path("some/bundle"), dataset, out, draws=50, progress=lambda *step: steps.append(step)
+    )
+    assert sorted(each.name for each in out.iterdir()) == [
+        "metrics.json",
+        "predictions.parquet",
+        "report.html",
+    ]
+    metrics = json.loads((out / "metrics.json").read_text())
+    origin = metrics.pop("origin")
+    assert metrics == found.to_dict()
+    assert (origin["bundle"], origin["split"]) == ("some/bundle", "test")
+    assert set(origin["versions"]) >= {"skindx", "python", "numpy"}
+
+    rows = pq.read_table(out / "predictions.parquet").to_pylist()
+    assert [row["path"] for row in rows] == [f"pictures/{i}.npy" for i in range(35)]
+    for row, truth in zip(rows, served.table, strict=False):
+        probabilities = [row[f"probability_{each.key}"] for each in CLASSES]
+        assert probabilities == pytest.approx(truth.probabilities_C.tolist())
+        assert row["predicted"] == CLASSES[int(truth.probabilities_C.argmax())].key
+    right = sum(row["predicted"] == row["label"] for row in rows)
+    assert found.ensemble.top1.value == pytest.approx(right / 35)
+
+    assert served.batches == [16, 16, 3]
+    assert steps == [(16, 35), (32, 35), (35, 35)]
+
+
+def test_a_second_run_replaces_the_first_and_agrees(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    runs = [evaluate(Path("b"), dataset, tmp_path / "out", draws=50) for _ in range(2)]
+    assert runs[0].to_dict() == runs[1].to_dict()
+    assert [each.name for each in tmp_path.iterdir() if "tmp" in each.name] == []
+
+
+def test_a_failed_run_keeps_the_first(served: FakePredictor, dataset: Path, tmp_path: Path) -> None:
+    evaluate(Path("b"), dataset, tmp_path / "out", draws=50)
+    before = (tmp_path / "out" / "metrics.json").read_bytes()
+    (dataset / "pictures" / "20.npy").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"20\.npy cannot be read .*skindx build"):
+        evaluate(Path("b"), dataset, tmp_path / "out", draws=50)
+    assert (tmp_path / "out" / "metrics.json").read_bytes() == before
+
+
+def test_a_folder_with_other_things_is_never_replaced(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "run" / "bundle"
+    bundle.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"holds other things \(bundle\).*new folder"):
+        evaluate(bundle, dataset, tmp_path / "run")
+    assert bundle.is_dir()
+    with pytest.raises(UserError, match="is a file"):
+        evaluate(bundle, dataset, dataset / "manifest.parquet")
+    assert served.batches == []
+
+
+def test_a_split_without_pictures_names_those_that_have_some(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"split 'val'; it has test \(35\), train \(5\)"):
+        evaluate(Path("b"), dataset, tmp_path / "out", split="val")
+    with pytest.raises(UserError, match="is no dataset"):
+        evaluate(Path("b"), tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(UserError, match="0 bootstrap draws"):
+        evaluate(Path("b"), dataset, tmp_path / "out", draws=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_the_bundle_does_not_know_is_named(served: FakePredictor, tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "dataset", records_of(["nevus", "rosacea", "wart"]))
+    with pytest.raises(UserError, match="rosacea are none of the 4 that b was trained on"):
+        evaluate(Path("b"), folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+    labels, table = simulate(3)
+    records = records_of(labels)
+    folder = write_dataset(tmp_path / "dataset", records)
+    (folder / "pictures" / "1.npy").unlink()
+    with pytest.raises(UserError, match=r"1\.npy cannot be read"):
+        evaluate_served(
+            FakePredictor(table), records, decode, tmp_path / "out", bundle="b", dataset=folder
+        )

@@ -1,0 +1,263 @@
+import dataclasses
+import io
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from evaluation_fakes import CLASSES, FakeClass, prediction, records_of, simulate
+from numpy.typing import NDArray
+from PIL import Image
+from rich.console import Console
+
+from skindx.data.manifest import Record
+from skindx.metrics import DetectionScore, Interval
+from skindx.studies.mistakes import worst_mistakes
+from skindx.studies.origin import Origin
+from skindx.studies.plots import confusion_plot, reliability_plot, top_confusions
+from skindx.studies.report import bounds, percent, points, print_table, render_report
+from skindx.studies.results import Evaluation
+from skindx.studies.score import score
+
+ORIGIN = Origin(
+    bundle="runs/demo/bundle",
+    dataset="runs/demo/dataset",
+    manifest_sha256="ab" * 32,
+    split="test",
+    seed=0,
+    date="2025-01-02T03:04:05+00:00",
+    hardware="a processor, 2 cores",
+    versions={"skindx": "0.1.0"},
+    taxonomy_review="not clinically reviewed",
+)
+HOSTILE = '<img src=x onerror="alert(1)">&</title>'
+
+
+def read(record: Record) -> NDArray[np.uint8]:
+    return np.full((20, 30, 3), 120, np.uint8)
+
+
+def simulated(n: int = 60, classes: tuple[FakeClass, ...] = CLASSES) -> Evaluation:
+    labels, table = simulate(n)
+    names = [each.key for each in CLASSES]
+    records = records_of([classes[names.index(label)].key for label in labels])
+    return score(records, table, classes, ["alpha", "beta"], draws=100)
+
+
+def render(evaluation: Evaluation, origin: Origin = ORIGIN) -> str:
+    labels, table = simulate(60)
+    mistakes = worst_mistakes(records_of(labels), table, CLASSES, read)
+    assert mistakes
+    return render_report(evaluation, origin, mistakes)
+
+
+class References(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.scripts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"src", "href", "srcset", "action", "data"}:
+                self.found.append(value or "")
+            if name.startswith("on"):
+                self.scripts.append(name)
+        if tag in {"script", "link", "iframe"}:
+            self.scripts.append(tag)
+
+
+def test_the_page_is_well_formed_and_asks_for_nothing_outside() -> None:
+    html = render(simulated())
+    ET.fromstring(html)  # HTML that is XML as well: every tag closed, every value quoted
+    references = References()
+    references.feed(html)
+    assert references.found
+    assert all(each.startswith("data:image/jpeg;base64,") for each in references.found)
+    assert references.scripts == []
+    assert not re.search(r"https?://|url\(|@import", html)
+
+
+def test_every_class_and_figure_is_there() -> None:
+    evaluation = simulated()
+    text = " ".join(ET.fromstring(render(evaluation)).itertext())
+    for each in evaluation.classes:
+        assert each.name in text
+    for scores in (evaluation.ensemble, *evaluation.members):
+        for interval in (scores.top1, scores.top_k, scores.balanced_accuracy):
+            assert percent(interval) in text
+            assert bounds(interval) in text
+    assert "no picture in this split" in text
+    assert "No medical device" in text
+    assert "not clinically reviewed" in text
+    assert "a processor, 2 cores" in text
+    assert ORIGIN.manifest_sha256 in text
+
+
+def test_every_picture_has_words() -> None:
+    tree = ET.fromstring(render(simulated()))
+    images = tree.findall(".//img")
+    plots = [svg for svg in tree.iter("svg") if svg.get("aria-hidden") != "true"]
+    assert images
+    assert all(image.get("alt") for image in images)
+    assert plots
+    assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in plots)
+
+
+def test_hostile_names_stay_text() -> None:
+    hostile = (dataclasses.replace(CLASSES[0], name=HOSTILE), *CLASSES[1:])
+    origin = dataclasses.replace(ORIGIN, bundle=HOSTILE, dataset=HOSTILE, versions={HOSTILE: "1"})
+    html = render(simulated(classes=hostile), origin)
+    tree = ET.fromstring(html)
+    assert HOSTILE in "".join(tree.itertext())
+    assert "<img src=x" not in html
+    assert tree.find(".//script") is None
+
+
+@pytest.mark.parametrize("n", [1, 2, 40])
+def test_few_pictures_still_make_a_page(n: int) -> None:
+    ET.fromstring(render(simulated(n)))
+
+
+def test_one_member_and_no_mistake() -> None:
+    records = records_of(["nevus", "wart"])
+    table = [prediction((1.0, 0, 0, 0)), prediction((0, 0, 0, 1.0))]
+    evaluation = score(records, table, CLASSES, ["only"], draws=20)
+    assert worst_mistakes(records, table, CLASSES, read) == []
+    text = " ".join(ET.fromstring(render_report(evaluation, ORIGIN)).itertext())
+    assert "one member" in text
+    assert "No mistakes." in text
+    assert "Most confident mistakes" not in text
+    assert "Urgent classes" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"detector": DetectionScore(0.71, 0.42, 9, 11)}, "mAP50 0.710, mAP50-95 0.420"),
+        ({"has_detector": True}, "no picture of this split has a drawn box"),
+        ({}, "The bundle has no detector"),
+    ],
+)
+def test_the_detector_line_says_what_was_measured(changes: dict[str, object], said: str) -> None:
+    evaluation = dataclasses.replace(simulated(), **changes)  # type: ignore[arg-type]
+    assert said in " ".join(ET.fromstring(render(evaluation)).itertext())
+
+
+def test_a_hundred_classes_fit_without_counts() -> None:
+    classes = tuple(
+        FakeClass(f"k{i}", f"Disease number {i} with a long name indeed") for i in range(100)
+    )
+    random = np.random.default_rng(0)
+    table = [prediction(tuple(random.dirichlet(np.ones(100)))) for _ in range(150)]
+    records = records_of([f"k{i % 100}" for i in range(150)])
+    evaluation = score(records, table, classes, ["only"], draws=20)
+    assert confusion_plot(evaluation).counts is False
+    text = " ".join(ET.fromstring(render_report(evaluation, ORIGIN)).itertext())
+    assert all(each.name in text for each in classes)
+
+
+def test_plots_stand_where_the_figures_say() -> None:
+    evaluation = simulated()
+    plot = confusion_plot(evaluation)
+    assert sum(cell.count for cell in plot.cells) == evaluation.pictures
+    for row in range(3):
+        line = [cell for cell in plot.cells if cell.y == plot.top + row * plot.side]
+        assert sum(cell.share for cell in line) == pytest.approx(1)
+    assert all(plot.left <= cell.x < plot.width and plot.top <= cell.y for cell in plot.cells)
+    counts = [cell.count for cell in top_confusions(evaluation)]
+    assert counts == sorted(counts, reverse=True)
+    dots = reliability_plot(evaluation, size=100).dots
+    assert sum(dot.n for dot in dots) == evaluation.pictures
+    assert max(dot.bar for dot in dots) == 1
+    for dot in dots:
+        assert dot.y == pytest.approx(100 - 100 * dot.accuracy)
+        assert 0 <= dot.high_y <= dot.y <= dot.low_y <= 100
+        assert dot.left <= dot.x
+
+
+def test_worst_mistakes_lead_with_the_most_confident_one_of_each_group() -> None:
+    said = [(0.6, 0.4, 0, 0), (0.9, 0.1, 0, 0), (0.2, 0.8, 0, 0), (0.7, 0.3, 0, 0)]
+    records = records_of(["melanoma"] * 4, groups=["a", "b", "c", "b"])
+    found = worst_mistakes(records, [prediction(each) for each in said], CLASSES, read)
+    assert [(each.path, each.confidence) for each in found] == [
+        ("pictures/1.npy", 0.9),
+        ("pictures/0.npy", 0.6),
+    ]
+    assert (found[0].truth, found[0].predicted) == ("Melanoma", "Compound nevus")
+    with Image.open(io.BytesIO(found[0].jpeg)) as picture:
+        assert picture.size == (176, 176)
+    many = records_of(["melanoma"] * 30)
+    assert len(worst_mistakes(many, [prediction(said[0])] * 30, CLASSES, read)) == 12
+
+
+def printed(evaluation: Evaluation) -> str:
+    console = Console(width=140, file=io.StringIO(), color_system=None)
+    print_table(evaluation, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_terminal_shows_the_same_figures() -> None:
+    evaluation = simulated()
+    text = printed(evaluation)
+    assert evaluation.difference is not None
+    for expected in (
+        "alpha",
+        "beta",
+        "ensemble",
+        "top-4",
+        percent(evaluation.ensemble.top1),
+        bounds(evaluation.ensemble.balanced_accuracy),
+        points(evaluation.difference.top1.value),
+    ):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        (Interval(0.05, 0.01, 0.09), r"\+5\.0 points.*\[\+1\.0, \+9\.0\].*ensemble is better"),
+        (Interval(-0.05, -0.09, -0.01), r"−5\.0 points.*member is better"),
+        (Interval(0.0, -0.02, 0.02), r"top-1 0\.0 points.*cannot tell them apart"),
+        (Interval(0.0, float("nan"), float("nan")), r"\[–\]\.\s*$"),
+    ],
+)
+def test_the_verdict_follows_the_interval(interval: Interval, said: str) -> None:
+    evaluation = simulated()
+    assert evaluation.difference is not None
+    difference = dataclasses.replace(evaluation.difference, member="[red]beta[/]", top1=interval)
+    text = " ".join(printed(dataclasses.replace(evaluation, difference=difference)).split())
+    assert re.search(said, text)
+    assert "[red]beta[/]" in text
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1100])
+def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path, width: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium on this machine")
+    path = tmp_path / "report.html"
+    path.write_text(render(simulated()), encoding="utf-8")
+    with sync_playwright() as play:
+        browser = play.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme="dark")
+        asked, said = [], []
+        page.on("request", lambda request: asked.append(request.url.split(":")[0]))
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(path.as_uri())
+        overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        shown = page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+        browser.close()
+    assert set(asked) <= {"file", "data"}
+    assert said == []
+    assert overflow <= 0
+    assert shown

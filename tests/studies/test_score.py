@@ -1,0 +1,131 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from evaluation_fakes import CLASSES, prediction, records_of, simulate
+
+from skindx.data.boxes import Box
+from skindx.models.prediction import Prediction
+from skindx.studies.results import Evaluation
+from skindx.studies.score import score
+
+NEVUS, MELANOMA, SCC, WART = ((1.0, 0, 0, 0), (0, 1.0, 0, 0), (0, 0, 1.0, 0), (0, 0, 0, 1.0))
+
+
+def simulated(n: int = 120) -> Evaluation:
+    labels, table = simulate(n)
+    return score(records_of(labels), table, CLASSES, ["alpha", "beta"], draws=200)
+
+
+def test_hand_counted_case() -> None:
+    labels = ["nevus", "nevus", "melanoma", "melanoma", "scc"]
+    said = [NEVUS, WART, SCC, NEVUS, SCC]
+    found = score(
+        records_of(labels), [prediction(each) for each in said], CLASSES, ["only"], draws=50
+    )
+    assert found.ensemble.top1.value == pytest.approx(2 / 5)
+    assert found.ensemble.balanced_accuracy.value == pytest.approx((1 / 2 + 0 + 1) / 3)
+    assert found.confusion == ((1, 0, 0, 1), (1, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 0))
+    assert [(each.n, each.found) for each in found.classes] == [(2, 1), (2, 0), (1, 1), (0, 0)]
+    assert found.k == 4
+    assert found.ensemble.top_k.value == 1
+    # One melanoma was called a carcinoma, which is urgent as well: only the other one is missed.
+    assert found.urgent is not None
+    assert (found.urgent.n, found.urgent.missed) == (3, 1)
+    assert found.difference is None
+    assert found.ensemble.top1 == found.members[0].top1
+
+
+def test_difference_is_against_the_best_member_by_top1() -> None:
+    labels = ["nevus", "melanoma", "scc", "wart"]
+    table = [
+        prediction(NEVUS, NEVUS, WART),
+        prediction(WART, MELANOMA, MELANOMA),
+        prediction(WART, SCC, WART),
+        prediction(WART, NEVUS, WART),
+    ]
+    found = score(records_of(labels), table, CLASSES, ["bad", "good", "odd"], draws=50)
+    assert [each.top1.value for each in found.members] == [0.5, 0.75, 0.5]
+    assert found.difference is not None
+    assert found.difference.member == "good"
+    # The ensemble is right on nevus, melanoma and wart: as often as the best, elsewhere.
+    assert found.difference.top1.value == 0
+    assert found.difference.top1.low < 0 < found.difference.top1.high
+
+
+def test_figures_belong_together() -> None:
+    found = simulated()
+    assert found.pictures == found.groups == 120
+    assert found.difference is not None
+    best = max(each.top1.value for each in found.members)
+    assert found.difference.top1.value == pytest.approx(found.ensemble.top1.value - best)
+    assert sum(map(sum, found.confusion)) == sum(each.n for each in found.classes) == 120
+    assert sum(each.n for each in found.reliability) == 120
+
+
+def test_pictures_of_one_lesion_widen_every_interval() -> None:
+    labels, table = simulate(40)
+    fourfold = [label for label in labels for _ in range(4)], [x for x in table for _ in range(4)]
+    groups = [f"lesion {i // 4}" for i in range(160)]
+    alone = score(records_of(fourfold[0]), fourfold[1], CLASSES, "ab", draws=400)
+    joined = score(records_of(fourfold[0], groups), fourfold[1], CLASSES, "ab", draws=400)
+    assert joined.groups == 40
+
+    def widths(found: Evaluation) -> list[float]:
+        assert found.urgent is not None
+        chosen = [found.ensemble.top1, found.classes[1].sensitivity, found.urgent.rate]
+        return [each.high - each.low for each in chosen]
+
+    assert all(wide > 1.4 * slim for wide, slim in zip(widths(joined), widths(alone), strict=True))
+
+
+def test_the_order_of_pictures_does_not_matter() -> None:
+    labels, table = simulate(50)
+    records = records_of(labels)
+    order = np.random.default_rng(3).permutation(50)
+    straight = score(records, table, CLASSES, "ab", draws=100)
+    shuffled = score(
+        [records[i] for i in order], [table[i] for i in order], CLASSES, "ab", draws=100
+    )
+    assert shuffled.ensemble.top1 == straight.ensemble.top1
+    assert shuffled.confusion == straight.confusion
+
+
+def test_plain_values_are_strict_json_and_unknown_figures_are_null() -> None:
+    plain = simulated(30).to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert plain["classes"][3]["n"] == 0
+    assert plain["classes"][3]["sensitivity"] == {"value": None, "low": None, "high": None}
+
+
+def test_no_urgent_class_means_no_miss_rate() -> None:
+    found = score(records_of(["nevus", "wart"]), [prediction(NEVUS)] * 2, CLASSES, "a", draws=10)
+    assert found.urgent is None
+
+
+def test_detector_counts_the_pictures_somebody_looked_at() -> None:
+    drawn, hit = Box(0, 0, 10, 10, label="nevus"), Box(0, 0, 10, 10, score=0.9)
+    records = records_of(["nevus"] * 3)
+    boxes: list[tuple[Box, ...] | None] = [(drawn,), (), None]
+    with_boxes = [
+        dataclasses.replace(record, boxes=each) for record, each in zip(records, boxes, strict=True)
+    ]
+    finding = [prediction(NEVUS, boxes=each) for each in [(hit,), (), (hit,)]]
+
+    found = score(with_boxes, finding, CLASSES, "a", draws=10)
+    assert found.detector is not None
+    # The drawn box bears a class, the found one says "lesion": only their place is compared.
+    assert found.detector.map50 == pytest.approx(1)
+    assert (found.detector.pictures, found.detector.boxes) == (2, 1)
+
+    blind = score(with_boxes, [prediction(NEVUS)] * 3, CLASSES, "a", draws=10)
+    assert (blind.has_detector, blind.detector) == (False, None)
+    unlooked = score(records, finding, CLASSES, "a", draws=10)
+    assert (unlooked.has_detector, unlooked.detector) == (True, None)
+
+
+def test_probabilities_that_are_no_numbers_are_refused() -> None:
+    broken = Prediction(np.full(4, np.nan), np.full((1, 4), np.nan))
+    with pytest.raises(ValueError, match="finite"):
+        score(records_of(["nevus"]), [broken], CLASSES, "a", draws=10)
