@@ -1,8 +1,9 @@
 """The command line: few verbs, few flags; every heavy import stands inside its verb."""
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +24,8 @@ app = typer.Typer(
         "To see all of it at once on painted pictures: skindx demo."
     ),
 )
+
+Split = Literal["train", "val", "calibration", "test"]
 
 Sets = Annotated[
     list[str] | None,
@@ -109,18 +112,28 @@ def evaluate(
         Path | None,
         typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
     ] = None,
-    split: Annotated[str, typer.Option(help="test, or val while you still choose.")] = "test",
+    split: Annotated[Split, typer.Option(help="test, or val while you still choose.")] = "test",
 ) -> None:
     """Score a bundle through the served predictor and write one HTML report.
 
     Intervals are 95 % bootstrap intervals over groups (patients, lesions, duplicates). The
     figures of the test split are also put into the bundle's model card.
     """
-    from skindx.studies.evaluation import evaluate as evaluate_bundle
-    from skindx.studies.evaluation import print_table
+    from rich.console import Console
 
-    folder = out or bundle.parent / "evaluation"
-    print_table(evaluate_bundle(bundle, dataset, folder, split=split))
+    from skindx.data.progress import progress_bars
+    from skindx.models.bundle import add_metrics
+    from skindx.studies.evaluation import evaluate as evaluate_bundle
+    from skindx.studies.report import print_table
+
+    folder = out or bundle.resolve().parent / "evaluation"
+    with progress_bars() as progress:
+        evaluation = evaluate_bundle(
+            bundle, dataset, folder, split=split, progress=partial(progress, "evaluate")
+        )
+    if split == "test":
+        add_metrics(bundle, evaluation.to_dict())
+    print_table(evaluation, Console())
     print(f"report: {folder / 'report.html'}")
 
 

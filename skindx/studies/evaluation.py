@@ -27,6 +27,8 @@ REPORT = "report.html"
 _OUTPUTS = (METRICS, PREDICTIONS, REPORT)
 
 _BATCH = 16
+_LEAST_CONFIDENCE = 0.001
+"""mAP is an area under precision against recall: it needs the doubtful boxes as well."""
 
 Decode = Callable[[bytes], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
@@ -49,7 +51,9 @@ class Served(Protocol):
     def taxonomy(self) -> Classes: ...
     @property
     def members(self) -> tuple[str, ...]: ...
-    def predict(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Prediction]: ...
+    def predict(
+        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+    ) -> list[Prediction]: ...
 
 
 def evaluate(
@@ -173,7 +177,7 @@ def _predict(
     predictions: list[Prediction] = []
     for start in range(0, len(records), _BATCH):
         batch = [read(record) for record in records[start : start + _BATCH]]
-        predictions += predictor.predict(batch)
+        predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)
         if progress:
             progress(len(predictions), len(records))
     return predictions

@@ -41,7 +41,9 @@ class FakePredictor:
     taxonomy: FakeTaxonomy = FakeTaxonomy()
     batches: list[int] = field(default_factory=list)
 
-    def predict(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Prediction]:
+    def predict(
+        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+    ) -> list[Prediction]:
         self.batches.append(len(pictures))
         return [self.table[int(picture[0, 0, 0])] for picture in pictures]
 
