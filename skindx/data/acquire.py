@@ -1,16 +1,12 @@
-"""Run every source of a recipe into the store and the ledger."""
+"""Bring pictures into a dataset folder."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.config import Settings
+from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import Source
 from skindx.data.sources.folder import read_folder
-
-
-class FetchSettings(Settings):
-    """How politely to fetch."""
 
 
 def acquire(
@@ -18,7 +14,7 @@ def acquire(
     fetch: FetchSettings,
     dataset: Path,
     *,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[LedgerRow]:
     """Return what became of every picture that the sources name."""
     return [row for source in sources for row in read_folder(source, dataset)]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from skindx.data.acquire import acquire
@@ -44,7 +45,7 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
     )
     look_at_folders(run)
     rows = acquire(
-        settings.sources, settings.fetch, out, on_progress=lambda n: run.report("acquire", n, 0)
+        settings.sources, settings.fetch, out, on_progress=partial(run.report, "acquire")
     )
     taxonomy, pictures = label_rows(run, screen_rows(run, rows))
     cleaned, groups = clean(run, pictures)

@@ -1,13 +1,14 @@
 """A recipe: where a dataset's pictures come from and how they are cleaned and split."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from skindx.config import Settings
-from skindx.data.acquire import FetchSettings
 from skindx.data.dedup import DedupSettings
+from skindx.data.fetch.settings import FetchSettings
 from skindx.data.groups import GroupSettings
 from skindx.data.screen import ScreenSettings
 from skindx.data.sources import Source
@@ -22,7 +23,7 @@ class BuildSettings(Settings):
     taxonomy: str | None = None
     """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
     sources: tuple[Source, ...] = Field(min_length=1)
-    fetch: FetchSettings = FetchSettings()
+    fetch: FetchSettings = Field(default_factory=FetchSettings)
     screen: ScreenSettings = ScreenSettings()
     dedup: DedupSettings = DedupSettings()
     groups: GroupSettings = GroupSettings()
@@ -42,9 +43,9 @@ def load_build_settings(
     `taxonomy` wins over the recipe's. Raises UserError.
     """
     if taxonomy is not None:
-        sets = [*sets, f"taxonomy={taxonomy}"]
+        sets = [*sets, f"taxonomy={json.dumps(taxonomy)}"]
     if source.is_dir():
-        folder = source.absolute()
+        folder = source.resolve()
         raw = {"name": folder.name, "sources": [{"kind": "folder", "path": str(folder)}]}
         return BuildSettings.load(None, sets, start=raw)
     if source.exists() and source.suffix not in (".yaml", ".yml"):

@@ -89,7 +89,7 @@ def _neediest(
     open_splits = [split for split in SPLITS if settings.share[split]]
     return max(
         open_splits,
-        key=lambda split: sum(n * missing[label, split] for label, n in labels.items()),
+        key=lambda split: sum(n * missing[label, split] for label, n in sorted(labels.items())),
     )
 
 

@@ -127,7 +127,7 @@ def _walk(folder: Path, label: str, root: Path) -> Iterator[FoundFile]:
 
 def _look_at(path: Path, label: str, root: Path) -> FoundFile:
     try:
-        if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(root)):
+        if path.is_symlink() and (path.is_dir() or not _target(path).is_relative_to(root)):
             detail = "the link leads to a folder or out of the source"
             return FoundFile(path, label, "link-refused", detail)
         if path.exists() and not path.is_file():
@@ -140,6 +140,11 @@ def _look_at(path: Path, label: str, root: Path) -> FoundFile:
         detail = "the first bytes are of no picture format that we read"
         return FoundFile(path, label, "not-a-picture", detail)
     return FoundFile(path, label, "stored", suffix=suffix)
+
+
+def _target(link: Path) -> Path:
+    # Unlike Path.resolve, realpath answers for a link that leads to itself.
+    return Path(os.path.realpath(link))
 
 
 def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> None:

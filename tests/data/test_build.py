@@ -1,0 +1,231 @@
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paint_pictures import encode, paint, save
+from rich.console import Console
+
+from skindx.data.boxes import Box
+from skindx.data.build import BuildSettings, build, load_build_settings
+from skindx.data.label import taxonomy_of
+from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.summary import print_summary
+from skindx.errors import UserError
+from skindx.taxonomy import load_taxonomy
+
+DATASET = {"store", "manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"}
+
+
+def fill(folder: Path, count: int, seed: int) -> None:
+    for n in range(count):
+        save(folder / f"{n}.jpg", paint(seed + n))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a folder of two classes with one of each fault."""
+    root = tmp_path / "pictures"
+    fill(root / "Train" / "nevus", 8, 0)
+    fill(root / "test" / "nevus", 4, 20)
+    fill(root / "Train" / "melanoma", 6, 40)
+    fill(root / "Train" / "vascular lesion", 3, 60)
+    nevus, melanoma = root / "Train" / "nevus", root / "Train" / "melanoma"
+    (nevus / "again.jpg").write_bytes((nevus / "0.jpg").read_bytes())
+    save(nevus / "mirrored.jpg", np.ascontiguousarray(paint(1)[:, ::-1]), quality=60)
+    (melanoma / "contradiction.jpg").write_bytes((nevus / "2.jpg").read_bytes())
+    save(melanoma / "near contradiction.jpg", np.ascontiguousarray(np.rot90(paint(3))), quality=90)
+    (melanoma / "cut.jpg").write_bytes(encode(paint(80))[:-200])
+    (melanoma / "notes.txt").write_text("no picture")
+    for n in range(2):  # leaves one vascular lesion
+        vascular = root / "Train" / "vascular lesion" / f"{n}.jpg"
+        (root / "test" / "nevus" / f"v{n}.jpg").write_bytes(vascular.read_bytes())
+    return root
+
+
+def settings_for(root: Path, *sets: str, taxonomy: str | None = "isic9") -> BuildSettings:
+    return load_build_settings(root, ["workers=1", *sets], taxonomy)
+
+
+def test_a_folder_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    summary = build(settings_for(root), out)
+    assert {path.name for path in out.iterdir()} == DATASET | {"summary.json"}
+    assert summary.issues == {
+        "conflicting-duplicate": 8,
+        "exact-duplicate": 1,
+        "near-duplicate": 1,
+        "damaged": 1,
+        "not-a-picture": 1,
+        "class-too-small": 1,
+    }
+    assert (summary.exact_conflicts, summary.near_conflicts) == (3, 1)
+    assert summary.dropped_classes.keys() == {"Vascular_Lesion"}
+    assert "Dermatofibroma" in summary.absent_classes
+    assert summary.found == summary.kept + sum(summary.issues.values())
+    assert load_taxonomy(out / "taxonomy.yaml").keys == ("Melanoma", "Nevus")
+    assert json.loads((out / "summary.json").read_text())["kept"] == summary.kept
+
+    records = read_manifest(out)
+    assert Counter(record.label for record in records) == {"Nevus": 10, "Melanoma": 6}
+    for label in ("Nevus", "Melanoma"):
+        splits = {record.split for record in records if record.label == label}
+        assert splits == {"train", "val", "calibration", "test"}
+    for record in records:
+        assert (out / record.path).read_bytes() == (root / record.source_url).read_bytes()
+        assert (record.width, record.height) == (120, 96)
+        assert len(record.perceptual_hash) == 16
+    urls = [r.source_url for r in records] + [issue.url for issue in read_issues(out)]
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert sorted(urls) == sorted(path.relative_to(root).as_posix() for path in files)
+
+
+def test_the_summary_tells_what_a_person_must_know(root: Path, tmp_path: Path) -> None:
+    summary = build(settings_for(root), tmp_path / "out")
+    console = Console(record=True, width=200)
+    print_summary(summary, console)
+    told = console.export_text()
+    assert "Train and test are merged" in told
+    assert "16 of 29 pictures kept" in told
+    assert "Dropped class Vascular_Lesion: 1 of 3 pictures are left" in told
+    assert "3 pictures stand under two labels with the same bytes, 1 pairs" in told
+    assert "│ Nevus" in told
+
+
+def test_the_same_input_gives_the_same_dataset(root: Path, tmp_path: Path) -> None:
+    def content(out: Path, *sets: str) -> list[Any]:
+        build(settings_for(root, *sets), out)
+        return [dataclasses.replace(record, retrieved="") for record in read_manifest(out)]
+
+    first = content(tmp_path / "a")
+    assert content(tmp_path / "b") == first
+    assert content(tmp_path / "a") == first, "building again into the same folder"
+    assert content(tmp_path / "c", "seed=1") != first
+
+
+def test_the_saved_recipe_builds_the_same(root: Path, tmp_path: Path) -> None:
+    settings = settings_for(root, "screen.min_side=32")
+    build(settings, tmp_path / "a")
+    assert load_build_settings(tmp_path / "a" / "recipe.yaml") == settings
+
+
+def test_without_a_taxonomy_the_folders_are_the_classes(root: Path, tmp_path: Path) -> None:
+    build(settings_for(root, taxonomy=None), tmp_path / "out")
+    taxonomy = load_taxonomy(tmp_path / "out" / "taxonomy.yaml")
+    assert taxonomy.keys == ("melanoma", "nevus")
+    assert {each.urgency for each in taxonomy.classes} == {"unknown"}
+
+
+def test_few_strange_labels_are_issues(root: Path, tmp_path: Path) -> None:
+    fill(root / "Train" / "poison ivy", 3, 90)
+    summary = build(settings_for(root), tmp_path / "out")
+    assert summary.issues["unknown-label"] == 3
+
+
+def test_boxes_follow_the_bytes_and_must_fit(root: Path, tmp_path: Path) -> None:
+    names = ["again.jpg", "4.jpg", "5.jpg"]
+    sizes = [(120, 96), (999, 96), (120, 96)]
+    for split in ("Train", "test"):
+        for path in list((root / split).rglob("*.jpg")):
+            if path.parent.name != "nevus":
+                path.rename(path.with_name(f"{path.parent.name} {path.name}"))
+    for path in list((root / "test" / "nevus").glob("?.jpg")):
+        path.rename(path.with_name(f"test {path.name}"))
+    coco = {
+        "images": [
+            {"id": n, "file_name": name, "width": size[0], "height": size[1]}
+            for n, (name, size) in enumerate(zip(names, sizes, strict=True))
+        ],
+        "categories": [{"id": 0, "name": "lesion"}],
+        "annotations": [{"image_id": 0, "category_id": 0, "bbox": [1, 2, 3, 4]}],
+    }
+    path = tmp_path / "boxes.json"
+    path.write_text(json.dumps(coco))
+    summary = build(settings_for(root, f"boxes={path}"), tmp_path / "out")
+    boxes = {record.source_url: record.boxes for record in read_manifest(tmp_path / "out")}
+    assert boxes["Train/nevus/0.jpg"] == (Box(1, 2, 4, 6, "lesion", "boxes.json"),)
+    assert boxes["Train/nevus/5.jpg"] == ()
+    assert boxes["Train/nevus/4.jpg"] is None
+    assert summary.boxed == 2
+    assert any("another size than the box file says" in note for note in summary.notes)
+
+
+def test_bad_input_writes_nothing(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def refused(said: str, settings: BuildSettings, where: Path = out) -> None:
+        with pytest.raises(UserError, match=said):
+            build(settings, where)
+        assert not out.exists()
+
+    wrong = tmp_path / "wrong.yaml"
+    taxonomy_of(["acne", "wart"], "wrong").save(wrong)
+    refused("wrong does not know the labels of 28 of 28", settings_for(root, taxonomy=str(wrong)))
+    refused("there is no taxonomy 'isic8'", settings_for(root, taxonomy="isic8"))
+    refused("lies in the source folder", settings_for(root), root / "out")
+    refused("does not exist; correct `boxes`", settings_for(root, "boxes=nowhere.json"))
+    table = "groups.tables=[{path: no.csv, key_column: a, group_column: b}]"
+    refused(r"no\.csv does not exist", settings_for(root, table))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    refused(r"holds other files \(thesis.tex\)", settings_for(root), tmp_path / "other")
+    refused("is a file; give --out", settings_for(root), tmp_path / "other" / "thesis.tex")
+
+
+def test_sources_that_do_not_exist_or_make_no_sense_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        load_build_settings(tmp_path / "nowhere")
+    (tmp_path / "picture.jpg").touch()
+    with pytest.raises(UserError, match="neither a folder of class folders nor a recipe"):
+        load_build_settings(tmp_path / "picture.jpg")
+    with pytest.raises(UserError, match="did you mean 'radius'"):
+        load_build_settings(tmp_path, ["dedup.radios=3"])
+
+
+def test_cleaning_that_leaves_one_class_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "pictures"
+    fill(root / "acne", 5, 0)
+    for n in range(3):
+        save(root / "wart" / f"{n}.jpg", paint(30), quality=60 + 10 * n)
+    with pytest.raises(UserError, match=r"cleaning leaves 1 of 2 classes .*\(wart: 1 of 3"):
+        build(settings_for(root, taxonomy=None), tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"store"}
+
+
+def test_pictures_that_all_fail_the_screening_are_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="most often: too-small"):
+        build(settings_for(root, "screen.min_side=500"), tmp_path / "out")
+
+
+def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(settings_for(root), out)
+    before = {path: path.read_bytes() for path in out.glob("*.*")}
+
+    def full_disk(folder: Path, records: object) -> None:
+        (folder / "manifest.parquet").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("skindx.data.dataset_folder.write_manifest", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        build(settings_for(root, "seed=5"), out)
+    assert {path: path.read_bytes() for path in out.glob("*.*")} == before
+    monkeypatch.undo()
+    build(settings_for(root, "seed=5"), out)
+    assert "seed: 5" in (out / "recipe.yaml").read_text()
+
+
+def test_progress_reaches_its_end_in_every_stage(root: Path, tmp_path: Path) -> None:
+    last: dict[str, tuple[int, int]] = {}
+    build(
+        settings_for(root),
+        tmp_path / "out",
+        progress=lambda stage, done, total: last.update({stage: (done, total)}),
+    )
+    assert last["screen"][0] == last["screen"][1] > 0
+    assert last["compare"][0] == last["compare"][1] > 0

@@ -1,0 +1,73 @@
+"""The nine-class folder of real dermoscopic pictures, with the traps that are known to be in it."""
+
+import csv
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from skindx.data.build import BuildSummary, build, load_build_settings
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
+from skindx.taxonomy import load_taxonomy
+
+pytestmark = pytest.mark.real
+
+Built = tuple[BuildSummary, list[Record], list[Issue], Path]
+
+
+@pytest.fixture(scope="module")
+def built(real: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    out = tmp_path_factory.mktemp("isic9") / "out"
+    recipe = Path(__file__).parents[2] / "data" / "isic9.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKINDX_REAL", str(real))
+        summary = build(load_build_settings(recipe), out)
+    return summary, read_manifest(out), read_issues(out), out
+
+
+def test_eight_classes_remain_and_the_ninth_is_reported(built: Built) -> None:
+    summary, records, issues, out = built
+    assert summary.dropped_classes.keys() == {"Seborrheic_Keratosis"}
+    labels = {record.label for record in records}
+    assert len(labels) == 8
+    assert set(load_taxonomy(out / "taxonomy.yaml").keys) == labels
+    assert summary.found == 2359 == len(records) + len(issues)
+
+
+def test_all_155_pictures_under_two_labels_are_found(built: Built) -> None:
+    summary, records, issues, _ = built
+    assert summary.exact_conflicts == 155
+    labels = defaultdict(set)
+    for issue in issues:
+        if issue.reason == "conflicting-duplicate":
+            labels[issue.sha256].add(issue.label)
+    contested = [names for names in labels.values() if len(names) == 2]
+    assert contested.count({"Melanoma", "Seborrheic_Keratosis"}) == 78
+    assert contested.count({"Actinic_Keratosis", "Nevus"}) == 77
+    assert not labels.keys() & {record.sha256 for record in records}
+
+
+def test_no_lesion_is_on_two_sides(built: Built, real: Path) -> None:
+    _, records, _, _ = built
+    with (real / "tables" / "HAM10000_metadata.csv").open(newline="") as file:
+        lesions = {row["image_id"]: row["lesion_id"] for row in csv.DictReader(file)}
+    sides = defaultdict(set)
+    for record in records:
+        found = re.search(r"ISIC_\d{7}", record.source_url)
+        if found and found.group() in lesions:
+            sides[lesions[found.group()]].add(record.split)
+    assert len(sides) > 900
+    assert all(len(splits) == 1 for splits in sides.values())
+
+
+def test_hardly_anything_sound_is_taken_away(built: Built) -> None:
+    # The pictures were looked at: three near duplicates are true ones, and none is a bad picture.
+    summary, _, _, _ = built
+    assert summary.issues == {
+        "conflicting-duplicate": 311,
+        "exact-duplicate": 4,
+        "near-duplicate": 3,
+        "class-too-small": 2,
+    }
+    assert summary.kept == 2039

@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skindx.data.boxes import Box, BoxedPicture, read_coco
+from skindx.errors import UserError
+
+
+def coco(**changes: Any) -> dict[str, Any]:
+    return {
+        "images": [
+            {"id": 1, "file_name": "acne/a.jpg", "width": 100, "height": 80},
+            {"id": 2, "file_name": "b.jpg", "width": 50, "height": 50},
+        ],
+        "categories": [{"id": 7, "name": "lesion"}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 7, "bbox": [10, 20.5, 30, 40]},
+            {"id": 2, "image_id": 1, "category_id": 7, "bbox": [90, -5, 30, 40]},
+            {"id": 3, "image_id": 1, "category_id": 7, "bbox": [100, 0, 5, 5]},
+        ],
+        **changes,
+    }
+
+
+def written(tmp_path: Path, value: Any) -> Path:
+    path = tmp_path / "boxes.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_boxes_are_joined_cut_and_empty_pictures_stay(tmp_path: Path) -> None:
+    first = Box(10, 20.5, 40, 60.5, "lesion", "boxes.json")
+    second = Box(90, 0, 100, 35, "lesion", "boxes.json")
+    assert read_coco(written(tmp_path, coco())) == {
+        "a.jpg": BoxedPicture(100, 80, (first, second)),
+        "b.jpg": BoxedPicture(50, 50, ()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], "is no COCO file"),
+        ({"images": []}, "'categories'"),
+        (coco(annotations=[{"image_id": 9, "category_id": 7, "bbox": [0, 0, 1, 1]}]), "KeyError"),
+        (coco(annotations=[{"image_id": 1, "category_id": 7, "bbox": [0, 0]}]), "ValueError"),
+        (
+            coco(
+                images=[
+                    {"id": n, "file_name": f"{n}/a.jpg", "width": 9, "height": 9} for n in (1, 2)
+                ]
+            ),
+            "names 'a.jpg' twice",
+        ),
+    ],
+)
+def test_what_is_no_coco_is_one_sentence(tmp_path: Path, value: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_coco(written(tmp_path, value))
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_coco(tmp_path / "no.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read as JSON"):
+        read_coco(tmp_path / "bad.json")

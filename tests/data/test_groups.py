@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skindx.data.dedup import Picture, distinct
+from skindx.data.groups import GroupKeys, GroupSettings, GroupTable, file_name, group_names
+from skindx.data.ledger import LedgerRow
+from skindx.data.screen import Screened
+from skindx.errors import UserError
+
+SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
+
+
+def picture(sha: str, url: str = "", page: str = "", group: str = "") -> Picture:
+    row = LedgerRow(
+        url=url or f"{sha}.jpg", label="a", status="stored", sha256=sha, page_url=page, group=group
+    )
+    return Picture(row, "a", SOUND)
+
+
+def names(
+    pictures: list[Picture], settings: GroupSettings, links: list[tuple[int, int, int]] = ()
+) -> dict[str, str]:
+    table = np.array(links, np.int64).reshape(-1, 3)
+    return group_names(distinct(pictures), table, GroupKeys(settings), settings.radius)
+
+
+def lesions(tmp_path: Path, text: str, **options: str) -> GroupSettings:
+    path = tmp_path / "lesions.csv"
+    path.write_text(text)
+    table = {"path": path, "key_column": "image_id", "group_column": "lesion_id", **options}
+    return GroupSettings(tables=(GroupTable(**table),))
+
+
+def test_a_table_ties_and_names_groups(tmp_path: Path) -> None:
+    settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_7\nI_2,L_7\nI_3,L_8\nI_4,\n")
+    pictures = [picture(f"s{n}", f"Train/x/I_{n}.jpg") for n in range(1, 5)]
+    assert names(pictures, settings) == {"s1": "L_7", "s2": "L_7", "s3": "L_8", "s4": "s4"}
+
+
+def test_links_within_the_radius_tie_and_bridge_keys(tmp_path: Path) -> None:
+    settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_8\nI_2,L_7\n")
+    pictures = [picture("s1", "I_1.jpg"), picture("s2", "I_2.jpg"), picture("s3"), picture("s4")]
+    tied = names(pictures, settings, [(0, 1, 6), (2, 3, 7)])
+    assert tied == {"s1": "L_7", "s2": "L_7", "s3": "s3", "s4": "s4"}
+
+
+def test_copies_of_the_same_bytes_bring_each_others_keys(tmp_path: Path) -> None:
+    settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_1\n")
+    pictures = [picture("s1", "other.jpg"), picture("s1", "I_1.jpg")]
+    assert names(pictures, settings) == {"s1": "L_1"}
+
+
+def test_pages_tie_only_when_asked_and_source_groups_always() -> None:
+    pictures = [picture("s1", page="p"), picture("s2", page="p", group="g"), picture("s3")]
+    pictures.append(picture("s4", group="g"))
+    assert len(set(names(pictures, GroupSettings()).values())) == 3
+    assert len(set(names(pictures, GroupSettings(by_page=True)).values())) == 2
+
+
+def test_the_key_pattern_finds_the_key(tmp_path: Path) -> None:
+    text = "image_id,lesion_id\nISIC_0000001,L\n"
+    settings = lesions(tmp_path, text, key_pattern=r"(ISIC_\d{7})")
+    assert names([picture("s", "a/ISIC_0000001(1).jpg")], settings) == {"s": "L"}
+
+
+def test_wrong_tables_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no column 'lesion_id'; it has image_id, lesion"):
+        GroupKeys(lesions(tmp_path, "image_id,lesion\n1,2\n"))
+    missing = GroupTable(path=tmp_path / "no.csv", key_column="a", group_column="b")
+    with pytest.raises(UserError, match=r"no\.csv does not exist"):
+        GroupKeys(GroupSettings(tables=(missing,)))
+    with pytest.raises(ValueError, match="one pair of brackets"):
+        GroupTable(path=tmp_path, key_column="a", group_column="b", key_pattern="x")
+    unrelated = GroupKeys(lesions(tmp_path, "image_id,lesion_id\nI_1,L_1\n"))
+    with pytest.raises(UserError, match=r"no value of its column 'image_id'.*'s1\.jpg'"):
+        unrelated.check(distinct([picture("s1")]))
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("Train/nevus/I 1.jpg", "I 1.jpg"),
+        ("http://a.org/x/I%201.jpg?size=2#top", "I 1.jpg"),
+        ("100%.jpg", "100%.jpg"),
+    ],
+)
+def test_file_names_of_urls_and_paths(url: str, name: str) -> None:
+    assert file_name(url) == name

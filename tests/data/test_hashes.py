@@ -1,0 +1,85 @@
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from paint_pictures import encode, paint
+
+from skindx.data.decode import decode
+from skindx.data.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
+
+DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
+
+
+def turned(picture: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Return orientation 4t + 2v + h of a picture."""
+    picture = picture.swapaxes(0, 1) if orientation & 4 else picture
+    picture = picture[::-1] if orientation & 2 else picture
+    return np.ascontiguousarray(picture[:, ::-1] if orientation & 1 else picture)
+
+
+@pytest.mark.parametrize("kind", list(HASHES))
+@pytest.mark.parametrize("orientation", range(8))
+def test_each_orientation_is_the_hash_of_the_turned_picture(
+    kind: HashKind, orientation: int
+) -> None:
+    thumbs = np.random.default_rng(0).uniform(0, 255, (5, SIDE, SIDE)).astype(np.float32)
+    rotated = np.stack([turned(thumb, orientation) for thumb in thumbs])
+    codes = hash_thumbnails(thumbs, [kind])
+    np.testing.assert_array_equal(
+        codes[:, :, orientation], hash_thumbnails(rotated, [kind])[:, :, 0]
+    )
+
+
+def test_average_and_difference_by_hand() -> None:
+    ramp = np.tile(np.linspace(0, 255, SIDE, dtype=np.float32), (SIDE, 1))[None]
+    average, difference = hash_thumbnails(ramp, ["average", "difference"])[0]
+    assert f"{average[0]:016x}" == "0f" * 8
+    assert f"{average[1]:016x}" == "f0" * 8
+    assert f"{difference[0]:016x}" == "ff" * 8
+    assert difference[1] == 0
+    assert difference[4] == 0  # transposed, the ramp runs downwards: no bit to the right is larger
+
+
+def codes_of(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint64]:
+    return hash_thumbnails(np.stack([thumbnail(picture) for picture in pictures]), DEFAULT)
+
+
+CHANGES = {
+    "JPEG quality 60": lambda x: decode(encode(x, "JPEG", quality=60)),
+    "resized to 80 %": lambda x: cv2.resize(x, None, fx=0.8, fy=0.8, interpolation=cv2.INTER_AREA),
+    "10 % brighter": lambda x: np.clip(x * 1.1, 0, 255).astype(np.uint8),
+    "mirrored": lambda x: turned(x, 1),
+    "turned": lambda x: np.ascontiguousarray(np.rot90(x)),
+    "all at once": lambda x: decode(
+        encode(np.ascontiguousarray(np.rot90(cv2.resize(x, None, fx=0.8, fy=0.8))), quality=60)
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_near_duplicates_are_within_the_default_radius(change: str) -> None:
+    originals = [paint(seed, 240, 192) for seed in range(60)]
+    pictures = originals + [CHANGES[change](picture) for picture in originals]
+    found = {(i, j) for i, j, _ in near_links(codes_of(pictures), 4).tolist()}
+    planted = {(i, i + 60) for i in range(60)}
+    assert found <= planted
+    assert len(found) >= 57
+
+
+@given(st.integers(0, 2**32), st.integers(0, 30), st.integers(0, 20), st.integers(1, 9))
+def test_the_join_is_brute_force(seed: int, n: int, radius: int, block: int) -> None:
+    rng = np.random.default_rng(seed)
+    # Few distinct bits, so that close pairs are common.
+    codes = rng.integers(0, 2**12, (n, 2, 8), dtype=np.uint64)
+    expected = []
+    for i in range(n):
+        for j in range(i + 1, n):
+            distance = min(
+                max(int(codes[i, k, o] ^ codes[j, k, 0]).bit_count() for k in range(2))
+                for o in range(8)
+            )
+            if distance <= radius:
+                expected.append((i, j, distance))
+    assert [tuple(link) for link in near_links(codes, radius, block=block).tolist()] == expected
