@@ -64,7 +64,21 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
         net = timm.create_model(settings.model, num_classes=classes, **settings.model_args)
     except TypeError as error:
         raise UserError(f"model_args of {settings.model!r} do not fit: {error}.") from None
+    _calm_head(net)
     return Classifier(net, settings.preprocess)
+
+
+def _calm_head(net: nn.Module) -> None:
+    """Let the model start from a nearly even guess.
+
+    Some of timm's models draw their head for a thousand classes: with ten, the first logits are
+    so large that the loss starts at three times ln C, and the first steps spoil given weights.
+    """
+    head = net.get_classifier()  # type: ignore[operator]
+    if isinstance(head, nn.Linear):
+        nn.init.normal_(head.weight, std=0.01)
+        if head.bias is not None:
+            nn.init.zeros_(head.bias)
 
 
 def load_weights(classifier: Classifier, path: Path) -> list[str]:

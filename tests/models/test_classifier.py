@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,12 @@ def test_an_unknown_model_names_the_nearest() -> None:
 def test_model_args_that_do_not_fit() -> None:
     with pytest.raises(UserError, match="model_args of 'test_resnet' do not fit"):
         build_classifier(ClassifierSettings(model="test_resnet", model_args={"wings": 2}), 3)
+
+
+@pytest.mark.parametrize("model", ["mobilenetv2_100", "resnet10t", "regnetx_002"])
+def test_the_first_guess_is_nearly_even(model: str) -> None:
+    torch.manual_seed(0)
+    classifier = build_classifier(ClassifierSettings(model=model), 10).train()
+    pictures = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    loss = torch.nn.functional.cross_entropy(classifier(pictures), torch.arange(8))
+    assert abs(loss.item() - math.log(10)) < 0.3
