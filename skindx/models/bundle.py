@@ -6,45 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from safetensors.torch import load_file, save_file
 
 from skindx import __version__
-from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json, write_text
-from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.bundle_spec import BundleSpec, MemberSpec
+from skindx.models.card import model_card
+from skindx.models.classifier import build_classifier
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
 from skindx.taxonomy import Taxonomy
 
 INDEX, TAXONOMY, METRICS, CARD = "bundle.json", "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
-
-
-class MemberSpec(Settings):
-    """One member: how to rebuild it, and its temperature."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    classifier: ClassifierSettings
-    temperature: float = Field(1.0, gt=0)
-
-
-class BundleSpec(Settings):
-    """The index of a bundle, `bundle.json`."""
-
-    format: Literal[1] = 1
-    name: str
-    created: str
-    skindx: str
-    temperature: float = Field(1.0, gt=0)
-    members: tuple[MemberSpec, ...] = Field(min_length=1)
-    detector: DetectorSpec | None = None
-    provenance: dict[str, Any] = Field(default_factory=dict)
-    files: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of every file of the bundle, by its path inside it."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +104,7 @@ def pack(
             save_file({key: value.contiguous() for key, value in state.items()}, file)
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
-        write_text(folder / CARD, _card(spec, taxonomy, None))
+        write_text(folder / CARD, model_card(spec, taxonomy, None))
         _write_index(folder, spec)
     return open_bundle(path)
 
@@ -162,7 +139,7 @@ def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 _link(path / name, folder / name)
         write_json(folder / METRICS, metrics)
-        write_text(folder / CARD, _card(bundle.spec, bundle.taxonomy, metrics))
+        write_text(folder / CARD, model_card(bundle.spec, bundle.taxonomy, metrics))
         _write_index(folder, bundle.spec)
 
 
@@ -199,24 +176,3 @@ def _verify(path: Path, spec: BundleSpec) -> None:
             raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
         if sha256_file(file) != expected:
             raise UserError(f"bundle {path}: {name} was altered; copy or pack the bundle again.")
-
-
-def _card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
-    members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
-    lines = [
-        f"# {spec.name}",
-        "",
-        "An ensemble for pictures of skin. It is no medical device and gives no diagnosis.",
-        f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
-        "",
-        f"- packed {spec.created} by skindx {spec.skindx}",
-        f"- members: {', '.join(members)}",
-        f"- detector: {'yes' if spec.detector else 'none'}",
-        f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
-    ]
-    lines += [f"- {key}: {value}" for key, value in spec.provenance.items()]
-    if metrics is None:
-        lines += ["", "Not yet evaluated: run `skindx evaluate`."]
-    else:
-        lines += ["", "## Measured", "", "```json", json.dumps(metrics, indent=1), "```"]
-    return "\n".join(lines) + "\n"

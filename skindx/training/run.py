@@ -10,7 +10,8 @@ import numpy as np
 from skindx.data.manifest import MANIFEST, Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.files import sha256_file
-from skindx.models.bundle import Bundle, MemberSpec, pack
+from skindx.models.bundle import Bundle, pack
+from skindx.models.bundle_spec import MemberSpec
 from skindx.models.calibration import apply_temperature, fit_temperature
 from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.ensemble import combine, log

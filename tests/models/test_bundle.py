@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle, DetectorParts, MemberSpec, add_metrics, open_bundle, pack
+from skindx.models.bundle import Bundle, DetectorParts, add_metrics, open_bundle, pack
+from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.detector import DetectorSpec
 from skindx.models.preprocess import Preprocess
@@ -132,6 +133,19 @@ def test_metrics_join_the_bundle(tmp_path: Path) -> None:
     bundle = _pack(tmp_path)
     assert bundle.metrics() is None
     for top1 in (0.5, 0.75):
-        add_metrics(bundle.path, {"top1": top1})
-        assert open_bundle(bundle.path).metrics() == {"top1": top1}
+        figure = {"value": top1, "low": 0.25, "high": None}
+        scores = dict.fromkeys(("top1", "top_k", "balanced_accuracy", "calibration_error"), figure)
+        measured = {
+            "pictures": 20,
+            "groups": 15,
+            "level": 0.95,
+            "members": [{"name": "small", **scores}],
+            "ensemble": {"name": "ensemble", **scores},
+            "classes": [{"name": "A", "n": 20, "sensitivity": figure}],
+            "detector": None,
+        }
+        add_metrics(bundle.path, measured)
+        assert open_bundle(bundle.path).metrics() == measured
+        card = (bundle.path / "MODEL_CARD.md").read_text()
+        assert f"| ensemble | {top1:.3f} [0.250, –]" in card
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -1,0 +1,32 @@
+"""The index of a bundle: what is in it, and the hash of every file."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.models.classifier import ClassifierSettings
+from skindx.models.detector import DetectorSpec
+
+
+class MemberSpec(Settings):
+    """One member: how to rebuild it, and its temperature."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    classifier: ClassifierSettings
+    temperature: float = Field(1.0, gt=0)
+
+
+class BundleSpec(Settings):
+    """The index of a bundle, `bundle.json`."""
+
+    format: Literal[1] = 1
+    name: str
+    created: str
+    skindx: str
+    temperature: float = Field(1.0, gt=0)
+    members: tuple[MemberSpec, ...] = Field(min_length=1)
+    detector: DetectorSpec | None = None
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of every file of the bundle, by its path inside it."""

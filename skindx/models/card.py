@@ -1,0 +1,58 @@
+"""The model card: what a person should know before trusting a bundle."""
+
+from typing import Any
+
+from skindx.models.bundle_spec import BundleSpec
+from skindx.taxonomy import Taxonomy
+
+_FIGURES = (
+    ("top1", "top-1"),
+    ("top_k", "top-k"),
+    ("balanced_accuracy", "balanced accuracy"),
+    ("calibration_error", "expected calibration error"),
+)
+
+
+def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | None) -> str:
+    """Return the card as Markdown; `metrics` is what `skindx evaluate` measured, if it did."""
+    members = [f"{member.name} ({member.classifier.model})" for member in spec.members]
+    lines = [
+        f"# {spec.name}",
+        "",
+        "An ensemble for pictures of skin. It is no medical device and gives no diagnosis.",
+        f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
+        "",
+        f"- packed {spec.created} by skindx {spec.skindx}",
+        f"- members: {', '.join(members)}",
+        f"- detector: {'yes' if spec.detector else 'none'}",
+        f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
+    ]
+    lines += [f"- {key}: {value}" for key, value in spec.provenance.items()]
+    lines += ["", "## Measured on the test split", ""]
+    lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
+    return "\n".join(lines) + "\n"
+
+
+def _measured(metrics: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{metrics['pictures']} pictures in {metrics['groups']} independent groups; "
+        f"{100 * metrics['level']:.0f} % bootstrap intervals over groups.",
+        "",
+        "| predictor | " + " | ".join(title for _, title in _FIGURES) + " |",
+        "|---" * (len(_FIGURES) + 1) + "|",
+    ]
+    for scores in (*metrics["members"], metrics["ensemble"]):
+        cells = [_interval(scores[key]) for key, _ in _FIGURES]
+        lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
+    lines += ["", "| class | pictures | sensitivity |", "|---|---|---|"]
+    for each in metrics["classes"]:
+        lines.append(f"| {each['name']} | {each['n']} | {_interval(each['sensitivity'])} |")
+    if metrics["detector"]:
+        lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
+    return lines
+
+
+def _interval(value: dict[str, float | None]) -> str:
+    figures = [value[key] for key in ("value", "low", "high")]
+    middle, low, high = ("–" if each is None else f"{each:.3f}" for each in figures)
+    return f"{middle} [{low}, {high}]"
