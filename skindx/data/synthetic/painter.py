@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from skindx.data.boxes import Box
 from skindx.data.synthetic import skin
-from skindx.data.synthetic.lesions import HALF, RECIPES, SIDE, Field
+from skindx.data.synthetic.lesions import RECIPES
+from skindx.data.synthetic.patch import HALF, SIDE, Field
 from skindx.data.synthetic.skin import Spot
 from skindx.errors import UserError
 
@@ -44,7 +45,7 @@ def paint(label: str, index: int, seed: int = 0) -> Painting:
     spots = _place(rng, width, height, 2 if label in IN_PAIRS and rng.random() < 0.4 else 1)
     picture = skin.bare_skin(rng, (height, width))
     colour = skin.lesion_colour(rng, picture)
-    strength = rng.uniform(0.7, 1.0)
+    strength = rng.uniform(0.85, 1.0)
     masks = []
     for spot in spots:
         lesion, frame = RECIPES[label](rng), _frame(rng, spot)
@@ -86,7 +87,7 @@ def _place(rng: np.random.Generator, width: int, height: int, count: int) -> lis
     share = width / count
     spots = []
     for part in range(count):
-        radius = rng.uniform(0.3, 0.44) * min(share, height)
+        radius = rng.uniform(0.36, 0.47) * min(share, height)
         x = part * share + rng.uniform(radius, share - radius)
         spots.append(Spot(x, rng.uniform(radius, height - radius), radius))
     return spots
@@ -110,5 +111,5 @@ def _lay(picture: skin.Picture, colour: skin.Picture, ink: Field, relief: Field)
     """Tint by ink, then darken where relief is negative and lighten where it is positive."""
     inked = picture + (colour - picture) * ink[..., None]
     shaded = inked * (1 + 0.6 * np.minimum(relief, 0))[..., None]
-    lit: skin.Picture = shaded + (0.95 - shaded) * (0.6 * np.maximum(relief, 0))[..., None]
-    return lit
+    lit = shaded + (0.95 - shaded) * (0.6 * np.maximum(relief, 0))[..., None]
+    return lit.astype(np.float32)

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.synthetic.lesions import Field, noise
+from skindx.data.synthetic.patch import Field, noise
 
 Picture = NDArray[np.float32]
 """(height, width, 3), RGB, 0..1."""
@@ -30,13 +30,14 @@ def bare_skin(rng: np.random.Generator, shape: tuple[int, int]) -> Picture:
     tone = rng.uniform(0, 1)
     base = np.array(LIGHT) * (1 - tone) + np.array(DARK) * tone
     base = base * rng.normal(1, 0.04, 3)
-    field = 1 + 0.05 * noise(rng, 6, shape) + 0.035 * noise(rng, 60, shape)
+    field = 1 + 0.05 * noise(rng, 6, shape) + 0.025 * noise(rng, 60, shape)
     folds = np.zeros(shape, np.float32)
     for _ in range(rng.integers(0, 3)):
         line = _curve(rng, shape)
         cv2.polylines(folds, [line], False, 1.0, int(rng.integers(4, 12)), cv2.LINE_AA, 4)
-    field -= rng.uniform(0.1, 0.3) * cv2.blur(folds, (9, 9))
-    return np.clip(field[..., None] * base.astype(np.float32), 0, 1)
+    field -= rng.uniform(0.08, 0.2) * cv2.blur(folds, (9, 9))
+    skin: Picture = np.clip(field[..., None] * base.astype(np.float32), 0, 1)
+    return skin
 
 
 def lesion_colour(rng: np.random.Generator, skin: Picture) -> Picture:
@@ -63,15 +64,17 @@ def backdrop(rng: np.random.Generator, picture: Picture, spots: list[Spot]) -> P
     dye = rng.uniform(0.08, 0.85) * rng.normal(1, 0.2, 3)
     cloth = dye * (1 + 0.1 * noise(rng, 9, (height, width)))[..., None]
     outside = np.clip(beyond / 2 + 0.5, 0, 1)[..., None]
-    mixed: Picture = (picture * shade[..., None] * (1 - outside) + cloth * outside).astype(np.float32)
+    mixed: Picture = (picture * shade[..., None] * (1 - outside) + cloth * outside).astype(
+        np.float32
+    )
     return mixed
 
 
 def hairs(rng: np.random.Generator, picture: Picture) -> None:
-    """Draw up to a dozen thin curved hairs over the picture, in place."""
+    """Draw a few thin curved hairs over the picture, in place."""
     height, width = picture.shape[:2]
     colour = (rng.uniform(0.05, 0.45) * np.array([1.0, 0.8, 0.65])).tolist()
-    for _ in range(rng.integers(0, 13)):
+    for _ in range(rng.integers(0, 6)):
         cv2.polylines(picture, [_curve(rng, (height, width))], False, colour, 1, cv2.LINE_AA, 4)
 
 
@@ -82,8 +85,10 @@ def light(rng: np.random.Generator, shape: tuple[int, int]) -> Field:
     turn = rng.uniform(0, 2 * np.pi)
     slope = rng.uniform(0, 0.3) * (x * np.cos(turn) + y * np.sin(turn))
     vignette = rng.choice([0, 1]) * rng.uniform(0.1, 0.35) * (x * x + y * y)
-    exposure = rng.normal(0, 0.12)
-    return np.exp(exposure + slope + 0.16 * noise(rng, 3, shape) - vignette).astype(np.float32)
+    exposure = rng.normal(0, 0.1)
+    stops = exposure + slope + 0.13 * noise(rng, 3, shape) - vignette
+    brightness: Field = np.exp(stops).astype(np.float32)
+    return brightness
 
 
 def camera(rng: np.random.Generator, picture: Picture) -> NDArray[np.uint8]:
@@ -91,8 +96,9 @@ def camera(rng: np.random.Generator, picture: Picture) -> NDArray[np.uint8]:
     seen = picture * rng.normal(1, 0.05, 3).astype(np.float32)
     seen = cv2.GaussianBlur(seen, (0, 0), rng.uniform(0.3, 1.1))
     grain = rng.standard_normal(picture.shape[:2], dtype=np.float32)
-    seen = seen + rng.uniform(0.004, 0.025) * grain[..., None]
-    return np.clip(seen * 255, 0, 255).astype(np.uint8)
+    seen = seen + rng.uniform(0.004, 0.016) * grain[..., None]
+    pixels: NDArray[np.uint8] = np.clip(seen * 255, 0, 255).astype(np.uint8)
+    return pixels
 
 
 def _curve(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.int32]:
@@ -102,7 +108,8 @@ def _curve(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.int32
     middle = (start + end + middle) / 3
     t = np.linspace(0, 1, 20)[:, None]
     points = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
-    return np.round(points * 16).astype(np.int32)
+    fixed: NDArray[np.int32] = np.round(points * 16).astype(np.int32)
+    return fixed
 
 
 def _near(x: Field, y: Field, spots: list[Spot]) -> NDArray[np.bool_]:
