@@ -31,8 +31,8 @@ def noise(rng: np.random.Generator, cells: int, shape: tuple[int, int] = (SIDE, 
     height, width = shape
     step = min(height, width) / cells
     coarse = (max(2, round(height / step)), max(2, round(width / step)))
-    grid = rng.standard_normal(coarse, dtype=np.float32)
-    field: Field = cv2.resize(grid, (width, height), interpolation=cv2.INTER_CUBIC)
+    bumps = rng.standard_normal(coarse, dtype=np.float32)
+    field: Field = cv2.resize(bumps, (width, height), interpolation=cv2.INTER_CUBIC)
     return field
 
 
@@ -73,12 +73,14 @@ def pixels(points: Point) -> NDArray[np.int32]:
 
 
 def disc(canvas: Field, centre: Point, radius: float, value: float) -> None:
+    """Fill a disc of the patch with `value`, in place."""
     x, y = (int(each) for each in pixels(centre))
     size = round(radius / (2 * HALF) * SIDE * 16)
     cv2.circle(canvas, (x, y), size, value, -1, cv2.LINE_AA, 4)
 
 
 def stroke(canvas: Field, points: Point, width: float, value: float = 1.0) -> None:
+    """Draw a line of the given width through points of the patch, in place."""
     thick = max(1, round(width / (2 * HALF) * SIDE))
     cv2.polylines(canvas, [pixels(points)], False, value, thick, cv2.LINE_AA, 4)
 

@@ -92,11 +92,14 @@ def light(rng: np.random.Generator, shape: tuple[int, int]) -> Field:
 
 
 def camera(rng: np.random.Generator, picture: Picture) -> NDArray[np.uint8]:
-    """Apply the sensor: white balance, blur, noise, rounding to bytes."""
+    """Apply the camera: white balance, exposure, blur, noise, rounding to bytes."""
     seen = picture * rng.normal(1, 0.05, 3).astype(np.float32)
-    seen = cv2.GaussianBlur(seen, (0, 0), rng.uniform(0.3, 1.1))
+    grey = seen[::4, ::4].mean(2)
+    # An automatic exposure keeps the picture from being burnt out, or too dark to use.
+    seen *= max(min(1.0, 0.9 / np.quantile(grey, 0.97)), 0.25 / grey.mean())
+    seen = cv2.GaussianBlur(seen, (0, 0), rng.uniform(0.3, 0.8))
     grain = rng.standard_normal(picture.shape[:2], dtype=np.float32)
-    seen = seen + rng.uniform(0.004, 0.016) * grain[..., None]
+    seen = seen + rng.uniform(0.006, 0.016) * grain[..., None]
     pixels: NDArray[np.uint8] = np.clip(seen * 255, 0, 255).astype(np.uint8)
     return pixels
 
