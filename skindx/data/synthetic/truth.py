@@ -1,0 +1,60 @@
+"""What a synthetic site holds: every served picture, and everything planted to be found."""
+
+from pathlib import Path
+
+from skindx.config import Settings
+from skindx.errors import UserError
+from skindx.files import write_text
+
+TRUTH = "truth.json"
+
+
+class Served(Settings):
+    """One picture of the site: the class whose page shows it, and the SHA-256 of its bytes."""
+
+    label: str
+    sha256: str
+
+
+class SiteTruth(Settings):
+    """The known truth about a site; a URL path such as /pictures/a.jpg names every picture.
+
+    A duplicate group lists all paths that show one picture, the first one is the original. The
+    groups share no picture. In a *conflicting* group the paths carry different classes, so a good
+    build drops all of it.
+    """
+
+    per_class: int
+    """Distinct pictures of each class that a perfect build keeps."""
+    seed: int
+    distinct: int
+    """Distinct pictures that a perfect build keeps in all."""
+    pictures: dict[str, Served]
+    dead_links: tuple[str, ...]
+    exact_groups: tuple[tuple[str, ...], ...]
+    """Same bytes under several names."""
+    near_groups: tuple[tuple[str, ...], ...]
+    """Same picture encoded again: smaller, brighter, mirrored, turned."""
+    not_pictures: tuple[str, ...]
+    disallowed: tuple[str, ...]
+    """Pictures that robots.txt forbids to fetch."""
+
+    def conflicting(self, group: tuple[str, ...]) -> bool:
+        """Say whether the members of a group carry different classes."""
+        return len({self.pictures[path].label for path in group}) > 1
+
+    def write(self, path: Path) -> None:
+        """Write the truth as JSON, atomically."""
+        write_text(path, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "SiteTruth":
+        """Read what `write` wrote. Raises UserError when it is absent or something else."""
+        if not path.is_file():
+            raise UserError(f"{path} does not exist; make the synthetic site first.")
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValueError:
+            raise UserError(
+                f"{path} is not the truth of a synthetic site; make the site again."
+            ) from None
