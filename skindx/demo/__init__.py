@@ -1,5 +1,6 @@
 """The whole way on painted pictures, by the same commands that a user types."""
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -48,7 +49,13 @@ def run_demo(out: Path, seed: int) -> None:
 def recipe(origin: str, annotations: Path, seed: int) -> str:
     """Return the demo's recipe: impolite to its own origin alone."""
     text = (HERE / "recipe.yaml").read_text(encoding="utf-8")
-    for name, value in (("ORIGIN", origin), ("BOXES", str(annotations)), ("SEED", str(seed))):
+    values = {
+        "ORIGIN": origin,
+        "HOST": origin.removeprefix("http://"),
+        "BOXES": json.dumps(str(annotations)),
+        "SEED": str(seed),
+    }
+    for name, value in values.items():
         text = text.replace(f"@{name}@", value)
     return text
 
