@@ -29,6 +29,7 @@ class Politeness:
         self._crawler = crawler
         self._fetch: FetchSettings = crawler.settings["SKINDX_FETCH"]
         self._left_alone: dict[str, Outcome] = {}
+        self._told: set[str] = set()
 
     @classmethod
     def from_crawler(cls, crawler: "Crawler") -> "Politeness":
@@ -49,6 +50,7 @@ class Politeness:
 
     def process_response(self, request: "Request", response: "Response") -> "Request | Response":
         """Repeat a request that the server could not answer now."""
+        self._tell(request.meta["download_slot"])
         if response.status not in RETRIED_CODES:
             return response
         asked_s = retry_after_s(response.headers.get("Retry-After", b"").decode("latin-1"))
@@ -65,6 +67,16 @@ class Politeness:
     def process_exception(self, request: "Request", exception: Exception) -> "Request | None":
         """Repeat a request whose connection failed."""
         return self._again(request, None) if isinstance(exception, RETRIED_ERRORS) else None
+
+    def _tell(self, origin: str) -> None:
+        """Log once how an origin is treated, as its slot really is."""
+        slot = self._crawler.engine.downloader.slots.get(origin)
+        if slot is None or origin in self._told:
+            return
+        self._told.add(origin)
+        throttle = "off" if origin in self._fetch.origins else "on"
+        how = "%s: %d at once, delay %.2f s, AutoThrottle %s"
+        log.info(how, origin, slot.concurrency, slot.delay, throttle)
 
     def _again(self, request: "Request", asked_s: float | None) -> "Request | None":
         times = request.meta.get("retry_times", 0)

@@ -85,10 +85,8 @@ class FetchSettings(Settings):
     @property
     def user_agent(self) -> str:
         """Say truthfully who asks."""
-        who = self.contact or "builds skin picture datasets; its user gave no contact"
-        return (
-            f"{AGENT}/{__version__} (+{who})" if self.contact else f"{AGENT}/{__version__} ({who})"
-        )
+        who = f"+{self.contact}" if self.contact else "builds datasets of skin pictures; no contact"
+        return f"{AGENT}/{__version__} ({who})"
 
     @property
     def warning(self) -> str:
@@ -129,7 +127,11 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
         "DOWNLOAD_VERIFY_CERTIFICATES": True,
         "REDIRECT_MAX_TIMES": 5,
         "TWISTED_DNS_RESOLVER": "skindx.data.fetch.address.AddressGuard",
-        "DOWNLOAD_HANDLERS": {"data": None, "file": None, "ftp": None, "s3": None},
+        "DOWNLOAD_HANDLERS": {
+            "http": "skindx.data.fetch.handler.KeepAliveHandler",
+            "https": "skindx.data.fetch.handler.KeepAliveHandler",
+            **dict.fromkeys(("data", "file", "ftp", "s3")),
+        },
         "DOWNLOADER_MIDDLEWARES": {
             "skindx.data.fetch.robots.RobotsGuard": 100,
             "skindx.data.fetch.politeness.Politeness": 550,
