@@ -1,12 +1,31 @@
-"""Bring pictures into a dataset folder."""
+"""Bring pictures into a dataset folder: read folders here, crawl web sites in a process apart."""
 
-from collections.abc import Callable, Sequence
+import fcntl
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from skindx.data.fetch.settings import FetchSettings
-from skindx.data.ledger import LedgerRow
+from skindx.data.fetch.settings import FetchSettings, origin_of
+from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
 from skindx.data.sources import Source
-from skindx.data.sources.folder import read_folder
+from skindx.data.sources.atlas import AtlasSource
+from skindx.data.sources.folder import FolderSource, read_folder
+from skindx.errors import UserError
+
+LOG = "fetch.log"
+Progress = Callable[[int, int], None]
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.1
+_LOCK_WAIT_S = 10.0
 
 
 def acquire(
@@ -14,7 +33,140 @@ def acquire(
     fetch: FetchSettings,
     dataset: Path,
     *,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
-    """Return what became of every picture that the sources name."""
-    return [row for source in sources for row in read_folder(source, dataset)]
+    """Fetch or read every picture of `sources`; return one row a (url, label), ordered.
+
+    The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
+    it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
+    while a crawl runs. A page that could not be read has a row too, its `page_url` equal to its
+    `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
+    """
+    dataset.mkdir(parents=True, exist_ok=True)
+    atlases = [source for source in sources if isinstance(source, AtlasSource)]
+    rows = []
+    for source in sources:
+        if isinstance(source, FolderSource):
+            rows += read_folder(source, dataset)
+    if atlases:
+        rows += _crawl(atlases, fetch, dataset, on_progress or (lambda done, known: None))
+    return rows
+
+
+def _crawl(
+    sources: Sequence[AtlasSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
+) -> list[LedgerRow]:
+    for source in sources:
+        _check(source)
+    own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
+    if fetch.warning and any(origin_of(source.start) not in own for source in sources):
+        _log.warning(fetch.warning)
+    with _only_writer(dataset) as lock:
+        read_ledger(dataset)  # a damaged one is told before anything is started
+        notes = _run(sources, fetch, dataset, lock, on_progress)
+        stored = read_ledger(dataset)
+    failures = [note["detail"] for note in notes if note["note"] == "failed"]
+    if failures:
+        raise UserError(failures[0])
+    starts = {source.start for source in sources}
+    rows = [row for row in stored if row.source in starts]
+    rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
+    # Answers come in any order; the dataset must not depend on it.
+    return sorted(rows, key=lambda row: (row.label, row.url))
+
+
+def _check(source: AtlasSource) -> None:
+    if find_spec("scrapy") is None:
+        raise UserError(
+            f"{source.start} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
+        )
+    source.check_selectors()
+    try:
+        origin_of(source.start)
+    except ValueError as error:
+        raise UserError(f"start: {error}; write it as http://host/path.") from None
+
+
+@contextmanager
+def _only_writer(dataset: Path) -> Iterator[int]:
+    """Hold the dataset's ledger for one crawl; yield the descriptor that bears the lock."""
+    with (dataset / LEDGER).open("ab") as file:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # The crawl of a killed run needs a moment to see that its parent is gone.
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"Another run is fetching into {dataset}; wait for it, or end it first."
+                    ) from None
+                time.sleep(_POLL_S)
+        yield file.fileno()
+
+
+def _run(
+    sources: Sequence[AtlasSource],
+    fetch: FetchSettings,
+    dataset: Path,
+    lock: int,
+    on_progress: Progress,
+) -> list[dict[str, Any]]:
+    """Run the crawl process to its end, following the ledger; return the notes of this run."""
+    job = {
+        "sources": [source.model_dump(mode="json") for source in sources],
+        "fetch": fetch.model_dump(mode="json"),
+        "dataset": str(dataset.absolute()),
+    }
+    start = whole_size(dataset)
+    with (dataset / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skindx.data.fetch"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # The lock lives until the crawl has ended, even if this process is killed before.
+            pass_fds=(lock,),
+        )
+    assert process.stdin
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+        notes = _follow(process, dataset, start, on_progress)
+    finally:
+        process.kill()
+        process.wait()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+    if process.returncode or not any(note["note"] == "finished" for note in notes):
+        tail = (dataset / LOG).read_text("utf-8", "replace").splitlines()[-15:]
+        raise RuntimeError(
+            f"The crawl process ended with code {process.returncode} before its work was done; "
+            f"run the same command again to go on. The end of {dataset / LOG}:\n" + "\n".join(tail)
+        )
+    return notes
+
+
+def _follow(
+    process: subprocess.Popen[bytes], dataset: Path, start: int, on_progress: Progress
+) -> list[dict[str, Any]]:
+    notes: list[dict[str, Any]] = []
+    written = known = had = 0
+    told = (0, 0)
+    while True:
+        ended = process.poll() is not None  # asked before reading: no line can come after
+        lines, start = read_lines(dataset, start)
+        for line in lines:
+            if row_of(line):
+                written += 1
+            else:
+                notes.append(line)
+                known, had = line.get("known", known), line.get("had", had)
+        if (had + written, known) != told:
+            told = (had + written, known)
+            on_progress(min(told), known)
+        if ended:
+            return notes
+        time.sleep(_POLL_S)

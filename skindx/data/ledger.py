@@ -1,6 +1,17 @@
 """The ledger: one row a URL or file, and a reason for everything that did not become a picture."""
 
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from skindx.errors import UserError
+
+LEDGER = "ledger.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +39,104 @@ class LedgerRow:
     attribution: str = ""
     skin_type: int | None = None
     group: str = ""
+
+
+class LedgerWriter:
+    """Appends lines to a dataset folder's ledger; a row is on the disk when `append` returns.
+
+    Beside rows the file holds *notes*, lines with the key "note": what a crawl says about itself
+    (progress, a page that failed). They matter to the run that wrote them and are no rows.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def append(self, row: LedgerRow) -> None:
+        """Write one row and force it to the disk."""
+        self._write(dataclasses.asdict(row))
+        os.fsync(self._file.fileno())
+
+    def note(self, note: str, **values: Any) -> None:
+        """Write one note; losing it in a crash loses no work."""
+        self._write({"note": note, **values})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        # One write a line: a kill tears the last line at most.
+        self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        self._file.flush()
+
+
+@contextmanager
+def open_ledger(dataset: Path) -> Iterator[LedgerWriter]:
+    """Open the ledger for appending; a last line torn by a kill is cut off first."""
+    path = dataset / LEDGER
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.truncate(whole_size(dataset))
+        yield LedgerWriter(file)
+
+
+def whole_size(dataset: Path) -> int:
+    """Return the ledger's size in bytes up to the end of its last whole line."""
+    path = dataset / LEDGER
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - 65536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+def read_lines(dataset: Path, start: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole lines (rows and notes) from byte `start`, and the byte where they end.
+
+    Raises UserError for a line that is no JSON object.
+    """
+    path = dataset / LEDGER
+    if not path.exists():
+        return [], start
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    data = data[: data.rfind(b"\n") + 1]
+    lines = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            where = f"line {number}" if start == 0 else f"line {number} after byte {start}"
+            raise UserError(f"{path}, {where}, is no ledger line; delete that line and run again.")
+        lines.append(value)
+    return lines, start + len(data)
+
+
+def row_of(line: dict[str, Any]) -> LedgerRow | None:
+    """Return the row that a ledger line holds, None for a note. Raises UserError."""
+    if "note" in line:
+        return None
+    try:
+        return LedgerRow(**line)
+    except TypeError as error:
+        raise UserError(f"A ledger line is no row ({error}); delete the line {line!r}.") from None
+
+
+def read_ledger(dataset: Path) -> list[LedgerRow]:
+    """Return a dataset folder's rows, one a (url, label): the last one written counts.
+
+    A URL that failed for a passing reason (timeout, server error) is tried again by the next run
+    and then has a later row. Raises UserError for a damaged ledger.
+    """
+    rows: dict[tuple[str, str], LedgerRow] = {}
+    for line in read_lines(dataset)[0]:
+        row = row_of(line)
+        if row:
+            rows[row.url, row.label] = row
+    return list(rows.values())

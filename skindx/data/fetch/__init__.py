@@ -1,1 +1,1 @@
-"""The crawl."""
+"""The crawl: one process of its own, polite by default, that answers through the ledger alone."""

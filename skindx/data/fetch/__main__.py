@@ -1,0 +1,7 @@
+"""`python -m skindx.data.fetch`: started by skindx.data.acquire, not by hand."""
+
+import sys
+
+from skindx.data.fetch.process import main
+
+sys.exit(main())

@@ -1,0 +1,102 @@
+"""Keeps the books of a crawl: which picture is known, asked for, answered, and already had."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from skindx.data.fetch.outcome import PASSING, Outcome
+from skindx.data.ledger import LedgerRow, LedgerWriter
+
+_DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
+
+
+class Book:
+    """One row a (url, label), one fetch a URL, over all runs that were ever started.
+
+    `earlier` are the rows that the ledger holds when the crawl starts.
+    """
+
+    def __init__(self, ledger: LedgerWriter, earlier: Sequence[LedgerRow], dataset: Path) -> None:
+        self._ledger = ledger
+        self._earlier = {(row.url, row.label): row for row in earlier}
+        self._answers = {row.url: _answer(row) for row in earlier if _is_final(row, dataset)}
+        self._waiting: dict[str, list[LedgerRow]] = {}
+        self._known: set[tuple[str, str]] = set()
+        self._had = 0
+
+    def wants(self, row: LedgerRow) -> bool:
+        """Enter a picture that a page shows; tell whether its URL must be fetched now.
+
+        A row that has a status already is written as it is.
+        """
+        key = (row.url, row.label)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        if row.status:
+            self._write(replace(row, retrieved=now()))
+        elif row.url in self._answers:
+            self._write(replace(row, **self._answers[row.url]))
+        else:
+            self._waiting.setdefault(row.url, []).append(row)
+            return len(self._waiting[row.url]) == 1
+        return False
+
+    def settle(self, url: str, outcome: Outcome) -> None:
+        """Write what became of a URL, for every label under which it was found."""
+        self._answers[url] = {**asdict(outcome), "retrieved": now()}
+        for row in self._waiting.pop(url):
+            self._write(replace(row, **self._answers[url]))
+
+    def page_failed(self, url: str, label: str, source: str, problem: Outcome) -> None:
+        """Note a page whose pictures stay unknown.
+
+        It gets no row of its own: pages are read by every run, and only the last one counts.
+        """
+        detail = f"A page could not be read, so its pictures are missing. {problem.detail}"
+        row = LedgerRow(
+            url, label, problem.status, detail, retrieved=now(), source=source, page_url=url
+        )
+        self._ledger.note("page", row=asdict(row))
+
+    def source_failed(self, sentence: str) -> None:
+        """Note that a source as a whole gave nothing."""
+        self._ledger.note("failed", detail=sentence)
+
+    def report(self) -> None:
+        """Note how many pictures are known, and how many of them earlier runs had done."""
+        self._ledger.note("progress", known=len(self._known), had=self._had)
+
+    def close(self) -> None:
+        """Note the end of a whole crawl; without this note the run counts as broken."""
+        if self._waiting:
+            raise RuntimeError(f"{len(self._waiting)} pictures never had an answer")
+        self.report()
+        self._ledger.note("finished")
+
+    def _write(self, row: LedgerRow) -> None:
+        before = self._earlier.get((row.url, row.label))
+        # Of two pages that show one picture either may come first; the time is always another.
+        if before and replace(before, retrieved=row.retrieved, page_url=row.page_url) == row:
+            self._had += 1
+        else:
+            self._ledger.append(row)
+
+
+def now() -> str:
+    """Return the time as UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _answer(row: LedgerRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _DECIDED}
+
+
+def _is_final(row: LedgerRow, dataset: Path) -> bool:
+    if row.status == "stored":
+        # The store may have been emptied since; the ledger alone is no picture.
+        file = dataset / row.path
+        return file.is_file() and file.stat().st_size == row.size_bytes
+    return row.status not in PASSING

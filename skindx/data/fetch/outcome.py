@@ -1,0 +1,121 @@
+"""What an answer, or its absence, means for a picture: one status word and a sentence."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy import exceptions
+from scrapy.exceptions import IgnoreRequest
+from twisted.internet import error
+
+from skindx.data.fetch.address import PrivateAddressError
+from skindx.data.magic import picture_suffix
+from skindx.data.store import put
+
+if TYPE_CHECKING:
+    from scrapy.http import Response
+
+PASSING = frozenset({"timeout", "server-error", "robots"})
+"""Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
+
+RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
+
+RETRIED_ERRORS = (
+    exceptions.CannotResolveHostError,
+    exceptions.DownloadConnectionRefusedError,
+    exceptions.DownloadTimeoutError,
+    exceptions.DownloadFailedError,
+    exceptions.ResponseDataLossError,
+    error.ConnectError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The fields of a ledger row that fetching decides."""
+
+    status: str
+    detail: str
+    sha256: str = ""
+    path: str = ""
+    size_bytes: int = 0
+
+
+class RefusedError(IgnoreRequest):  # type: ignore[misc]
+    """One of our guards refuses a request before anything is sent."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.detail)
+        self.outcome = outcome
+
+
+def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
+    """Say why no answer came."""
+    if isinstance(problem, RefusedError):
+        return problem.outcome
+    meanings: tuple[tuple[type[Exception], str, str], ...] = (
+        (IgnoreRequest, "redirect-loop", "The redirects do not end."),
+        (PrivateAddressError, "private-address", "The host's address is not public."),
+        (exceptions.DownloadTimeoutError, "timeout", f"No whole answer within {timeout_s:g} s."),
+        (exceptions.DownloadCancelledError, "too-large", f"Longer than {max_bytes} bytes."),
+        (exceptions.CannotResolveHostError, "dead-link", "The host name does not resolve."),
+        (exceptions.DownloadConnectionRefusedError, "dead-link", "The host refuses to connect."),
+        (exceptions.ResponseDataLossError, "server-error", "The connection broke in the answer."),
+    )
+    for kind, status, detail in meanings:
+        if isinstance(problem, kind):
+            return Outcome(status, detail)
+    return Outcome("server-error", f"No usable answer came ({type(problem).__name__}: {problem}).")
+
+
+def of_answer(response: "Response") -> Outcome | None:
+    """Say why an answer cannot be used, None if its body can."""
+    code = response.status
+    if code in RETRIED_CODES or code >= 500:
+        return Outcome("server-error", f"The server answered {code}.")
+    if 300 <= code < 400:
+        where = response.headers.get("Location", b"").decode("latin-1")[:200]
+        return Outcome("bad-url", f"The server redirects ({code}) to {where!r}, no http(s) URL.")
+    if not 200 <= code < 300:
+        return Outcome("dead-link", f"The server answered {code}.")
+    coding = response.headers.get("Content-Encoding", b"").decode("latin-1").strip().lower()
+    if coding not in {"", "identity"}:
+        return Outcome(
+            "compressed", f"The body is compressed ({coding}) though none was asked for."
+        )
+    if not response.body:
+        return Outcome("empty", "The answer has no body.")
+    return None
+
+
+def of_picture(response: "Response", dataset: Path) -> Outcome:
+    """Store the picture that an answer holds, its bytes as they came, or say why not."""
+    refused = of_answer(response)
+    if refused:
+        return refused
+    said = opt_out(
+        b", ".join(response.headers.getlist("X-Robots-Tag")).decode("latin-1"),
+        response.headers.get("tdm-reservation", b"").decode("latin-1"),
+    )
+    if said:
+        return Outcome("opt-out", f"The owner forbids this use ({said}).")
+    suffix = picture_suffix(response.body[:16])
+    if suffix is None:
+        kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
+        head = response.body[:8]
+        return Outcome("not-a-picture", f"It begins with {head!r} and claims to be {kind}.")
+    sha256, path = put(dataset, response.body, suffix)
+    return Outcome("stored", "", sha256, path, len(response.body))
+
+
+def opt_out(robots: str, tdm_reservation: str) -> str:
+    """Return the words by which an owner forbids machine learning, "" if there are none.
+
+    `robots` is an X-Robots-Tag header or a robots meta tag. noai and noimageai count whichever
+    robot they address; tdm-reservation is the W3C's TDM Reservation Protocol.
+    """
+    found = re.search(r"(?<![\w-])(noai|noimageai)(?![\w-])", robots, re.IGNORECASE)
+    if found:
+        return found.group(1).lower()
+    return "tdm-reservation: 1" if tdm_reservation.strip() == "1" else ""

@@ -1,0 +1,71 @@
+"""The crawl process: reads its job from standard input, answers through the ledger alone."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from skindx.config import Settings
+from skindx.data.fetch.settings import FetchSettings
+from skindx.data.sources.atlas import AtlasSource
+
+
+class Job(Settings):
+    """What the parent asks for, one line of JSON on standard input."""
+
+    sources: tuple[AtlasSource, ...]
+    fetch: FetchSettings
+    dataset: Path
+
+
+def main() -> int:
+    """Run one crawl; 0 if it came to its end, with its results in the ledger."""
+    job = Job.model_validate_json(sys.stdin.buffer.readline())
+    # Ctrl-C reaches the whole group; the parent decides, and ends this process by closing stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    return 0 if crawl(job) else 1
+
+
+def crawl(job: Job) -> bool:
+    """Crawl and tell whether all came to its end. Once a process: the reactor cannot restart."""
+    from scrapy import signals
+    from scrapy.crawler import AsyncCrawlerProcess
+
+    from skindx.data.fetch.book import Book
+    from skindx.data.fetch.settings import scrapy_settings
+    from skindx.data.fetch.spider import PictureSpider
+    from skindx.data.ledger import open_ledger, read_ledger
+
+    ended = []
+    with open_ledger(job.dataset) as ledger:
+        book = Book(ledger, read_ledger(job.dataset), job.dataset)
+        process = AsyncCrawlerProcess(scrapy_settings(job.fetch))
+        crawler = process.create_crawler(PictureSpider)
+
+        def closed(spider: PictureSpider, reason: str) -> None:
+            if reason == "finished":
+                spider.finish()
+                ended.append(True)
+
+        def broken(failure: Any) -> None:
+            # A row would be missing: better no end at all than an end with a gap.
+            os._exit(4)
+
+        crawler.signals.connect(closed, signals.spider_closed)
+        crawler.signals.connect(broken, signals.spider_error)
+        process.crawl(crawler, sources=job.sources, fetch=job.fetch, dataset=job.dataset, book=book)
+        process.start(install_signal_handlers=False)
+    return bool(ended)
+
+
+def _end_with_the_parent() -> None:
+    """Wait until the parent closes our standard input, by intent or by dying, and be gone.
+
+    A raw read: a thread that waits in sys.stdin would block the interpreter's own end.
+    """
+    while os.read(0, 4096):
+        pass
+    os._exit(3)

@@ -1,0 +1,96 @@
+"""robots.txt (RFC 9309), without the race: no request of a host starts before its rules are known.
+
+Scrapy's own middleware lets all but the first of the requests through that wait for the same
+robots.txt, which is how disallowed pages get fetched.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scrapy.http import Request
+from scrapy.http.request import NO_CALLBACK
+
+from skindx.data.fetch.outcome import Outcome, RefusedError, of_answer, of_error
+from skindx.data.fetch.settings import AGENT, FetchSettings, origin_of
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+_MAX_BYTES = 512_000  # RFC 9309 section 2.5 asks for at least 500 KiB
+_FLAG = "skindx_robots_txt"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What one origin allows: a parsed robots.txt, or the reason why nothing may be fetched."""
+
+    parser: Any = None
+    refusal: Outcome | None = None
+
+
+class RobotsGuard:
+    """Downloader middleware that holds each request until its origin's robots.txt has answered."""
+
+    def __init__(self, crawler: "Crawler") -> None:
+        self._crawler = crawler
+        self._fetch: FetchSettings = crawler.settings["SKINDX_FETCH"]
+        self._rules: dict[str, asyncio.Future[_Rules]] = {}
+
+    @classmethod
+    def from_crawler(cls, crawler: "Crawler") -> "RobotsGuard":
+        """Build the middleware; called by Scrapy."""
+        return cls(crawler)
+
+    async def process_request(self, request: Request) -> None:
+        """Let an allowed request pass, also each hop of a redirect. Raises RefusedError."""
+        if request.meta.get(_FLAG):
+            return
+        try:
+            origin = origin_of(request.url)
+        except ValueError as error:
+            raise RefusedError(Outcome("bad-url", f"{error}.")) from None
+        if origin not in self._rules:
+            self._rules[origin] = asyncio.ensure_future(self._ask(origin))
+        # The shield keeps one cancelled request from cancelling the rules of all the others.
+        rules = await asyncio.shield(self._rules[origin])
+        if rules.refusal:
+            raise RefusedError(rules.refusal)
+        if not rules.parser.can_fetch(request.url, AGENT):
+            raise RefusedError(Outcome("robots", f"{origin}/robots.txt disallows {request.url}."))
+
+    async def _ask(self, origin: str) -> _Rules:
+        """Fetch and parse one robots.txt; whatever happens is an answer."""
+        from protego import Protego
+
+        url = f"{origin}/robots.txt"
+        request = Request(
+            url,
+            callback=NO_CALLBACK,
+            priority=1000,
+            meta={_FLAG: True, "download_maxsize": _MAX_BYTES},
+            dont_filter=True,
+        )
+        try:
+            response = await self._crawler.engine.download_async(request)
+        except Exception as error:
+            return _Rules(
+                refusal=_unreachable(url, of_error(error, self._fetch.timeout_s, _MAX_BYTES))
+            )
+        problem = of_answer(response)
+        if problem is None:
+            return _Rules(Protego.parse(response.body.decode("utf-8", "replace")))
+        # Section 2.3.1.3: a robots.txt that is not there forbids nothing.
+        if problem.status in {"dead-link", "empty"}:
+            return _Rules(Protego.parse(""))
+        return _Rules(refusal=_unreachable(url, problem))
+
+
+def _unreachable(url: str, problem: Outcome) -> Outcome:
+    """Section 2.3.1.4: rules that cannot be read forbid everything."""
+    if problem.status in {"dead-link", "private-address"}:
+        return problem  # there is no host to obey, and the picture has the same reason
+    return Outcome(
+        "robots",
+        f"{url} could not be read, so nothing of this host is fetched (RFC 9309). {problem.detail}",
+    )
