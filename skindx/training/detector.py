@@ -104,7 +104,6 @@ def train_detector(
         workers=0,
         amp=False,
         verbose=False,
-        save=False,
     )
     trained = model.trainer.ema.ema
     spec = DetectorSpec(size=settings.size, labels=labels)

@@ -68,6 +68,7 @@ class MemberBar:
                 f"val top-1 {row['val_top1']:.3f}  balanced {row['val_balanced']:.3f}  "
                 f"{row['pictures_per_s']:.0f} pictures/s",
                 highlight=False,
+                soft_wrap=True,
             )
 
 
