@@ -61,7 +61,7 @@ class FetchSettings(Settings):
     exactly, is treated otherwise.
     """
 
-    contact: str = ""
+    contact: str = Field("", max_length=200, pattern=r"^[\x20-\x7e]*$")
     """A URL or mail address where a site's owner reaches you; it stands in the user agent."""
     concurrency: int = Field(1, ge=1, le=2)
     """Requests at once to one origin (scheme, host and port)."""
