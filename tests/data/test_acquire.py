@@ -1,7 +1,14 @@
 """The crawl against real servers on loopback: a hostile one, a polite pair, and kills."""
 
+import fcntl
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,9 +20,10 @@ from local_site import Answer, LocalSite, Page, category, figures, html, jpeg
 
 from skindx.data.acquire import LOG, acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
-from skindx.data.ledger import LEDGER, LedgerRow
+from skindx.data.ledger import LEDGER, LedgerRow, read_ledger
 from skindx.data.magic import picture_suffix
 from skindx.data.sources import AtlasSource
+from skindx.errors import UserError
 
 FAST = OriginPolicy(concurrency=8, delay_s=0)
 
