@@ -6,13 +6,16 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.http import HtmlResponse
+from twisted.internet.address import IPv4Address, IPv6Address
 
-from skindx.data.fetch.address import is_public
+from skindx.data.fetch.address import AddressGuard, PrivateAddressError, is_public
 from skindx.data.fetch.outcome import opt_out
 from skindx.data.fetch.politeness import retry_after_s
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of, scrapy_settings
@@ -133,6 +136,59 @@ def test_wrapping_an_address_in_ipv6_changes_nothing(address: ipaddress.IPv4Addr
         assert is_public(str(ipaddress.IPv6Address(wrapped))) == is_public(str(address))
 
 
+class Network:
+    """Stands in for the reactor: names resolve as scripted, connections are only recorded."""
+
+    def __init__(self, names: dict[str, list[str]]) -> None:
+        self.names = names
+        self.connected: list[tuple[str, int]] = []
+        self.nameResolver = self
+
+    def resolveHostName(self, receiver: Any, hostName: str, portNumber: int) -> None:
+        for address in self.names[hostName]:
+            kind = IPv6Address if ":" in address else IPv4Address
+            receiver.addressResolved(kind("TCP", address, portNumber))
+
+    def installNameResolver(self, resolver: Any) -> None:
+        self.nameResolver = resolver
+
+    def connectTCP(self, host: str, port: int, factory: object) -> None:
+        self.connected.append((host, port))
+
+    def ask(self, name: str, port: int) -> list[str]:
+        """Connect as an endpoint does: resolve, then connect to what came."""
+        found: list[Any] = []
+        receiver = SimpleNamespace(addressResolved=found.append)
+        self.nameResolver.resolveHostName(receiver, name, portNumber=port)
+        refused = []
+        for address in found:
+            try:
+                self.connectTCP(address.host, address.port, None)
+            except PrivateAddressError as error:
+                refused.append(str(error))
+        return refused
+
+
+def test_the_address_that_is_connected_to_counts() -> None:
+    names = {"own": ["::1", "127.0.0.1"], "evil.org": ["127.0.0.1"], "rebound.org": ["8.8.8.8"]}
+    network = Network(names)
+    AddressGuard(network, FetchSettings(allow_private=("own:80",))).install_on_reactor()
+    assert network.ask("own", 80) == []
+    assert network.connected == [("::1", 80), ("127.0.0.1", 80)]
+    network.connected.clear()
+    # Neither another port of an allowed host, nor another name for its exact address and port.
+    assert network.ask("own", 81)
+    assert network.ask("evil.org", 80)
+    assert network.connected == []
+    assert network.ask("rebound.org", 80) == []
+    names["rebound.org"] = ["169.254.169.254", "::ffff:10.0.0.1"]
+    assert len(network.ask("rebound.org", 80)) == 2
+    assert network.connected == [("8.8.8.8", 80)]
+    # A connection that came round the resolver is refused as well.
+    with pytest.raises(PrivateAddressError, match="10.0.0.1:22"):
+        network.connectTCP("10.0.0.1", 22, None)
+
+
 def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_after_s("7") == 7
     soon = retry_after_s(format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True))
@@ -228,7 +284,7 @@ def test_neither_the_recipe_nor_the_crawl_imports_what_it_does_not_need() -> Non
 import json, sys
 import skindx.data.sources, skindx.data.fetch.settings, skindx.data.acquire
 light = sorted({"scrapy", "twisted", "torch", "parsel", "numpy"} & set(sys.modules))
-import skindx.data.fetch.process, skindx.data.fetch.spider, skindx.data.fetch.handler
+import skindx.data.fetch.process, skindx.data.fetch.spider, skindx.data.fetch.downloader
 import skindx.data.fetch.robots, skindx.data.fetch.politeness
 print(json.dumps([light, sorted({"torch", "cv2", "sklearn"} & set(sys.modules))]))
 """

@@ -127,9 +127,10 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
         "DOWNLOAD_VERIFY_CERTIFICATES": True,
         "REDIRECT_MAX_TIMES": 5,
         "TWISTED_DNS_RESOLVER": "skindx.data.fetch.address.AddressGuard",
+        "DOWNLOADER": "skindx.data.fetch.downloader.ExactDownloader",
         "DOWNLOAD_HANDLERS": {
-            "http": "skindx.data.fetch.handler.KeepAliveHandler",
-            "https": "skindx.data.fetch.handler.KeepAliveHandler",
+            "http": "skindx.data.fetch.downloader.KeepAliveHandler",
+            "https": "skindx.data.fetch.downloader.KeepAliveHandler",
             **dict.fromkeys(("data", "file", "ftp", "s3")),
         },
         "DOWNLOADER_MIDDLEWARES": {
