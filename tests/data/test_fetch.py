@@ -185,7 +185,7 @@ def test_the_address_that_is_connected_to_counts() -> None:
     assert len(network.ask("rebound.org", 80)) == 2
     assert network.connected == [("8.8.8.8", 80)]
     # A connection that came round the resolver is refused as well.
-    with pytest.raises(PrivateAddressError, match="10.0.0.1:22"):
+    with pytest.raises(PrivateAddressError, match=r"10\.0\.0\.1:22"):
         network.connectTCP("10.0.0.1", 22, None)
 
 
