@@ -61,7 +61,7 @@ class FetchSettings(Settings):
     exactly, is treated otherwise.
     """
 
-    contact: str = ""
+    contact: str = Field("", max_length=200, pattern=r"^[\x20-\x7e]*$")
     """A URL or mail address where a site's owner reaches you; it stands in the user agent."""
     concurrency: int = Field(1, ge=1, le=2)
     """Requests at once to one origin (scheme, host and port)."""
@@ -127,9 +127,10 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
         "DOWNLOAD_VERIFY_CERTIFICATES": True,
         "REDIRECT_MAX_TIMES": 5,
         "TWISTED_DNS_RESOLVER": "skindx.data.fetch.address.AddressGuard",
+        "DOWNLOADER": "skindx.data.fetch.downloader.ExactDownloader",
         "DOWNLOAD_HANDLERS": {
-            "http": "skindx.data.fetch.handler.KeepAliveHandler",
-            "https": "skindx.data.fetch.handler.KeepAliveHandler",
+            "http": "skindx.data.fetch.downloader.KeepAliveHandler",
+            "https": "skindx.data.fetch.downloader.KeepAliveHandler",
             **dict.fromkeys(("data", "file", "ftp", "s3")),
         },
         "DOWNLOADER_MIDDLEWARES": {

@@ -1,7 +1,8 @@
-"""Scrapy's HTTP handler with connections that are kept open, as many as an origin may use."""
+"""Two corrections to Scrapy's downloader: exact concurrency, and connections that stay open."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from scrapy.core.downloader import Downloader
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
 from skindx.data.fetch.settings import FetchSettings
@@ -22,3 +23,15 @@ class KeepAliveHandler(HTTP11DownloadHandler):  # type: ignore[misc]
         fetch: FetchSettings = crawler.settings["SKINDX_FETCH"]
         most = max((policy.concurrency for policy in fetch.origins.values()), default=0)
         self._pool.maxPersistentPerHost = max(most, fetch.concurrency)
+
+
+class ExactDownloader(Downloader):  # type: ignore[misc]
+    """Never has more requests of an origin at once than its slot allows.
+
+    Scrapy 2.19 counts a request when its task starts, not when it leaves the queue: of requests
+    that become ready together (when robots.txt has answered, say) all go out at the same time.
+    """
+
+    def _wait_for_download(self, slot: Any, request: Any, answer: Any) -> Any:
+        slot.transferring.add(request)  # a set: Scrapy adds it again, and removes it at the end
+        return super()._wait_for_download(slot, request, answer)

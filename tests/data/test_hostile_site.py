@@ -1,0 +1,332 @@
+"""One crawl of everything that can go wrong on a web site, against real servers on loopback."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from local_site import Answer, LocalSite, Page, category, figures, html, jpeg
+
+from skindx.data.acquire import LOG, acquire
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.ledger import LEDGER, LedgerRow
+from skindx.data.magic import picture_suffix
+from skindx.data.sources import AtlasSource
+
+FAST = OriginPolicy(concurrency=8, delay_s=0)
+
+
+def atlas(site: LocalSite, path: str = "/") -> AtlasSource:
+    return AtlasSource(kind="atlas", start=site.origin + path)
+
+
+def to(where: str, status: int = 302) -> Answer:
+    return Answer(b"elsewhere", status, {"Location": where})
+
+
+def drip(request: BaseHTTPRequestHandler) -> None:
+    """Send a byte now and then, so that no single read ever times out."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n\xff\xd8\xff\xe0")
+    for _ in range(100):
+        request.wfile.write(b".")
+        request.wfile.flush()
+        time.sleep(0.1)
+
+
+def endless(request: BaseHTTPRequestHandler) -> None:
+    """Send chunks for ever and never say how many."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        request.wfile.write(b"2000\r\n" + jpeg("", 0x2000 - 4) + b"\r\n")
+        request.wfile.flush()
+
+
+def broken_off(request: BaseHTTPRequestHandler) -> None:
+    """Promise more than comes."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + jpeg("half", 1000))
+    request.wfile.flush()
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Hostile:
+    """One crawl of everything that can go wrong, and the servers that saw it."""
+
+    rows: dict[str, list[LedgerRow]]
+    """By path of the URL, or by the URL itself on other hosts."""
+    sites: dict[str, LocalSite]
+    dataset: Path
+    pages: list[LedgerRow]
+    progress: list[tuple[int, int]]
+
+
+FAULTS: dict[str, tuple[str, Page]] = {
+    "/gone404.jpg": ("dead-link", Answer(b"", 404)),
+    "/gone410.jpg": ("dead-link", Answer(b"", 410)),
+    "/forbidden.jpg": ("dead-link", Answer(b"", 403)),
+    "/broken500.jpg": ("server-error", Answer(b"", 500)),
+    "/brokenoff.jpg": ("server-error", broken_off),
+    "/drip.jpg": ("timeout", drip),
+    "/silent.jpg": ("timeout", Answer(jpeg("late"), after_s=60)),
+    "/endless.jpg": ("too-large", endless),
+    "/toolong.jpg": ("too-large", Answer(jpeg("long", 200_001))),
+    "/gzip.jpg": ("compressed", Answer(jpeg("gz"), headers={"Content-Encoding": "gzip"})),
+    "/page.jpg": (
+        "not-a-picture",
+        Answer(b"<!doctype html>", headers={"Content-Type": "image/jpeg"}),
+    ),
+    "/vector.svg": ("not-a-picture", Answer(b"<svg xmlns='http://www.w3.org/2000/svg'/>")),
+    "/film.gif": ("not-a-picture", Answer(b"GIF89a" + bytes(50))),
+    "/zero.jpg": ("empty", Answer(b"")),
+    "/nothing.jpg": ("empty", Answer(b"", 204)),
+    "/noai.jpg": ("opt-out", Answer(jpeg("noai"), headers={"X-Robots-Tag": "noindex, noai"})),
+    "/tdm.jpg": ("opt-out", Answer(jpeg("tdm"), headers={"tdm-reservation": "1"})),
+    "/loop-a.jpg": ("redirect-loop", to("/loop-b.jpg")),
+    "/loop-b.jpg": ("redirect-loop", to("/loop-a.jpg")),
+    "/to-gone.jpg": ("dead-link", to("/gone404.jpg")),
+    "/to-file.jpg": ("bad-url", to("file:///etc/passwd")),
+    "/to-user.jpg": ("bad-url", to("http://user:secret@127.0.0.1/")),
+}
+GOOD: dict[str, Page] = {
+    "/ok.jpg": Answer(jpeg("ok"), headers={"Content-Type": "text/html", "Set-Cookie": "a=b"}),
+    "/ok.png": Answer(b"\x89PNG\r\n\x1a\n" + bytes(40)),
+    "/shared.jpg": Answer(jpeg("shared")),
+    "/%C3%A4%20..%2F..%2Fetc.jpg": Answer(jpeg("traversal")),
+    "/noindex.jpg": Answer(jpeg("noindex"), headers={"X-Robots-Tag": "noindex"}),
+    "/to-ok.jpg": to("/target.jpg", 301),
+    "/busy.jpg": [Answer(b"", 503), Answer(jpeg("busy"))],
+}
+BAD_LINKS = (
+    "data:image/png;base64,AAAA",
+    "ftp://127.0.0.1/x.jpg",
+    "file:///etc/passwd",
+    "http://[x/",
+)
+ROBOTS = b"User-agent: *\nDisallow: /no/\n"
+
+
+def spellings(port: int) -> list[str]:
+    """Loopback by other names; none of them may be reached, the exact allowed pair or not."""
+    hosts = ("localhost", "2130706433", "0177.0.0.1", "0x7f.1", "127.1", "0", "[::1]")
+    mapped = ("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "127.0.0.2")
+    return [f"http://{host}:{port}/secret.jpg" for host in (*hosts, *mapped)]
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
+    dataset = tmp_path_factory.mktemp("hostile")
+    slow_robots = Answer(ROBOTS, after_s=1.0)
+    with ExitStack() as stack:
+        sites = {
+            "main": LocalSite({path: page for path, (_, page) in FAULTS.items()} | GOOD),
+            "secret": LocalSite(default=Answer(jpeg("secret"))),
+            "rules": LocalSite({"/robots.txt": slow_robots}, Answer(jpeg("rules"))),
+            "ruleless": LocalSite({"/robots.txt": Answer(b"", 500)}, Answer(jpeg("x"))),
+            "tired": LocalSite(
+                {"/a.jpg": [Answer(b"", 429, {"Retry-After": "1"}), Answer(jpeg("a"))]},
+                Answer(jpeg("tired")),
+            ),
+            "closed": LocalSite({}, Answer(b"", 503, {"Retry-After": "86400"})),
+            "proxy": LocalSite(default=Answer(jpeg("proxy"))),
+        }
+        for site in sites.values():
+            stack.enter_context(site)
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            environment.setenv(name, sites["proxy"].origin)
+        yield crawl_hostile(sites, dataset)
+
+
+def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
+    main, secret, refusing = sites["main"], sites["secret"], closed_port()
+    private = [*spellings(secret.port), *spellings(main.port), "http://169.254.169.254/latest.jpg"]
+    for number, where in enumerate([secret.origin + "/secret.jpg", *private]):
+        main.pages[f"/hop{number}.jpg"] = to(where)
+    hops = [path for path in main.pages if path.startswith("/hop")]
+    main.pages |= {
+        "/target.jpg": Answer(jpeg("target")),
+        "/": html(
+            category("/good/", "Acne"),
+            category("/faults/", "Acne"),
+            category("/shared/", "Eczema"),
+            category("/forbidding/", "Wart"),
+            category("/missing/", "Lost"),
+            category("/rules/", "Rules"),
+            category("ftp://127.0.0.1/", "Ftp"),
+        ),
+        "/good/": html(figures(*GOOD, "/ok.jpg", "/ok.jpg#again"), '<a class="next" href="?p=2">'),
+        "/good/?p=2": html(figures("/late.jpg"), '<a class="next" href="/good/">first</a>'),
+        "/late.jpg": Answer(jpeg("late")),
+        "/faults/": html(
+            figures(*FAULTS, *BAD_LINKS, *private, *hops),
+            figures(f"{secret.origin}/secret.jpg", "http://surely.invalid/x.jpg"),
+            figures(f"http://127.0.0.1:{refusing}/x.jpg"),
+        ),
+        "/shared/": html(figures("/shared.jpg")),
+        "/forbidding/": html(figures("/never.jpg"), head='<meta name="ROBOTS" content="noai">'),
+        "/rules/": html(
+            figures(*(f"{sites['rules'].origin}/no/{number}.jpg" for number in range(13))),
+            figures(*(f"{sites['rules'].origin}/yes/{number}.jpg" for number in range(7))),
+            figures(*(f"{sites['ruleless'].origin}/{number}.jpg" for number in range(3))),
+            figures(*(f"{sites['tired'].origin}/{name}.jpg" for name in "abc")),
+            figures(*(f"{sites['closed'].origin}/{number}.jpg" for number in range(3))),
+        ),
+        "/endless/": html(category("/endless/0", "Endless")),
+    }
+    for number in range(9):
+        main.pages[f"/endless/{number}"] = html(
+            figures("/ok.png"), f'<a class="next" href="/endless/{number + 1}">'
+        )
+    served = [sites[name].origin for name in ("main", "rules", "ruleless", "closed")]
+    slow = OriginPolicy(concurrency=1, delay_s=0)
+    fetch = FetchSettings(
+        origins=dict.fromkeys(served, FAST) | {sites["tired"].origin: slow},
+        allow_private=(
+            *(origin.removeprefix("http://") for origin in served),
+            sites["tired"].netloc,
+            f"127.0.0.1:{refusing}",
+        ),
+        timeout_s=2,
+        retries=1,
+        retry_after_s=10,
+        max_bytes=200_000,
+        max_pages=8,
+    )
+    progress: list[tuple[int, int]] = []
+    rows = acquire(
+        [atlas(main), atlas(main, "/endless/")],
+        fetch,
+        dataset,
+        on_progress=lambda done, known: progress.append((done, known)),
+    )
+    by_path: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        if row.page_url != row.url:
+            by_path.setdefault(row.url.removeprefix(main.origin), []).append(row)
+    pages = [row for row in rows if row.page_url == row.url]
+    return Hostile(by_path, sites, dataset, pages, progress)
+
+
+def test_good_pictures_are_stored_as_they_came(hostile: Hostile) -> None:
+    for path in (*GOOD, "/late.jpg"):
+        for row in hostile.rows[path]:
+            assert (row.status, row.detail) == ("stored", ""), row
+            data = (hostile.dataset / row.path).read_bytes()
+            assert row.size_bytes == len(data)
+            assert Path(row.path).suffix == picture_suffix(data)
+            assert (row.licence, row.creator) == ("CC0", "A. Painter")
+    stored = hostile.rows["/ok.jpg"][0]
+    assert (hostile.dataset / stored.path).read_bytes() == jpeg("ok")
+    inside = [path for path in hostile.dataset.rglob("*") if path.is_file()]
+    assert {path.relative_to(hostile.dataset).parts[0] for path in inside} == {LEDGER, LOG, "store"}
+
+
+@pytest.mark.parametrize("path", FAULTS)
+def test_each_fault_has_its_reason(hostile: Hostile, path: str) -> None:
+    (row,) = hostile.rows[path]
+    assert row.status == FAULTS[path][0], row
+    assert row.detail.endswith(".")
+    assert not row.path
+
+
+def test_links_that_are_no_web_address_have_a_row(hostile: Hostile) -> None:
+    for link in BAD_LINKS:
+        assert [row.status for row in hostile.rows[link]] == ["bad-url"]
+
+
+def test_no_private_address_is_reached_by_link_or_redirect(hostile: Hostile) -> None:
+    private = [row for rows in hostile.rows.values() for row in rows if "secret.jpg" in row.url]
+    private += [rows[0] for path, rows in hostile.rows.items() if path.startswith("/hop")]
+    private += hostile.rows["http://169.254.169.254/latest.jpg"]
+    assert len(private) >= 45
+    assert {(row.status, row.url) for row in private if row.status != "private-address"} == set()
+    assert hostile.sites["secret"].asked == []
+    assert "/secret.jpg" not in hostile.sites["main"].asked
+
+
+def test_hosts_that_are_not_there_are_dead_links(hostile: Hostile) -> None:
+    gone = [
+        rows[0] for url, rows in hostile.rows.items() if url.endswith("/x.jpg") and url[0] == "h"
+    ]
+    assert {row.status for row in gone} == {"dead-link"}
+    assert len(gone) == 2
+
+
+def test_nothing_goes_through_a_proxy_variable(hostile: Hostile) -> None:
+    assert hostile.sites["proxy"].asked == []
+
+
+def test_a_url_under_two_labels_has_two_rows_and_one_fetch(hostile: Hostile) -> None:
+    first, second = hostile.rows["/shared.jpg"]
+    assert {first.label, second.label} == {"Acne", "Eczema"}
+    assert first.sha256 == second.sha256
+    assert hostile.sites["main"].asked.count("/shared.jpg") == 1
+    assert len(hostile.rows["/ok.jpg"]) == 1
+    assert hostile.sites["main"].asked.count("/ok.jpg") == 1
+
+
+def test_no_disallowed_url_is_asked_while_robots_txt_is_slow(hostile: Hostile) -> None:
+    site = hostile.sites["rules"]
+    assert site.asked[0] == "/robots.txt"
+    assert sorted(site.asked[1:]) == [f"/yes/{number}.jpg" for number in range(7)]
+    refused = [hostile.rows[f"{site.origin}/no/{number}.jpg"][0] for number in range(13)]
+    assert {row.status for row in refused} == {"robots"}
+
+
+def test_a_host_without_readable_rules_is_left_alone(hostile: Hostile) -> None:
+    site = hostile.sites["ruleless"]
+    assert set(site.asked) == {"/robots.txt"}
+    row = hostile.rows[f"{site.origin}/0.jpg"][0]
+    assert row.status == "robots"
+    assert "RFC 9309" in row.detail
+    assert "500" in row.detail
+
+
+def test_retry_after_is_waited_for_by_the_whole_host(hostile: Hostile) -> None:
+    site = hostile.sites["tired"]
+    assert {hostile.rows[f"{site.origin}/{name}.jpg"][0].status for name in "abc"} == {"stored"}
+    refused = site.asked.index("/a.jpg")
+    # The client's wait begins after the server's answer: the gap can be longer, never shorter.
+    assert site.times[refused + 1] - site.times[refused] >= 1
+
+
+def test_a_host_that_asks_for_too_long_a_wait_is_left_alone(hostile: Hostile) -> None:
+    site = hostile.sites["closed"]
+    assert site.asked == ["/robots.txt"]
+    assert "86400" in hostile.rows[f"{site.origin}/0.jpg"][0].detail
+
+
+def test_pages_that_could_not_be_read_are_told(hostile: Hostile) -> None:
+    told = {(row.label, row.status) for row in hostile.pages}
+    assert told == {("Lost", "dead-link"), ("Ftp", "bad-url"), ("Endless", "too-many-pages")}
+
+
+def test_a_page_that_forbids_learning_keeps_its_pictures(hostile: Hostile) -> None:
+    assert hostile.rows["/never.jpg"][0].status == "opt-out"
+    assert "/never.jpg" not in hostile.sites["main"].asked
+
+
+def test_requests_say_who_asks_and_carry_nothing_else(hostile: Hostile) -> None:
+    for site in hostile.sites.values():
+        for headers in site.headers:
+            assert headers["user-agent"].startswith("skindx/")
+            assert headers["accept-encoding"] == "identity"
+            assert "cookie" not in headers
+            assert "proxy-authorization" not in headers
+
+
+def test_progress_ends_with_everything_done(hostile: Hostile) -> None:
+    count = sum(len(rows) for rows in hostile.rows.values())
+    assert hostile.progress[-1] == (count, count)
+    assert hostile.progress == sorted(hostile.progress)
