@@ -54,10 +54,11 @@ class MemberSettings(ClassifierSettings):
 class DetectorSettings(Settings):
     """The lesion detector (ultralytics), trained on the manifest's boxes."""
 
-    model: str = "yolo11n.yaml"
+    model: str = "yolov8n.yaml"
     size: int = Field(320, ge=64, le=1280, multiple_of=32)
     batch: int = Field(16, ge=1)
     epochs: int = Field(50, ge=1)
+    learning_rate: float = Field(0.001, gt=0)
     stop_map50: float = Field(1.0, gt=0, le=1)
     """Stop as soon as mAP50 on the validation split reaches this."""
     limit_s: float = Field(3600, gt=0)
