@@ -1,0 +1,154 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from skindx import cli
+
+Skindx = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
+    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["skindx", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 1
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def _pictures(folder: Path, count: int, seed: int = 0) -> None:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    for index in range(count):
+        coarse = rng.integers(60, 220, (6, 8, 3), dtype=np.uint8)
+        picture = cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC)
+        noisy = picture.astype(int) + rng.integers(-20, 20, picture.shape)
+        cv2.imwrite(str(folder / f"{index}.png"), np.clip(noisy, 0, 255).astype(np.uint8))
+
+
+def _one_sentence(code: int, err: str, said: str) -> None:
+    assert code == 2, err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("absent", "does not exist"),
+        ("empty", "empty"),
+        ("one class", "class"),
+        ("two pictures", "2"),
+        ("unreadable", "picture"),
+    ],
+)
+def test_bad_folders(skindx: Skindx, tmp_path: Path, kind: str, said: str) -> None:
+    source = tmp_path / "pictures"
+    if kind != "absent":
+        source.mkdir()
+    if kind == "one class":
+        _pictures(source / "Rosacea", 4)
+    elif kind == "two pictures":
+        _pictures(source / "Rosacea", 4)
+        _pictures(source / "Acne", 2, seed=1)
+    elif kind == "unreadable":
+        for label in ("Rosacea", "Acne"):
+            (source / label).mkdir()
+            for index in range(4):
+                (source / label / f"{index}.jpg").write_text("no picture")
+    code, _, err = skindx("build", str(source), "--out", str(tmp_path / "data"))
+    _one_sentence(code, err, said)
+    assert not (tmp_path / "data" / "manifest.parquet").exists()
+
+
+def test_a_folder_of_class_folders_becomes_a_dataset(skindx: Skindx, tmp_path: Path) -> None:
+    for seed, label in enumerate(("Rosacea", "Acne")):
+        _pictures(tmp_path / "pictures" / label, 12, seed)
+    (tmp_path / "pictures" / "Acne" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 broken")
+    out = tmp_path / "data"
+    code, printed, err = skindx("build", str(tmp_path / "pictures"), "--out", str(out))
+    assert code == 0, err
+    assert "24 of 25 pictures kept" in printed
+    for name in ("manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"):
+        assert (out / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train", "nowhere", "--out", "run"), "nowhere"),
+        (("train", "nowhere", "--out", "run", "--set", "recpie.epochs=1"), "did you mean 'recipe'"),
+        (("train", "nowhere", "--out", "run", "--config", "no.yaml"), "no.yaml does not exist"),
+        (("evaluate", "nowhere", "nodata"), "nowhere"),
+        (("diagnose", "nowhere", "photo.jpg"), "bundle nowhere does not exist"),
+        (("serve", "nowhere"), "bundle nowhere does not exist"),
+        (("bench", "strtup"), "startup"),
+        (("build", "recipe.yaml", "--out", "data"), "recipe.yaml"),
+    ],
+)
+def test_bad_arguments(
+    skindx: Skindx,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = skindx(*arguments)
+    _one_sentence(code, err, said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_teaches_and_imports_nothing_heavy() -> None:
+    heavy = [
+        "torch",
+        "timm",
+        "pydantic",
+        "numpy",
+        "scrapy",
+        "gradio",
+        "ultralytics",
+        "deepspeed",
+        "pyarrow",
+    ]
+    code = (
+        "import sys; sys.argv = ['skindx', '--help']\n"
+        "from skindx.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('LOADED', [name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    assert "LOADED []" in done.stdout
+    for verb in ("build", "train", "evaluate", "diagnose", "serve", "bench", "doctor", "demo"):
+        assert verb in done.stdout
+    assert "skindx build SOURCE --out DATA" in done.stdout
+
+
+def test_version(skindx: Skindx) -> None:
+    from skindx import __version__
+
+    assert skindx("--version")[:2] == (0, f"skindx {__version__}\n")

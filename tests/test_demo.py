@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from skindx.data.build import BuildSettings, build
+from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.synthetic.score import score_build
+from skindx.data.synthetic.server import serve_site
+from skindx.data.synthetic.site import make_site
+from skindx.demo import HERE, MARK, recipe, run_demo
+from skindx.errors import UserError
+from skindx.training.settings import TrainSettings
+
+ORIGIN = "http://127.0.0.1:4711"
+
+
+def test_the_demo_is_impolite_to_its_own_origin_alone() -> None:
+    settings = BuildSettings.parse(yaml.safe_load(recipe(ORIGIN, Path("boxes.json"), 0)))
+    own = settings.fetch.policy(ORIGIN)
+    assert (own.concurrency, own.delay_s) == (8, 0)
+    others = ("http://127.0.0.1:4712", "http://localhost:4711", "https://127.0.0.1:4711")
+    for other in (*others, "https://dermatlas.example:443"):
+        policy = settings.fetch.policy(other)
+        assert policy.concurrency == 1
+        assert policy.delay_s >= 1
+    assert settings.fetch.allow_private == ("127.0.0.1:4711",)
+
+
+def test_the_demo_finds_what_was_planted(tmp_path: Path) -> None:
+    truth = make_site(tmp_path / "atlas", per_class=8, seed=5)
+    with serve_site(tmp_path / "atlas" / "site") as origin:
+        raw = yaml.safe_load(recipe(origin, tmp_path / "atlas" / "annotations.json", 5))
+        summary = build(BuildSettings.parse(raw), tmp_path / "data")
+    scores = {
+        each.name: each for each in score_build(truth, read_issues(tmp_path / "data"), origin)
+    }
+    assert {name: (each.precision, each.recall) for name, each in scores.items()} == dict.fromkeys(
+        scores, (1.0, 1.0)
+    )
+    assert scores["dead-link"].planted >= 6
+    assert scores["near-duplicate"].planted > 0
+    records = read_manifest(tmp_path / "data")
+    assert len(records) == summary.kept == truth.distinct
+    assert all(record.boxes for record in records)
+    assert all(record.licence and record.creator for record in records)
+
+
+def test_the_training_settings_are_sound() -> None:
+    settings = TrainSettings.load(HERE / "train.yaml")
+    assert len({member.model for member in settings.members}) == 2
+    assert settings.engine.ranks == 2
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        run_demo(tmp_path, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert MARK.startswith(".")
