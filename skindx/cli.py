@@ -94,7 +94,7 @@ def train(
     Starts DeepSpeed's launcher itself. Members that are finished are not trained again, so the
     same command goes on after an interruption.
 
-    Example: skindx train runs/mine/data --config configs/skin10.yaml --out runs/mine
+    Example: skindx train runs/mine/data --config my.yaml --out runs/mine
     """
     from skindx.training.run import train as train_run
     from skindx.training.settings import TrainSettings
