@@ -279,7 +279,7 @@ def test_a_url_under_two_labels_has_two_rows_and_one_fetch(hostile: Hostile) -> 
 def test_no_disallowed_url_is_asked_while_robots_txt_is_slow(hostile: Hostile) -> None:
     site = hostile.sites["rules"]
     assert site.asked[0] == "/robots.txt"
-    assert sorted(site.asked[1:]) == [f"/yes/{number}.jpg" for number in range(7)]
+    assert set(site.asked[1:]) == {f"/yes/{number}.jpg" for number in range(7)}
     refused = [hostile.rows[f"{site.origin}/no/{number}.jpg"][0] for number in range(13)]
     assert {row.status for row in refused} == {"robots"}
 
