@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.decode import decode
+from skindx.data.decode import DamagedPicture, decode
 from skindx.data.manifest import Record
+from skindx.errors import UserError
 from skindx.models.preprocess import Preprocess, shrink
 from skindx.offline import go_offline
 from skindx.training.batches import sample_seed
@@ -34,11 +35,20 @@ class Pictures:
 def load_pictures(
     dataset: Path, records: Sequence[Record], classes: Sequence[str], short_side: int, threads: int
 ) -> Pictures:
-    """Decode the records' pictures and shrink them to `short_side` pixels, never enlarging."""
+    """Decode the records' pictures and shrink them to `short_side` pixels, never enlarging.
+
+    Raises UserError for a picture of the dataset that is gone or damaged.
+    """
     number = {key: index for index, key in enumerate(classes)}
 
     def load(record: Record) -> NDArray[np.uint8]:
-        picture = decode((dataset / record.path).read_bytes())
+        try:
+            picture = decode((dataset / record.path).read_bytes())
+        except (OSError, DamagedPicture) as error:
+            raise UserError(
+                f"picture {dataset / record.path} cannot be read ({error}); "
+                "build the dataset again."
+            ) from None
         return shrink(picture, short_side) if min(picture.shape[:2]) > short_side else picture
 
     with ThreadPoolExecutor(threads) as pool:
