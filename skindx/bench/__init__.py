@@ -1,1 +1,39 @@
-"""Where clocks are read: `skindx bench NAME`."""
+"""Where clocks are read: `skindx bench NAME`.
+
+A bench is a module with `class Config(Settings)` and `run(settings: Config) -> Result`.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from skindx.bench.result import Result
+from skindx.errors import UserError
+
+BENCHES: dict[str, str] = {
+    "startup": "skindx.bench.startup",
+}
+"""Name -> module, imported when it is asked for."""
+
+
+def run_bench(name: str, json_file: Path | None = None, sets: Iterable[str] = ()) -> Result:
+    """Run a bench with its settings overridden by `sets`, print its table, write its JSON.
+
+    Raises UserError for an unknown bench, a bad setting, a `json_file` that is a folder.
+    """
+    from rich.console import Console
+
+    if name not in BENCHES:
+        near = difflib.get_close_matches(name, BENCHES, n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"there is no bench {name!r}; did you mean {near!r}? Valid: {', '.join(BENCHES)}."
+        )
+    if json_file is not None and json_file.is_dir():
+        raise UserError(f"--json {json_file} is a folder; name a file in it.")
+    module = importlib.import_module(BENCHES[name])
+    result: Result = module.run(module.Config.load(None, sets))
+    Console().print(result.table(), soft_wrap=True)
+    if json_file is not None:
+        result.to_json(json_file)
+    return result

@@ -1,0 +1,54 @@
+"""`skindx doctor`: is this machine ready, and if not, what to do about it."""
+
+import io
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from skindx.doctor.accelerator import judge, nvidia_driver, torch_facts
+from skindx.doctor.finding import Finding, installed
+from skindx.doctor.packages import extras, opencv
+from skindx.doctor.storage import cache, disk, writable
+from skindx.doctor.tools import chromium, compiler, headers, ninja, prebuild, python
+
+__all__ = ["Finding", "examine", "render"]
+
+
+def examine(*, build: bool = True) -> list[Finding]:
+    """Look at everything skindx needs; `build` also compiles DeepSpeed's op (about a minute once).
+
+    Nothing is installed or changed but that op in torch's extension cache.
+    """
+    train = installed("deepspeed") is not None
+    tools = [compiler(required=train), headers(required=train), ninja(required=train)]
+    findings = [
+        python(sys.version_info[:3]),
+        *tools,
+        judge(torch_facts(), nvidia_driver()),
+        *extras(),
+        opencv(),
+        chromium(),
+        disk("disk here", Path.cwd()),
+        disk("disk of the cache", cache()),
+        writable(cache()),
+    ]
+    if build and train:
+        findings.append(prebuild(tools))
+    return findings
+
+
+def render(findings: Sequence[Finding]) -> str:
+    """Return the findings as a table in plain text, as wide as the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "check", "found", "what to do")
+    for each in findings:
+        mark = "ok" if each.ok else "FIX" if each.required else "note"
+        # Text: a path in square brackets is no markup.
+        table.add_row(mark, each.name, Text(each.detail), Text("" if each.ok else each.advice))
+    buffer = io.StringIO()
+    Console(file=buffer, width=shutil.get_terminal_size((100, 24)).columns).print(table)
+    return buffer.getvalue()

@@ -1,0 +1,54 @@
+"""What a check says, and the small helpers that the checks share."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; `advice` says what to do when it is not `ok`.
+
+    Work cannot begin while a `required` finding is not ok; any other is a note.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+    required: bool = True
+
+
+def installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def search_path() -> str:
+    """Return PATH with the interpreter's own folder first: a venv need not be activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def run(
+    command: Sequence[str], *, stdin: str = "", timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        env=os.environ | {"PATH": search_path()},
+    )
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,42 @@
+"""Which extras are installed, and whether one OpenCV alone owns `cv2`."""
+
+from skindx.doctor.finding import Finding, installed
+
+DISTRIBUTIONS = {
+    "data": ("scrapy",),
+    "train": ("deepspeed", "ninja", "setuptools"),
+    "detect": ("ultralytics", "pycocotools"),
+    "app": ("gradio", "fastapi", "uvicorn"),
+}
+"""What each extra installs, as in pyproject.toml."""
+
+OPENCV = (
+    "opencv-python",
+    "opencv-contrib-python",
+    "opencv-python-headless",
+    "opencv-contrib-python-headless",
+)
+"""The distributions that own the module `cv2`."""
+
+
+def extras() -> list[Finding]:
+    findings = []
+    for extra, names in DISTRIBUTIONS.items():
+        have = {name: installed(name) for name in names}
+        missing = [name for name, version in have.items() if version is None]
+        detail = ", ".join(f"{name} {version or 'missing'}" for name, version in have.items())
+        advice = f"Run: pip install 'skindx[{extra}]'"
+        findings.append(Finding(f"extra {extra}", not missing, detail, advice, required=False))
+    return findings
+
+
+def opencv() -> Finding:
+    have = [f"{name} {version}" for name in OPENCV if (version := installed(name))]
+    others = " ".join(name for name in OPENCV if name != "opencv-python-headless")
+    headless = "pip install --force-reinstall --no-deps opencv-python-headless"
+    advice = (
+        f"They overwrite each other's cv2. Run: pip uninstall -y {others} && {headless}"
+        if have
+        else f"Run: {headless}"
+    )
+    return Finding("OpenCV", len(have) == 1, " beside ".join(have) or "not installed", advice)

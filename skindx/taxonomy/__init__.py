@@ -1,0 +1,156 @@
+"""The classes of a dataset: names, codes, synonyms, urgency; skin10, skin100, isic9 come along."""
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from skindx.config import Settings
+from skindx.errors import UserError
+
+Urgency = Literal["routine", "soon", "urgent", "unknown"]
+
+URGENCY_ADVICE: dict[Urgency, str] = {
+    "routine": "Show it to a clinician at your next visit, sooner if it changes, bleeds or hurts.",
+    "soon": "See a clinician within the next weeks, sooner if it changes or you feel ill.",
+    "urgent": "See a clinician within days, today if it spreads fast or you feel ill.",
+    "unknown": "See a clinician.",
+}
+
+
+class SkinClass(Settings):
+    """One class; `key` is its label in manifests and bundles and its folder's name."""
+
+    key: str = Field(pattern=r"^[^\W_][\w-]*$")
+    name: str = Field(min_length=1)
+    """As shown to a person."""
+    icd10: str = Field("", pattern=r"^([A-Z]\d[0-9A-Z](\.[0-9A-Z]{1,4})?)?$")
+    """ICD-10-CM code with its dot; empty where nobody gave one."""
+    urgency: Urgency = "unknown"
+    description: str = ""
+    """One line in plain words."""
+    synonyms: tuple[str, ...] = ()
+    """Labels of other data sets that mean this class."""
+
+    @property
+    def advice(self) -> str:
+        """The next step in a sentence."""
+        return URGENCY_ADVICE[self.urgency]
+
+
+class Taxonomy(Settings):
+    """An ordered list of classes in which no label can mean two of them."""
+
+    name: str
+    title: str
+    reviewed_by: str | None = None
+    """The clinician who signed names, codes and urgencies; None: nobody has."""
+    classes: tuple[SkinClass, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _labels_mean_one_class(self) -> Self:
+        keys = self.keys
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"the key {key!r} stands twice; keep one of the two classes")
+        owner: dict[str, str] = {}
+        for each in self.classes:
+            for label in (each.key, each.name, *each.synonyms):
+                if not normalise(label):
+                    raise ValueError(f"the label {label!r} of {each.key} has no letter or digit")
+                other = owner.setdefault(normalise(label), each.key)
+                if other != each.key:
+                    raise ValueError(
+                        f"the label {label!r} belongs to both {other} and {each.key}; "
+                        "remove it from one of them"
+                    )
+        return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The class keys in order."""
+        return tuple(each.key for each in self.classes)
+
+    @property
+    def review_note(self) -> str:
+        """Whether a clinician has checked this taxonomy, in words."""
+        if self.reviewed_by is None:
+            return "not clinically reviewed"
+        return f"clinically reviewed by {self.reviewed_by}"
+
+    def find(self, label: str) -> SkinClass | None:
+        """Return the class that a label means by key, name or synonym, None for a stranger.
+
+        Case, spaces, hyphens, underscores and other punctuation do not count.
+        """
+        return self._by_label.get(normalise(label))
+
+    def __getitem__(self, key: str) -> SkinClass:
+        """Return the class of an exact key. Raises UserError for any other."""
+        for each in self.classes:
+            if each.key == key:
+                return each
+        near = difflib.get_close_matches(key, self.keys, n=3, cutoff=0.0)
+        raise UserError(
+            f"{key!r} is no class of the taxonomy {self.name}; nearest: {', '.join(near)}."
+        )
+
+    def subset(self, keys: Iterable[str]) -> Self:
+        """Return only the classes named, in this taxonomy's order.
+
+        Raises UserError for an unknown key and for no key at all.
+        """
+        kept = {self[key].key for key in keys}
+        if not kept:
+            raise UserError(f"a subset of the taxonomy {self.name} needs at least one class.")
+        classes = tuple(each for each in self.classes if each.key in kept)
+        # Not model_copy: it would carry the label index of all classes along.
+        return type(self)(
+            name=self.name, title=self.title, reviewed_by=self.reviewed_by, classes=classes
+        )
+
+    @cached_property
+    def _by_label(self) -> dict[str, SkinClass]:
+        return {
+            normalise(label): each
+            for each in self.classes
+            for label in (each.key, each.name, *each.synonyms)
+        }
+
+
+def normalise(label: str) -> str:
+    """Reduce a label to its letters and digits, so that spelling variants compare equal."""
+    folded = unicodedata.normalize("NFKC", label).casefold()
+    # Letters, their marks and digits; not isalnum(), which drops the vowel signs of Indic scripts.
+    kept = "".join(each for each in folded if unicodedata.category(each)[0] in "LMN")
+    return unicodedata.normalize("NFKC", kept)  # a dropped sign may have parted letter and accent
+
+
+def taxonomy_names() -> tuple[str, ...]:
+    """Return the names of the taxonomies that come with the package."""
+    files = resources.files(__name__).iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def load_taxonomy(name_or_path: str | Path) -> Taxonomy:
+    """Load a taxonomy of the package by its name, or any other from a YAML file.
+
+    Raises UserError for an unknown name, a missing file and an invalid taxonomy.
+    """
+    text = str(name_or_path)
+    names = taxonomy_names()
+    if text in names:
+        with resources.as_file(resources.files(__name__) / f"{text}.yaml") as file:
+            return Taxonomy.load(file)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text:
+        return Taxonomy.load(Path(name_or_path))
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.0)[0]
+    raise UserError(
+        f"there is no taxonomy {text!r}; did you mean {near!r}? "
+        f"Valid: {', '.join(names)}, or the path of a .yaml file."
+    )
