@@ -1,5 +1,6 @@
 """Frozen settings from YAML and `--set a.b=v`; a typo is refused with the nearest valid key."""
 
+import copy
 import difflib
 import os
 import re
@@ -21,12 +22,18 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @classmethod
-    def load(cls, path: Path | None = None, sets: Iterable[str] = ()) -> Self:
-        """Read a YAML file (none: the defaults), apply `a.b=value` overrides, validate.
+    def load(
+        cls,
+        path: Path | None = None,
+        sets: Iterable[str] = (),
+        *,
+        start: dict[str, Any] | None = None,
+    ) -> Self:
+        """Read a YAML file (none: `start`, or the defaults), apply `a.b=value`, validate.
 
         `${NAME}` in a string is replaced by the environment variable NAME. Raises UserError.
         """
-        raw = read_yaml(path) if path else {}
+        raw = read_yaml(path) if path else copy.deepcopy(start or {})
         for assignment in sets:
             _assign(raw, assignment)
         return cls.parse(raw, origin=str(path) if path else "--set")

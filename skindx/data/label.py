@@ -1,0 +1,46 @@
+"""Labels: what a source calls a class becomes a key of the taxonomy, or an issue."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from skindx.errors import UserError
+from skindx.taxonomy import Taxonomy, normalise
+
+
+def taxonomy_of(labels: Iterable[str], name: str) -> Taxonomy:
+    """Build a plain taxonomy out of the labels themselves: no codes, urgency unknown.
+
+    Spellings that differ only in case, spaces or punctuation are one class. Raises UserError for
+    a label without a letter or digit.
+    """
+    classes: dict[str, dict[str, str]] = {}
+    for label in sorted(set(labels)):
+        key = re.sub(r"[^\w-]+", "_", label).strip("_-")
+        if not key:
+            raise UserError(f"the label {label!r} holds no letter or digit; rename its folder.")
+        classes.setdefault(normalise(label), {"key": key, "name": label.replace("_", " ").strip()})
+    raw = {"name": name, "title": name, "classes": list(classes.values())}
+    return Taxonomy.parse(raw, origin="the labels of the sources")
+
+
+def map_labels(labels: Iterable[str], taxonomy: Taxonomy) -> dict[str, str]:
+    """Return the taxonomy key of each distinct label that the taxonomy knows.
+
+    `labels` holds one entry a picture. Raises UserError when the taxonomy does not know the
+    labels of more than half of the pictures: it is then the wrong one.
+    """
+    counts = Counter(labels)
+    found = {label: taxonomy.find(label) for label in counts}
+    known = {label: match.key for label, match in found.items() if match}
+    unknown = Counter({label: n for label, n in counts.items() if label not in known})
+    if 2 * unknown.total() > counts.total():
+        label = unknown.most_common(1)[0][0]
+        near = difflib.get_close_matches(label, taxonomy.keys, n=3, cutoff=0.0)
+        raise UserError(
+            f"the taxonomy {taxonomy.name} does not know the labels of {unknown.total()} of "
+            f"{counts.total()} pictures, such as {label!r} (nearest: {', '.join(near)}); choose "
+            f"another with --taxonomy, or none to take the labels as they are."
+        )
+    return known

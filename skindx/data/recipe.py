@@ -1,0 +1,54 @@
+"""A recipe: where a dataset's pictures come from and how they are cleaned and split."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.data.acquire import FetchSettings
+from skindx.data.dedup import DedupSettings
+from skindx.data.groups import GroupSettings
+from skindx.data.screen import ScreenSettings
+from skindx.data.sources import Source
+from skindx.data.split import SplitSettings
+from skindx.errors import UserError
+
+
+class BuildSettings(Settings):
+    """Everything that decides what a build makes out of its sources."""
+
+    name: str = Field(min_length=1)
+    taxonomy: str | None = None
+    """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
+    sources: tuple[Source, ...] = Field(min_length=1)
+    fetch: FetchSettings = FetchSettings()
+    screen: ScreenSettings = ScreenSettings()
+    dedup: DedupSettings = DedupSettings()
+    groups: GroupSettings = GroupSettings()
+    split: SplitSettings = SplitSettings()
+    boxes: Path | None = None
+    """COCO JSON of lesion boxes, joined by the file name of each picture's URL."""
+    seed: int = 0
+    workers: int = Field(default=0, ge=0)
+    """Processes that screen pictures; 0 takes all cores that this process may use."""
+
+
+def load_build_settings(
+    source: Path, sets: Sequence[str] = (), taxonomy: str | None = None
+) -> BuildSettings:
+    """Return the settings for `skindx build SOURCE`: a recipe YAML or a folder of class folders.
+
+    `taxonomy` wins over the recipe's. Raises UserError.
+    """
+    if taxonomy is not None:
+        sets = [*sets, f"taxonomy={taxonomy}"]
+    if source.is_dir():
+        folder = source.absolute()
+        raw = {"name": folder.name, "sources": [{"kind": "folder", "path": str(folder)}]}
+        return BuildSettings.load(None, sets, start=raw)
+    if source.exists() and source.suffix not in (".yaml", ".yml"):
+        raise UserError(
+            f"{source} is neither a folder of class folders nor a recipe (.yaml); give one of them."
+        )
+    return BuildSettings.load(source, sets)

@@ -1,0 +1,5 @@
+"""Where pictures come from."""
+
+from skindx.data.sources.folder import FolderSource
+
+Source = FolderSource

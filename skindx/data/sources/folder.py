@@ -1,0 +1,197 @@
+"""A folder of class folders as a source of pictures."""
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from skindx.config import Settings
+from skindx.data.ledger import LedgerRow
+from skindx.data.magic import picture_suffix
+from skindx.data.store import put
+from skindx.errors import UserError
+from skindx.taxonomy import normalise
+
+MIN_PER_CLASS = 3
+_SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
+_ADVICE = "give a folder that holds one folder of pictures for each class"
+
+
+class FolderSource(Settings):
+    """Pictures on this disk, one folder a class; who made them and what their licence allows."""
+
+    kind: Literal["folder"] = "folder"
+    path: Path
+    licence: str = ""
+    attribution: str = ""
+    creator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """One file of a folder; `status` is "stored" for what looks like a picture, else why not."""
+
+    path: Path
+    label: str
+    status: str
+    detail: str = ""
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLayout:
+    """What a folder holds, before anything is copied."""
+
+    merged: tuple[str, ...]
+    """Names of the split folders whose class folders are read as one."""
+    files: tuple[FoundFile, ...]
+
+
+def read_folder(source: FolderSource, dataset: Path) -> list[LedgerRow]:
+    """Copy a folder's pictures into the store; return one row a file, label = class folder.
+
+    `url` is the path relative to the source. Raises UserError, before anything is written, for
+    a folder that no dataset can come from (see `look_at_folder`).
+    """
+    rows = [_store(file, source, dataset) for file in look_at_folder(source).files]
+    if not any(row.status == "stored" for row in rows):
+        raise UserError(
+            f"none of the {len(rows)} files in {source.path} can be used ({rows[0].url}: "
+            f"{rows[0].detail}); check them and their permissions."
+        )
+    return rows
+
+
+def look_at_folder(source: FolderSource) -> FolderLayout:
+    """Say what a folder holds, without writing anything.
+
+    Split folders (Train, test, val …) at the top are merged: splits that others made are not
+    trusted. Raises UserError for a path that is no folder, no class folders, one class only, or
+    a class of fewer than 3 pictures; the rule judges the input, not what cleaning leaves of it.
+    """
+    root = source.path
+    if not root.exists():
+        raise UserError(f"{root} does not exist; {_ADVICE}.")
+    if not root.is_dir():
+        raise UserError(f"{root} is a file; {_ADVICE}.")
+    tops, merged = _tops(root)
+    files: list[FoundFile] = []
+    classes: list[str] = []
+    for entry in (entry for top in tops for entry in _visible(top)):
+        if entry.is_dir() and not entry.is_symlink():
+            classes.append(_text(entry.name))
+            files += _walk(entry, classes[-1], root.resolve())
+        else:
+            file = _look_at(entry, "", root.resolve())
+            loose = replace(file, status="no-class-folder", detail="it lies in no class folder")
+            files.append(loose if file.status == "stored" else file)
+    _check_classes(root, classes, files)
+    return FolderLayout(merged, tuple(files))
+
+
+def _tops(root: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """Return the folders that hold the class folders, and the names of the splits among them."""
+    folders = [entry for entry in _visible(root) if entry.is_dir() and not entry.is_symlink()]
+    splits = [folder for folder in folders if folder.name.casefold() in _SPLIT_NAMES]
+    if not any(entry.is_dir() for split in splits for entry in _visible(split)):
+        return [root], ()
+    others = [folder.name for folder in folders if folder not in splits]
+    if others:
+        raise UserError(
+            f"{root} mixes split folders ({splits[0].name}) with others ({others[0]}); put the "
+            f"class folders either all inside split folders or all at the top."
+        )
+    return splits, tuple(split.name for split in splits)
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be listed ({error.strerror}); check its permissions."
+        ) from None
+    return [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
+
+
+def _walk(folder: Path, label: str, root: Path) -> Iterator[FoundFile]:
+    for entry in _visible(folder):
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry, label, root)
+        else:
+            yield _look_at(entry, label, root)
+
+
+def _look_at(path: Path, label: str, root: Path) -> FoundFile:
+    try:
+        if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(root)):
+            detail = "the link leads to a folder or out of the source"
+            return FoundFile(path, label, "link-refused", detail)
+        if path.exists() and not path.is_file():
+            return FoundFile(path, label, "unreadable", "it is neither a file nor a folder")
+        with path.open("rb") as file:
+            suffix = picture_suffix(file.read(16))
+    except OSError as error:
+        return FoundFile(path, label, "unreadable", _unreadable(error))
+    if suffix is None:
+        detail = "the first bytes are of no picture format that we read"
+        return FoundFile(path, label, "not-a-picture", detail)
+    return FoundFile(path, label, "stored", suffix=suffix)
+
+
+def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> None:
+    if not classes:
+        what = "holds files but no class folders" if files else "is empty"
+        raise UserError(f"{root} {what}; {_ADVICE}.")
+    shown = {normalise(label): label for label in reversed(classes)}
+    if len(shown) == 1:
+        raise UserError(
+            f"{root} holds one class only, {classes[0]!r}, and a classifier needs two or more; "
+            f"{_ADVICE}."
+        )
+    # A file that cannot be opened may well be a picture: it counts here and becomes an issue.
+    counts = Counter(normalise(f.label) for f in files if f.status in ("stored", "unreadable"))
+    for folded, label in sorted(shown.items()):
+        if counts[folded] < MIN_PER_CLASS:
+            raise UserError(
+                f"the class {label!r} in {root} has {counts[folded]} pictures and needs at least "
+                f"{MIN_PER_CLASS}; add pictures or remove its folder."
+            )
+
+
+def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
+    status, detail, sha256, path, size_bytes = file.status, file.detail, "", "", 0
+    if status == "stored":
+        try:
+            data = file.path.read_bytes()
+        except OSError as error:
+            status, detail = "unreadable", _unreadable(error)
+        else:
+            sha256, path = put(dataset, data, file.suffix)
+            size_bytes = len(data)
+    return LedgerRow(
+        url=_text(file.path.relative_to(source.path).as_posix()),
+        label=file.label,
+        status=status,
+        detail=detail,
+        sha256=sha256,
+        path=path,
+        size_bytes=size_bytes,
+        retrieved=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        source=f"folder:{_text(source.path.resolve().name)}",
+        licence=source.licence,
+        creator=source.creator,
+        attribution=source.attribution,
+    )
+
+
+def _unreadable(error: OSError) -> str:
+    return f"the file cannot be read ({error.strerror})"
+
+
+def _text(name: str) -> str:
+    """Show a file name that is not valid UTF-8 with its bytes escaped."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

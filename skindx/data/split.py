@@ -1,0 +1,104 @@
+"""Train, val, calibration and test: stratified by class, whole groups only, the same every time."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from skindx.config import Settings
+from skindx.data.manifest import SPLITS, Split
+
+# Who gets one of a class's groups first when there are fewer groups than splits.
+_NEED: tuple[Split, ...] = ("train", "test", "val", "calibration")
+
+
+class SplitSettings(Settings):
+    """The share of each split; they add up to 1."""
+
+    train: float = Field(default=0.6, gt=0, lt=1)
+    val: float = Field(default=0.1, ge=0, lt=1)
+    calibration: float = Field(default=0.1, ge=0, lt=1)
+    test: float = Field(default=0.2, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        total = sum(self.share.values())
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"the shares must add up to 1, not {total:g}")
+        return self
+
+    @property
+    def share(self) -> dict[Split, float]:
+        """The shares by split, in the order of SPLITS."""
+        return {split: getattr(self, split) for split in SPLITS}
+
+
+def split_groups(
+    members: Sequence[tuple[str, str]], settings: SplitSettings, seed: int
+) -> dict[str, Split]:
+    """Return the split of each group; `members` holds (group, label) of each picture.
+
+    First every split with a share gets one group of each class, the rarest class first (train its
+    largest, the others its smallest). The rest goes, largest group first, where most is missing.
+    So a class of at least four groups is in all four splits, unless groups of several classes
+    stand in each other's way. Order and process do not matter: ties are broken by a hash of
+    `seed` and the group's name.
+    """
+    content: dict[str, Counter[str]] = defaultdict(Counter)
+    for group, label in members:
+        content[group][label] += 1
+    # Ascending in size; the hash makes equal ones a shuffled but stable sequence.
+    groups = sorted(content, key=lambda g: (content[g].total(), _shuffle(seed, g)))
+    missing = _targets(members, settings)
+    assigned: dict[str, Split] = {}
+
+    def assign(group: str, split: Split) -> None:
+        assigned[group] = split
+        for label, count in content[group].items():
+            missing[label, split] -= count
+
+    by_class = {label: [g for g in groups if label in content[g]] for _, label in members}
+    for label in sorted(by_class, key=lambda label: (len(by_class[label]), label)):
+        have = {assigned[g] for g in by_class[label] if g in assigned}
+        for split in (split for split in _NEED if settings.share[split] and split not in have):
+            free = [group for group in by_class[label] if group not in assigned]
+            if free:
+                assign(free[-1] if split == "train" else free[0], split)
+    for group in reversed(groups):
+        if group not in assigned:
+            assign(group, _neediest(content[group], missing, settings))
+    return assigned
+
+
+def _targets(
+    members: Sequence[tuple[str, str]], settings: SplitSettings
+) -> dict[tuple[str, Split], float]:
+    counts = Counter(label for _, label in members)
+    return {
+        (label, split): count * share
+        for label, count in counts.items()
+        for split, share in settings.share.items()
+    }
+
+
+def _neediest(
+    labels: Mapping[str, int], missing: Mapping[tuple[str, Split], float], settings: SplitSettings
+) -> Split:
+    open_splits = [split for split in SPLITS if settings.share[split]]
+    return max(
+        open_splits,
+        key=lambda split: sum(n * missing[label, split] for label, n in labels.items()),
+    )
+
+
+def _shuffle(seed: int, group: str) -> str:
+    return hashlib.sha256(f"{seed}/{group}".encode()).hexdigest()
+
+
+def assert_disjoint(placed: Sequence[tuple[str, Split]]) -> None:
+    """Assert that no group stands in two splits; `placed` holds (group, split) of each picture."""
+    seen: dict[str, Split] = {}
+    for group, split in placed:
+        assert seen.setdefault(group, split) == split, f"group {group} is in two splits"

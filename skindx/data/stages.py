@@ -1,0 +1,213 @@
+"""The stages of a build, in the order in which they run; each records what it takes out."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from skindx.data.boxes import Box, BoxedPicture
+from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
+from skindx.data.groups import GroupKeys, file_name, group_names
+from skindx.data.hashes import near_links
+from skindx.data.label import map_labels, taxonomy_of
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import Issue, Record
+from skindx.data.progress import Progress
+from skindx.data.recipe import BuildSettings
+from skindx.data.screen import Screened, screen_files
+from skindx.data.sources.folder import FolderSource, look_at_folder
+from skindx.data.split import assert_disjoint, split_groups
+from skindx.errors import UserError
+from skindx.taxonomy import Taxonomy
+
+MIN_GROUPS = 3
+"""A class of fewer groups cannot be in train, in test, and where choices are made."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What the stages of one build hand on."""
+
+    settings: BuildSettings
+    out: Path
+    report: Progress
+    taxonomy: Taxonomy | None
+    keys: GroupKeys
+    boxes: Mapping[str, BoxedPicture]
+    issues: list[Issue] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    missized: list[str] = field(default_factory=list)
+    """URLs whose picture has another size than the box file says."""
+
+
+def look_at_folders(run: Run) -> None:
+    """Find what is wrong with folders before the first of them is copied."""
+    folders = [source for source in run.settings.sources if isinstance(source, FolderSource)]
+    labels: list[str] = []
+    for source in folders:
+        layout = look_at_folder(source)
+        labels += [file.label for file in layout.files if file.status == "stored"]
+        if layout.merged:
+            names = " and ".join(layout.merged)
+            run.notes.append(f"{source.path}: {names} are merged; the split is made anew.")
+    if run.taxonomy and len(folders) == len(run.settings.sources):
+        map_labels(labels, run.taxonomy)
+
+
+def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
+    """Decode and judge each stored picture once; what is not sound becomes an issue."""
+    stored = [row for row in rows if row.status == "stored"]
+    run.issues += [_issue(row, row.status, row.detail) for row in rows if row.status != "stored"]
+    paths = sorted({row.path for row in stored})
+    screened = screen_files(
+        [run.out / path for path in paths],
+        run.settings.screen,
+        run.settings.dedup.hashes,
+        workers=run.settings.workers or _cores(),
+        on_progress=lambda done, total: run.report("screen", done, total),
+    )
+    verdicts = dict(zip(paths, screened, strict=True))
+    sound: list[tuple[LedgerRow, Screened]] = []
+    for row in stored:
+        verdict = verdicts[row.path]
+        if verdict.reason is None:
+            sound.append((row, verdict))
+        else:
+            run.issues.append(_issue(row, verdict.reason, verdict.detail))
+    if not sound:
+        why = Counter(issue.reason for issue in run.issues).most_common(1)
+        said = f"most often: {why[0][0]}" if why else "the sources named none"
+        raise UserError(
+            f"none of the {len(rows)} pictures of {run.settings.name} can be used ({said}); check "
+            f"the sources and the `screen` limits."
+        )
+    return sound
+
+
+def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[Taxonomy, Distinct]:
+    """Map the sources' labels to the taxonomy's keys; a stranger becomes an issue."""
+    labels = [row.label for row, _ in sound]
+    taxonomy = run.taxonomy or taxonomy_of(labels, run.settings.name)
+    known = map_labels(labels, taxonomy)
+    pictures: list[Picture] = []
+    for row, screened in sound:
+        if row.label in known:
+            pictures.append(Picture(row, known[row.label], screened))
+        else:
+            detail = f"the taxonomy {taxonomy.name} has no class of this name"
+            run.issues.append(_issue(row, "unknown-label", detail))
+    return taxonomy, distinct(pictures)
+
+
+def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:
+    """Drop duplicates and contradictions; return what is left, and each SHA-256's group."""
+    settings = run.settings
+    run.report("compare", 0, len(pictures))
+    codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
+    links_L3 = near_links(codes_NKO, max(settings.dedup.radius, settings.groups.radius))
+    cleaned = deduplicate(pictures, links_L3, settings.dedup.radius)
+    run.issues += cleaned.issues
+    run.keys.check(pictures)
+    # Also what was dropped ties pictures together: a duplicate may bear the lesion's id.
+    groups = group_names(pictures, links_L3, run.keys, settings.groups.radius)
+    run.report("compare", len(pictures), len(pictures))
+    return cleaned, groups
+
+
+def drop_small_classes(
+    run: Run, kept: Sequence[Picture], groups: Mapping[str, str], pictures: Distinct
+) -> tuple[list[Picture], dict[str, str]]:
+    """Take out classes that cleaning left with too few groups; return (kept, why by class)."""
+    found = Counter(picture.label for same in pictures for picture in same)
+    left = Counter(picture.label for picture in kept)
+    names = {(picture.label, groups[picture.row.sha256]) for picture in kept}
+    independent = Counter(label for label, _ in names)
+    dropped = {
+        key: f"{left[key]} of {found[key]} pictures are left after cleaning, in {independent[key]} "
+        f"independent groups; a class needs {MIN_GROUPS}"
+        for key in sorted(found)
+        if independent[key] < MIN_GROUPS
+    }
+    if len(found) - len(dropped) < 2:
+        raise UserError(
+            f"cleaning leaves {len(found) - len(dropped)} of {len(found)} classes of "
+            f"{run.settings.name}, and a classifier needs two or more ({next(iter(dropped))}: "
+            f"{dropped[next(iter(dropped))]}); add pictures."
+        )
+    for picture in kept:
+        if picture.label in dropped:
+            detail = dropped[picture.label]
+            run.issues.append(_issue(picture.row, "class-too-small", detail))
+    return [picture for picture in kept if picture.label not in dropped], dropped
+
+
+def make_records(
+    run: Run,
+    kept: Sequence[Picture],
+    groups: Mapping[str, str],
+    by_sha: Mapping[str, Sequence[Picture]],
+    taxonomy: Taxonomy,
+) -> list[Record]:
+    """Split the kept pictures and write down what is known of each, in the taxonomy's order."""
+    members = [(groups[picture.row.sha256], picture.label) for picture in kept]
+    splits = split_groups(members, run.settings.split, run.settings.seed)
+    rows = [
+        Record(
+            path=row.path,
+            sha256=row.sha256,
+            perceptual_hash=picture.screened.perceptual_hash,
+            width=picture.screened.width,
+            height=picture.screened.height,
+            label=picture.label,
+            group=groups[row.sha256],
+            split=splits[groups[row.sha256]],
+            boxes=_boxes(run, by_sha[row.sha256]),
+            source=row.source,
+            source_url=row.url,
+            page_url=row.page_url,
+            licence=row.licence,
+            creator=row.creator,
+            attribution=row.attribution,
+            retrieved=row.retrieved,
+            skin_type=row.skin_type,
+        )
+        for picture in kept
+        for row in (picture.row,)
+    ]
+    if run.missized:
+        run.notes.append(
+            f"{len(run.missized)} pictures have another size than the box file says, such as "
+            f"{run.missized[0]}; their boxes are left out."
+        )
+    assert_disjoint([(record.group, record.split) for record in rows])
+    order = {key: position for position, key in enumerate(taxonomy.keys)}
+    return sorted(rows, key=lambda record: (order[record.label], record.sha256))
+
+
+def _boxes(run: Run, same: Sequence[Picture]) -> tuple[Box, ...] | None:
+    """Return the boxes of a picture, or None when the box file does not speak of it.
+
+    The same bytes may have come under several names, and one of them is in the file.
+    """
+    for picture in same:
+        entry = run.boxes.get(file_name(picture.row.url))
+        if entry is None:
+            continue
+        size = (picture.screened.width, picture.screened.height)
+        if (entry.width, entry.height) == size:
+            return entry.boxes
+        run.missized.append(picture.row.url)
+    return None
+
+
+def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:
+    return Issue(row.url, row.sha256, row.label, reason, detail)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

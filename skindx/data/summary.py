@@ -1,0 +1,85 @@
+"""What a build found, kept and dropped, for the eye and as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from skindx.data.manifest import SPLITS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSummary:
+    """Counts of one build; every file or URL found is either kept or an issue with a reason."""
+
+    name: str
+    found: int
+    kept: int
+    issues: Mapping[str, int]
+    """Reason -> pictures."""
+    splits: Mapping[str, Mapping[str, int]]
+    """Class -> split -> pictures."""
+    dropped_classes: Mapping[str, str]
+    """Class -> why it is not in the dataset although pictures of it were found."""
+    absent_classes: tuple[str, ...]
+    """Classes of the taxonomy of which no picture was found."""
+    exact_conflicts: int
+    """Distinct byte strings that stand under more than one label."""
+    near_conflicts: int
+    """Pairs of near duplicates with different labels."""
+    groups: int
+    largest_group: int
+    boxed: int
+    """Kept pictures that a box file speaks of."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exact_duplicates(self) -> int:
+        """Files dropped because another has the same bytes and label."""
+        return self.issues.get("exact-duplicate", 0)
+
+    @property
+    def near_duplicates(self) -> int:
+        """Pictures dropped because a better one shows the same under the same label."""
+        return self.issues.get("near-duplicate", 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values under stable keys."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Tell the build in plain sentences, without the table of classes."""
+        lines = [*self.notes, f"{self.name}: {self.kept} of {self.found} pictures kept."]
+        lines += [f"  {count} {reason}" for reason, count in sorted(self.issues.items())]
+        if self.exact_conflicts or self.near_conflicts:
+            lines.append(
+                f"Contradictions: {self.exact_conflicts} pictures stand under two labels with the "
+                f"same bytes, {self.near_conflicts} pairs of near duplicates have different labels."
+            )
+        lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
+        if self.absent_classes:
+            lines.append(f"No picture was found of {', '.join(self.absent_classes)}.")
+        lines.append(
+            f"{self.groups} groups, the largest with {self.largest_group} pictures; no group "
+            f"stands in two splits."
+        )
+        return lines
+
+
+def print_summary(summary: BuildSummary, console: "Console") -> None:
+    """Print the sentences and a table of classes by splits."""
+    from rich.table import Table
+
+    for line in summary.lines():
+        console.print(line, markup=False, highlight=False)
+    table = Table("class", *SPLITS, "all")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, counts in summary.splits.items():
+        table.add_row(key, *(str(counts[s]) for s in SPLITS), str(sum(counts.values())))
+    totals = [sum(counts[split] for counts in summary.splits.values()) for split in SPLITS]
+    table.add_section()
+    table.add_row("all", *map(str, totals), str(sum(totals)))
+    console.print(table)
