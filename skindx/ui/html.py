@@ -90,8 +90,8 @@ def _figure(name: str, interval: dict[str, Any]) -> str:
     if not isinstance(value, float | int):
         return ""
     if isinstance(low, float | int) and isinstance(high, float | int):
-        return f"{name} {value:.1%} (95 % interval {low:.1%} to {high:.1%})"
-    return f"{name} {value:.1%}"
+        return f"{name} {100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    return f"{name} {100 * value:.1f} %"
 
 
 def _part(whole: dict[str, Any] | None, key: str) -> dict[str, Any]:
