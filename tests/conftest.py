@@ -25,7 +25,7 @@ def real() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle of two small networks and a detector with random weights; do not change it."""
+    """Return a bundle of two small networks and a detector, untrained; do not change it."""
     from tiny_bundle import pack_tiny
 
     return pack_tiny(tmp_path_factory.mktemp("tiny") / "bundle", detector=True).path

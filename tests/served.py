@@ -15,9 +15,18 @@ from typing import Any
 import httpx
 from network_guard import guarded_environment
 
+# On SIGUSR1 the server lists the tabs whose picture it still remembers.
 CODE = """
-import sys
+import signal, sys
 from pathlib import Path
+def tell(*_):
+    import gradio
+    (page,) = gradio.Blocks.get_instances()
+    tabs = page.state_holder.session_data.items()
+    held = [name for name, tab in tabs if "data:image/jpeg" in str(tab.config_values)]
+    Path("told").write_text(" ".join(held))
+    Path("told").rename("remembered")
+signal.signal(signal.SIGUSR1, tell)
 from skindx.ui.page import serve
 serve(Path(sys.argv[1]), port=int(sys.argv[2]))
 """
@@ -36,6 +45,17 @@ class Served:
         """The files that the server keeps for its users."""
         kept = self.folder.glob("skindx-uploads-*/**/*")
         return [path for path in kept if path.is_file()]
+
+    def remembered(self) -> set[str]:
+        """Return the tabs whose pictures are in the server's memory."""
+        answer = self.folder / "remembered"
+        answer.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 30
+        while not answer.exists():
+            assert time.monotonic() < deadline, "the server does not answer"
+            time.sleep(0.05)
+        return set(answer.read_text().split())
 
     def stderr(self) -> str:
         return (self.folder / "stderr").read_text()

@@ -99,7 +99,7 @@ def test_without_our_variables_they_would_call_home(tmp_path: Path) -> None:
         ("import socket; socket.create_connection(('192.0.2.1', 9), 0.1)", "192.0.2.1"),
         ("import socket; socket.getaddrinfo('example.com', 443)", "example.com"),
         (
-            "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.sendto(b'', ('192.0.2.1', 9))",
+            "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 9))",
             "192.0.2.1",
         ),
         (
@@ -117,7 +117,9 @@ def test_the_guard_catches_a_call(tmp_path: Path, code: str, call: str) -> None:
 
 
 def test_the_guard_catches_a_call_whose_failure_is_swallowed(tmp_path: Path) -> None:
-    code = "import contextlib, socket\nwith contextlib.suppress(OSError): socket.getaddrinfo('x.y', 1)"
+    code = (
+        "import contextlib, socket\nwith contextlib.suppress(OSError): socket.getaddrinfo('x.y', 1)"
+    )
     done = run_guarded(["-c", code], tmp_path)
     assert done.returncode == 0
     assert done.calls == ["socket.getaddrinfo x.y"]

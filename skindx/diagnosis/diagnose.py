@@ -132,7 +132,9 @@ def diagnose_pixels(
 
 def bundle_version(bundle: Bundle) -> str:
     """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy."""
-    files = {name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)}
+    files = {
+        name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)
+    }
     deciding = bundle.spec.model_copy(update={"files": files})
     return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()
 

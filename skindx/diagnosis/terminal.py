@@ -51,4 +51,3 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         )
     )
     console.print(Text(diagnosis.notice, style="bold"))
-

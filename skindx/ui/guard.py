@@ -98,7 +98,7 @@ async def _respond(send: Send, status: int, kind: bytes, body: bytes) -> None:
 
 async def _read(receive: Receive) -> bytes | None:
     """Return the body of a request; None for one that is too long or breaks off."""
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -107,7 +107,7 @@ async def _read(receive: Receive) -> bytes | None:
         if len(body) > _JOIN_BYTES:
             return None
         if not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -123,7 +123,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _names_an_address(body: bytes) -> bool:
-    """True when a file in the request is an address, which Gradio would fetch."""
+    """Tell whether a file in the request is an address, which Gradio would fetch."""
     try:
         pending: list[Any] = [json.loads(body)]
     except (ValueError, RecursionError):

@@ -49,6 +49,7 @@ def serve(
             share=False,
             show_error=False,
             max_file_size=MAX_BYTES,
+            state_session_capacity=100,  # each holds what its tab shows
             run_history=False,
             footer_links=[],
             enable_monitoring=False,

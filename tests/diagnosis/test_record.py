@@ -47,9 +47,7 @@ def test_a_share_that_rounds_just_below_the_limit_counts_as_reached() -> None:
     assert next_step(thirds).urgency == "routine"
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(ORDER), st.floats(0.001, 1)), min_size=1, max_size=12)
-)
+@given(st.lists(st.tuples(st.sampled_from(ORDER), st.floats(0.001, 1)), min_size=1, max_size=12))
 def test_nothing_that_leads_is_more_urgent_than_the_advice(
     drawn: list[tuple[Urgency, float]],
 ) -> None:

@@ -1,6 +1,7 @@
 """The page as a person sees it, in a real chromium."""
 
 import io
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 FILE = "#sx-upload input[type=file]"
 
 # The least contrast of any of our own texts with the ground behind it (WCAG 2.1, 1.4.3).
@@ -69,9 +75,7 @@ def browser() -> "Iterator[Browser]":
 
 
 @pytest.fixture
-def seen(
-    browser: "Browser", served: Served, request: pytest.FixtureRequest
-) -> Iterator[Seen]:
+def seen(browser: "Browser", served: Served, request: pytest.FixtureRequest) -> Iterator[Seen]:
     options = {"viewport": {"width": 1280, "height": 800}} | getattr(request, "param", {})
     context = browser.new_context(**options)
     seen = Seen(context.new_page())
@@ -113,7 +117,9 @@ def test_a_photo_becomes_a_ranked_answer(seen: Seen, served: Served, photo: Path
     assert page.evaluate("window.scrollY") == 0
     ranks = page.locator(".sx-rank")
     assert ranks.count() == 5
-    shares = [float(text.removesuffix(" %")) for text in page.locator(".sx-percent").all_inner_texts()]
+    shares = [
+        float(text.removesuffix(" %")) for text in page.locator(".sx-percent").all_inner_texts()
+    ]
     assert shares == sorted(shares, reverse=True)
     widths = [bar.bounding_box() for bar in page.locator(".sx-bar").all()]
     fills = [bar.bounding_box() for bar in page.locator(".sx-bar i").all()]
@@ -129,6 +135,20 @@ def test_a_photo_becomes_a_ranked_answer(seen: Seen, served: Served, photo: Path
     assert "not clinically reviewed" in page.locator(".sx-basis").inner_text()
     assert served.uploads == []
     assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+
+
+def test_a_closed_tab_is_forgotten(browser: "Browser", served: Served, photo: Path) -> None:
+    before = served.remembered()
+    page = browser.new_page()
+    page.goto(served.url)
+    page.wait_for_selector(FILE, state="attached")
+    diagnose(page, photo)
+    (tab,) = served.remembered() - before
+    page.close()
+    deadline = time.monotonic() + 60
+    while tab in served.remembered():
+        assert time.monotonic() < deadline, "the picture is still in the server's memory"
+        time.sleep(0.5)
 
 
 def test_lesions_are_outlined_not_covered(seen: Seen, photo: Path) -> None:
