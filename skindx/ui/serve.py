@@ -31,6 +31,11 @@ def serve(
     """
     go_offline()
     _check_free(host, port)
+    import torch
+
+    # One picture is too little work to share: threads wait at barriers, many times as long when
+    # anything else runs on the machine.
+    torch.set_num_threads(1)
     predictor = Predictor.load(bundle)
     with _uploads_folder(), _stoppable():
         from starlette.middleware import Middleware
