@@ -1,12 +1,15 @@
 """Nothing calls home: the environment that keeps third-party packages off the network."""
 
 import os
+from pathlib import Path
 
 _QUIET = {
     "NO_ALBUMENTATIONS_UPDATE": "1",
     "YOLO_OFFLINE": "true",
     "YOLO_AUTOINSTALL": "false",
     "YOLO_VERBOSE": "false",
+    # With a key ultralytics streams every training run to its makers' platform.
+    "ULTRALYTICS_API_KEY": "",
     "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
@@ -21,5 +24,12 @@ def go_offline(*, hub: bool = False) -> None:
     Call it at every entry point, before timm, albumentations, ultralytics or gradio is imported.
     """
     os.environ.update(_QUIET)
+    # Our own settings for ultralytics: the user's may hold a key, and are not ours to change.
+    os.environ.setdefault("YOLO_CONFIG_DIR", str(_cache()))
     if not hub:
         os.environ.update(_HUB)
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "skindx"

@@ -1,8 +1,13 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from served import Served
 
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)
@@ -16,3 +21,20 @@ def real() -> Path:
     if not where or not Path(where).is_dir():
         pytest.skip("SKINDX_REAL does not point at a folder of real pictures")
     return Path(where)
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle of two small networks and a detector, untrained; do not change it."""
+    from tiny_bundle import pack_tiny
+
+    return pack_tiny(tmp_path_factory.mktemp("tiny") / "bundle", detector=True).path
+
+
+@pytest.fixture(scope="session")
+def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
+    """Serve the tiny bundle in a process of its own, under the network guard."""
+    from served import serving
+
+    with serving(tiny_bundle, tmp_path_factory.mktemp("served")) as page:
+        yield page

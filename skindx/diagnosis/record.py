@@ -1,0 +1,144 @@
+"""What a diagnosis says: plain values, for a page, a terminal or a file."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.taxonomy import SkinClass, Urgency
+
+NOTICE = (
+    "This is no medical device and no diagnosis: it is a research tool and can be wrong. "
+    "Never let it keep you from seeing a clinician."
+)
+
+CARRIED = 0.9
+"""The next step looks at the classes that together carry this much probability."""
+
+_BY_URGENCY: tuple[Urgency, ...] = ("routine", "unknown", "soon", "urgent")
+
+
+class Candidate(Settings):
+    """One class that the picture may show."""
+
+    key: str
+    name: str
+    icd10: str
+    """ICD-10-CM code; empty where the taxonomy has none."""
+    probability: float = Field(ge=0, le=1)
+    description: str
+    urgency: Urgency
+
+
+class LesionBox(Settings):
+    """Where the detector sees a lesion, in pixels of the upright picture."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label: str
+    score: float = Field(ge=0, le=1)
+
+
+class Picture(Settings):
+    """The picture that was looked at; `sha256` is of the file's bytes."""
+
+    width: int
+    height: int
+    sha256: str
+
+
+class Source(Settings):
+    """The bundle that answered; `version` does not change when the bundle is evaluated."""
+
+    name: str
+    created: str
+    version: str
+    """SHA-256 over everything that decides an answer."""
+    calibrated: bool
+    """Whether temperatures were fitted; without them a network is mostly too sure of itself."""
+    taxonomy: str
+    review: str
+    """Whether a clinician has checked names, codes and urgencies."""
+
+
+class Vote(Settings):
+    """What one member of the ensemble puts first."""
+
+    member: str
+    key: str
+    probability: float = Field(ge=0, le=1)
+
+
+class NextStep(Settings):
+    """What to do, by the most urgent class that is not ruled out."""
+
+    urgency: Urgency
+    advice: str
+    because: str
+
+
+class Diagnosis(Settings):
+    """One answer about one picture."""
+
+    notice: str = NOTICE
+    next_step: NextStep
+    candidates: tuple[Candidate, ...] = Field(min_length=1)
+    """Most probable first."""
+    votes: tuple[Vote, ...] = Field(min_length=1)
+    boxes: tuple[LesionBox, ...] | None
+    """Best first; None: nobody looked, and `no_boxes` says why."""
+    no_boxes: str = ""
+    picture: Picture
+    source: Source
+
+    @property
+    def agreement(self) -> str:
+        """How many members put the same class first, in a sentence."""
+        first, total = self.candidates[0], len(self.votes)
+        same = sum(vote.key == first.key for vote in self.votes)
+        if total == 1:
+            return "The bundle holds a single network, so nothing could disagree."
+        if same == total:
+            return f"All {total} networks of the ensemble put {first.name} first."
+        if same == 0:
+            return f"None of the {total} networks puts {first.name} first: only their mean does."
+        return f"The networks disagree: {same} of {total} put {first.name} first."
+
+    @property
+    def boxes_found(self) -> str:
+        """What the detector found, or why nobody looked."""
+        if self.boxes is None:
+            return self.no_boxes
+        if not self.boxes:
+            return "The detector outlined no lesion in this picture."
+        count = len(self.boxes)
+        return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
+
+
+def next_step(ranked: Sequence[tuple[SkinClass, float]]) -> NextStep:
+    """Return the next step for all classes and their probabilities, most probable first.
+
+    It follows the most urgent of the leading classes that together carry 90 %: a second candidate
+    that is urgent counts, however harmless the first. A class of unknown urgency outweighs a
+    routine one, since nobody can say that it may wait.
+    """
+    leading: list[SkinClass] = []
+    carried = 0.0
+    for each, probability in ranked:
+        leading.append(each)
+        carried += probability
+        if carried >= CARRIED - 1e-9:
+            break
+    deciding = max(leading, key=lambda each: _BY_URGENCY.index(each.urgency))
+    tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
+    share = f"{100 * carried:.0f} % of the probability"
+    if len(leading) == 1:
+        because = f"{deciding.name} ({tier}) alone carries {share}."
+    else:
+        because = (
+            f"{deciding.name} ({tier}) is the most urgent of the {len(leading)} classes that "
+            f"together carry {share}."
+        )
+    return NextStep(urgency=deciding.urgency, advice=deciding.advice, because=because)

@@ -1,0 +1,187 @@
+import hashlib
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from tiny_bundle import odd_taxonomy, pack_tiny
+
+from skindx.data.decode import decode
+from skindx.diagnosis.diagnose import (
+    MAX_BYTES,
+    bundle_version,
+    diagnose_bytes,
+    diagnose_file,
+    diagnose_pixels,
+)
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.terminal import render
+from skindx.errors import UserError
+from skindx.models.bundle import add_metrics, open_bundle
+
+
+def picture(width: int = 90, height: int = 70, form: str = "JPEG", **options: object) -> bytes:
+    rng = np.random.default_rng(3)
+    small = Image.fromarray(rng.integers(0, 255, (6, 8, 3), dtype=np.uint8))
+    file = io.BytesIO()
+    small.resize((width, height)).save(file, form, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def predictor(tiny_bundle: Path) -> Predictor:
+    return Predictor.load(tiny_bundle)
+
+
+def test_candidates_are_the_ensembles_own_probabilities_ranked(predictor: Predictor) -> None:
+    data = picture()
+    diagnosis = diagnose_bytes(predictor, data, top=4)
+    (prediction,) = predictor.predict([decode(data)])
+    best = np.argsort(-prediction.probabilities_C)[:4]
+    keys = predictor.taxonomy.keys
+    assert [each.key for each in diagnosis.candidates] == [keys[i] for i in best]
+    shown = [each.probability for each in diagnosis.candidates]
+    assert shown == pytest.approx(list(prediction.probabilities_C[best]))
+    assert [vote.key for vote in diagnosis.votes] == [
+        keys[row_C.argmax()] for row_C in prediction.member_probabilities_MC
+    ]
+    assert [vote.member for vote in diagnosis.votes] == ["resnet", "vit"]
+
+
+def test_the_record_says_what_was_looked_at_and_by_whom(
+    predictor: Predictor, tiny_bundle: Path
+) -> None:
+    exif = Image.Exif()
+    exif[274] = 6  # stored lying, to be shown upright
+    data = picture(90, 70, exif=exif)
+    diagnosis = diagnose_bytes(predictor, data)
+    assert (diagnosis.picture.width, diagnosis.picture.height) == (70, 90)
+    assert diagnosis.picture.sha256 == hashlib.sha256(data).hexdigest()
+    assert diagnosis.source.version == bundle_version(open_bundle(tiny_bundle))
+    assert diagnosis.source.review == "not clinically reviewed"
+    assert diagnosis.source.calibrated
+    assert diagnosis.boxes
+    assert all(0 <= box.x1 < box.x2 <= 70 and 0 <= box.y1 < box.y2 <= 90 for box in diagnosis.boxes)
+
+
+def test_the_record_survives_json(predictor: Predictor) -> None:
+    diagnosis = diagnose_bytes(predictor, picture())
+    assert Diagnosis.model_validate_json(diagnosis.model_dump_json()) == diagnosis
+
+
+def test_more_classes_than_there_are_shows_all(predictor: Predictor) -> None:
+    diagnosis = diagnose_bytes(predictor, picture(), top=999)
+    assert len(diagnosis.candidates) == len(predictor.taxonomy.classes)
+    assert sum(each.probability for each in diagnosis.candidates) == pytest.approx(1)
+    with pytest.raises(UserError, match="at least 1"):
+        diagnose_bytes(predictor, picture(), top=0)
+
+
+def test_a_file_and_its_bytes_give_the_same(predictor: Predictor, tmp_path: Path) -> None:
+    file = tmp_path / "named.txt"
+    file.write_bytes(picture())
+    assert diagnose_file(predictor, file) == diagnose_bytes(predictor, file.read_bytes())
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "BMP", "TIFF"])
+def test_other_formats_are_read_by_content(predictor: Predictor, form: str) -> None:
+    assert diagnose_bytes(predictor, picture(form=form)).picture.width == 90
+
+
+def png_header_of(width: int, height: int) -> bytes:
+    """Return a PNG that claims a size far beyond its bytes."""
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    ihdr = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", ihdr) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        pytest.param(b"", "empty", id="empty"),
+        pytest.param(b"hello, I am a photo", "no picture", id="text"),
+        pytest.param(b"<svg onload='alert(1)'/>", "no picture", id="svg"),
+        pytest.param(b"\xff\xd8\xff", "damaged or cut short", id="three bytes"),
+        pytest.param(picture()[:-300], "damaged or cut short", id="truncated jpeg"),
+        pytest.param(picture(form="PNG")[:-200], "damaged or cut short", id="truncated png"),
+        pytest.param(png_header_of(13_000, 13_000), "13000 x 13000 pixels", id="bomb"),
+        pytest.param(bytes(MAX_BYTES + 1), "20 MB", id="huge file"),
+        pytest.param(picture(8, 8), "8 x 8 pixels", id="tiny"),
+        pytest.param(picture(40_000, 40), "40000 x 40 pixels", id="ribbon"),
+    ],
+)
+def test_what_is_no_photo_is_refused_in_one_sentence(
+    predictor: Predictor, data: bytes, said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        diagnose_bytes(predictor, data)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "0x" not in message  # no decoder's inner words
+    assert any(verb in message for verb in ("choose", "take", "save"))
+
+
+def test_a_path_that_is_no_file_is_named(predictor: Predictor, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.jpg does not exist"):
+        diagnose_file(predictor, tmp_path / "nowhere.jpg")
+    with pytest.raises(UserError, match="cannot be read"):
+        diagnose_file(predictor, tmp_path)
+
+
+def test_weights_that_are_no_numbers_give_no_diagnosis(tmp_path: Path) -> None:
+    broken = pack_tiny(tmp_path / "bundle", broken=True)
+    with pytest.raises(UserError, match="damaged"):
+        diagnose_bytes(Predictor.load(broken.path), picture())
+
+
+def test_a_bundle_without_detector_says_so(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "bundle", temperature=1.0)
+    diagnosis = diagnose_bytes(Predictor.load(bundle.path), picture())
+    assert diagnosis.boxes is None
+    assert "no lesion detector" in diagnosis.boxes_found
+    assert not diagnosis.source.calibrated
+
+
+def test_the_version_ignores_measurements_and_sees_everything_else(tmp_path: Path) -> None:
+    first = pack_tiny(tmp_path / "a")
+    version = bundle_version(first)
+    shutil.copytree(first.path, tmp_path / "copy")
+    add_metrics(tmp_path / "copy", {"top1": 0.5})
+    assert bundle_version(open_bundle(tmp_path / "copy")) == version
+    assert bundle_version(pack_tiny(tmp_path / "b", temperature=0.6)) != version
+
+
+def test_the_terminal_shows_everything_and_obeys_no_markup(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "bundle", taxonomy=odd_taxonomy())
+    diagnosis = diagnose_bytes(Predictor.load(bundle.path), picture())
+    console = Console(file=io.StringIO(), width=120)
+    render(diagnosis, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[red]brackets[/red]" in text
+    assert text.index(diagnosis.next_step.advice) < text.index("may be")
+    assert diagnosis.notice in " ".join(text.split())
+
+
+def test_the_terminal_lists_boxes(predictor: Predictor) -> None:
+    diagnosis = diagnose_pixels(predictor, decode(picture()), "0" * 64)
+    console = Console(file=io.StringIO(), width=120)
+    render(diagnosis, console)
+    assert diagnosis.boxes is not None
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count(" px") == len(diagnosis.boxes)
+    assert json.loads(diagnosis.model_dump_json())["boxes"]

@@ -1,0 +1,128 @@
+"""A real page server as a process of its own, and a client that speaks to it without a browser."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from network_guard import guarded_environment
+
+# On SIGUSR1 the server lists the tabs whose picture it still remembers.
+CODE = """
+import signal, sys
+from pathlib import Path
+def tell(*_):
+    import gradio
+    (page,) = gradio.Blocks.get_instances()
+    tabs = page.state_holder.session_data.items()
+    held = [name for name, tab in tabs if "data:image/jpeg" in str(tab.config_values)]
+    Path("told").write_text(" ".join(held))
+    Path("told").rename("remembered")
+signal.signal(signal.SIGUSR1, tell)
+from skindx.ui.page import serve
+serve(Path(sys.argv[1]), port=int(sys.argv[2]))
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running page; `folder` is the HOME and the temporary folder of its process."""
+
+    url: str
+    folder: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def uploads(self) -> list[Path]:
+        """The files that the server keeps for its users."""
+        kept = self.folder.glob("skindx-uploads-*/**/*")
+        return [path for path in kept if path.is_file()]
+
+    def remembered(self) -> set[str]:
+        """Return the tabs whose pictures are in the server's memory."""
+        answer = self.folder / "remembered"
+        answer.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 30
+        while not answer.exists():
+            assert time.monotonic() < deadline, "the server does not answer"
+            time.sleep(0.05)
+        return set(answer.read_text().split())
+
+    def stderr(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def upload(self, data: bytes, name: str) -> str:
+        """Return the path under which the server holds the file."""
+        answer = httpx.post(f"{self.url}/gradio_api/upload", files={"files": (name, data)})
+        answer.raise_for_status()
+        path: str = answer.json()[0]
+        return path
+
+    def join(self, path: str, session: str) -> httpx.Response:
+        """Ask for a diagnosis of a file as the page does."""
+        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        body = {"data": [file], "fn_index": 0, "session_hash": session}
+        return httpx.post(f"{self.url}/gradio_api/queue/join", json=body)
+
+    def answer(self, path: str, session: str) -> dict[str, Any]:
+        """Return the last event of the diagnosis of an uploaded file."""
+        self.join(path, session).raise_for_status()
+        address = f"{self.url}/gradio_api/queue/data"
+        with httpx.stream("GET", address, params={"session_hash": session}, timeout=60) as events:
+            for line in events.iter_lines():
+                event = json.loads(line.removeprefix("data:")) if line else {}
+                if event.get("msg") == "process_completed":
+                    return dict(event)
+        raise AssertionError("the server closed without an answer")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(bundle: Path, folder: Path) -> Iterator[Served]:
+    """Serve a bundle under the network guard, behind a proxy that nobody may ask."""
+    port = free_port()
+    environment = guarded_environment(folder)
+    for scheme in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        environment[scheme] = "http://192.0.2.1:9"
+    with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CODE, bundle, str(port)],
+            env=environment,
+            cwd=folder,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+        served = Served(f"http://127.0.0.1:{port}", folder, process)
+        try:
+            _wait(served)
+            yield served
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+        assert process.returncode == 0, served.stderr()
+        assert not list(folder.glob("skindx-uploads-*")), "the uploads outlived the server"
+
+
+def _wait(served: Served) -> None:
+    deadline = time.monotonic() + 90
+    while "skindx is at" not in (served.folder / "stdout").read_text():
+        assert served.process.poll() is None, served.stderr()
+        assert time.monotonic() < deadline, served.stderr()
+        time.sleep(0.1)

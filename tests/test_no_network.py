@@ -1,0 +1,144 @@
+"""Nothing that a user runs here reaches another machine."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from network_guard import calls_in, run_guarded
+from PIL import Image
+from served import Served
+
+DIAGNOSE = """
+import sys
+from pathlib import Path
+from skindx.diagnosis.diagnose import diagnose_file
+from skindx.diagnosis.predictor import Predictor
+from skindx.offline import go_offline
+go_offline()
+print(diagnose_file(Predictor.load(Path(sys.argv[1])), Path(sys.argv[2])).model_dump_json())
+"""
+
+PACKAGES = """
+import json
+from skindx.offline import go_offline
+go_offline()
+import albumentations
+from huggingface_hub import constants
+from ultralytics.utils import SETTINGS, TESTS_RUNNING
+from ultralytics.utils.events import events
+print(json.dumps({
+    "seen as a test": TESTS_RUNNING,
+    "ultralytics sends": events.enabled,
+    "ultralytics streams": bool(SETTINGS["api_key"]),
+    "hub is reached": not constants.HF_HUB_OFFLINE,
+    "hub sends": not constants.HF_HUB_DISABLE_TELEMETRY,
+}))
+"""
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    file = tmp_path / "picture.png"
+    Image.linear_gradient("L").convert("RGB").save(file)
+    return file
+
+
+def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
+    tiny_bundle: Path, picture: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / ".config/Ultralytics/settings.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('{"api_key": "theirs"}')
+    done = run_guarded(["-c", DIAGNOSE, tiny_bundle, picture], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.calls == []
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["boxes"]
+    assert theirs.read_text() == '{"api_key": "theirs"}'
+
+
+def test_serve_reaches_nobody(served: Served, picture: Path) -> None:
+    path = served.upload(picture.read_bytes(), "picture.png")
+    assert served.answer(path, "no-network")["success"]
+    assert calls_in(served.folder) == []
+
+
+def test_serve_fetches_no_address_that_a_request_names(served: Served) -> None:
+    import httpx
+
+    address = "http://192.0.2.1/picture.png"
+    assert served.join(address, "fetch").status_code == 400
+    for route in (f"file={address}", f"proxy={address}", "openapi.json", "info", "deep_link"):
+        answer = httpx.get(f"{served.url}/gradio_api/{route}")
+        # A file's address gets the picture that says `wait`, whatever it names.
+        assert answer.status_code == 404 or b"Looking at the picture" in answer.content
+    assert calls_in(served.folder) == []
+
+
+def test_the_packages_below_us_are_silent(tmp_path: Path) -> None:
+    done = run_guarded(["-c", PACKAGES], tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert not any(said.values()), said
+    assert done.calls == []
+    assert not (tmp_path / ".config/Ultralytics").exists()
+
+
+def test_without_our_variables_they_would_call_home(tmp_path: Path) -> None:
+    code = PACKAGES.replace("go_offline()\n", "\n")
+    calls = run_guarded(["-c", code], tmp_path).calls
+    assert any("one.one.one.one" in call for call in calls), calls  # ultralytics
+    assert any("pypi.org" in call for call in calls), calls  # albumentations
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        ("import socket; socket.create_connection(('192.0.2.1', 9), 0.1)", "192.0.2.1"),
+        ("import socket; socket.getaddrinfo('example.com', 443)", "example.com"),
+        (
+            "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 9))",
+            "192.0.2.1",
+        ),
+        (
+            "import subprocess, sys; subprocess.run([sys.executable, '-c', "
+            "'import socket; socket.socket().connect((\"192.0.2.1\", 9))'], check=True)",
+            "192.0.2.1",
+        ),
+    ],
+    ids=["connect", "resolve", "datagram", "grandchild"],
+)
+def test_the_guard_catches_a_call(tmp_path: Path, code: str, call: str) -> None:
+    done = run_guarded(["-c", code], tmp_path)
+    assert done.returncode != 0
+    assert any(call in line for line in done.calls)
+
+
+def test_the_guard_catches_a_call_whose_failure_is_swallowed(tmp_path: Path) -> None:
+    code = (
+        "import contextlib, socket\nwith contextlib.suppress(OSError): socket.getaddrinfo('x.y', 1)"
+    )
+    done = run_guarded(["-c", code], tmp_path)
+    assert done.returncode == 0
+    assert done.calls == ["socket.getaddrinfo x.y"]
+
+
+def test_the_guard_lets_this_machine_through(tmp_path: Path) -> None:
+    class Hello(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hello) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        code = (
+            "import urllib.request as r; "
+            f"print(r.urlopen('http://localhost:{server.server_port}', timeout=30).status)"
+        )
+        done = run_guarded(["-c", code], tmp_path)
+    assert (done.stdout.strip(), done.calls) == ("204", []), done.stderr

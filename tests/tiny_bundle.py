@@ -1,0 +1,61 @@
+"""A real bundle with random weights: two small networks, a detector, eight classes."""
+
+from pathlib import Path
+
+import torch
+
+from skindx.models.bundle import Bundle, DetectorParts, MemberSpec, pack
+from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.detector import DetectorSpec
+from skindx.models.preprocess import Preprocess
+from skindx.offline import go_offline
+from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
+
+MODELS = {"resnet": "test_resnet", "vit": "test_vit"}
+
+
+def pack_tiny(
+    path: Path,
+    *,
+    taxonomy: Taxonomy | None = None,
+    detector: bool = False,
+    temperature: float = 0.5,
+    broken: bool = False,
+) -> Bundle:
+    """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
+    torch.manual_seed(7)
+    taxonomy = taxonomy or load_taxonomy("isic9")
+    members = []
+    for name, model in MODELS.items():
+        settings = ClassifierSettings(model=model, preprocess=Preprocess(size=64))
+        if model == "test_vit":
+            settings = settings.model_copy(update={"model_args": {"img_size": 64}})
+        state = build_classifier(settings, len(taxonomy.classes)).net.state_dict()
+        if broken:
+            state = {key: value * torch.nan for key, value in state.items()}
+        members.append((MemberSpec(name=name, classifier=settings), state))
+    parts = _detector() if detector else None
+    return pack(path, "tiny", taxonomy, members, temperature=temperature, detector=parts)
+
+
+def _detector() -> DetectorParts:
+    go_offline()
+    from ultralytics import YOLO
+    from ultralytics.nn.tasks import DetectionModel
+
+    config = {**YOLO("yolo11n.yaml", task="detect").model.yaml, "nc": 1}
+    # Untrained scores are tiny: this threshold lets a few boxes through.
+    spec = DetectorSpec(size=64, confidence=1e-5, overlap=0.1)
+    return DetectorParts(spec, config, DetectionModel(config, nc=1, verbose=False).state_dict())
+
+
+def odd_taxonomy() -> Taxonomy:
+    """Return classes whose names would be markup if anybody let them."""
+    return Taxonomy(
+        name="odd",
+        title="<i>odd</i>",
+        classes=(
+            SkinClass(key="a", name="<script>alert(1)</script>", description="<b>bold</b>"),
+            SkinClass(key="b", name="[red]brackets[/red]", urgency="routine"),
+        ),
+    )
