@@ -1,5 +1,6 @@
 """The command line: few verbs, few flags; every heavy import stands inside its verb."""
 
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -123,6 +124,7 @@ def evaluate(
 
     from skindx.data.progress import progress_bars
     from skindx.models.bundle import add_metrics
+    from skindx.studies.evaluation import METRICS
     from skindx.studies.evaluation import evaluate as evaluate_bundle
     from skindx.studies.report import print_table
 
@@ -132,7 +134,7 @@ def evaluate(
             bundle, dataset, folder, split=split, progress=partial(progress, "evaluate")
         )
     if split == "test":
-        add_metrics(bundle, evaluation.to_dict())
+        add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
     print_table(evaluation, Console())
     print(f"report: {folder / 'report.html'}")
 
@@ -141,18 +143,20 @@ def evaluate(
 def diagnose(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     picture: Annotated[Path, typer.Argument(help="A photo of skin.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Rank what a picture may show, with calibrated probabilities and lesion boxes."""
+    from rich.console import Console
+
     from skindx.diagnosis.diagnose import diagnose_file
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.render import print_diagnosis
+    from skindx.diagnosis.terminal import render
 
     diagnosis = diagnose_file(Predictor.load(bundle), picture)
-    if json:
+    if as_json:
         print(diagnosis.model_dump_json(indent=2))
     else:
-        print_diagnosis(diagnosis)
+        render(diagnosis, Console())
 
 
 @app.command()
@@ -172,7 +176,7 @@ def serve(
 @app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark; a wrong name lists them.")],
-    json: Annotated[
+    json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
     sets: Sets = None,
@@ -180,7 +184,7 @@ def bench(
     """Measure, and print a table with hardware, versions, n and spread."""
     from skindx.bench import run_bench
 
-    run_bench(name, json, sets or [])
+    run_bench(name, json_file, sets or [])
 
 
 @app.command()

@@ -18,16 +18,16 @@ _QUIET = {
 _HUB = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
-def go_offline(*, hub: bool = False) -> None:
-    """Set the variables that the packages read at import; `hub` leaves the model hub reachable.
+def go_offline() -> None:
+    """Set the variables that the packages read at import; HF_HUB_OFFLINE=0 asks for the model hub.
 
     Call it at every entry point, before timm, albumentations, ultralytics or gradio is imported.
     """
     os.environ.update(_QUIET)
     # Our own settings for ultralytics: the user's may hold a key, and are not ours to change.
     os.environ.setdefault("YOLO_CONFIG_DIR", str(_cache()))
-    if not hub:
-        os.environ.update(_HUB)
+    for name, value in _HUB.items():
+        os.environ.setdefault(name, value)  # a user who wants the hub has set it to 0
 
 
 def _cache() -> Path:

@@ -48,6 +48,7 @@ class Guarded:
     stdout: str
     stderr: str
     calls: list[str]
+    folder: Path
 
 
 def run_guarded(arguments: Sequence[str | Path], folder: Path, timeout_s: float = 120) -> Guarded:
@@ -61,4 +62,4 @@ def run_guarded(arguments: Sequence[str | Path], folder: Path, timeout_s: float 
         timeout=timeout_s,
         check=False,
     )
-    return Guarded(done.returncode, done.stdout, done.stderr, calls_in(folder))
+    return Guarded(done.returncode, done.stdout, done.stderr, calls_in(folder), folder)

@@ -11,7 +11,8 @@ from pathlib import Path
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.synthetic.score import score_build
 from skindx.data.synthetic.server import serve_site
-from skindx.data.synthetic.site import SiteTruth, make_site
+from skindx.data.synthetic.site import make_site
+from skindx.data.synthetic.truth import SiteTruth
 from skindx.errors import JobError, UserError
 from skindx.files import write_text
 

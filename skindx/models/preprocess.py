@@ -49,10 +49,8 @@ def shrink(picture_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]
 
 def centre_square(picture_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArray[np.uint8]:
     """Return the central square, S x S x 3 uint8, as evaluation and diagnosis see a picture."""
-    margin_HW3 = shrink(picture_HW3, preprocess.margin_size)
-    height, width = margin_HW3.shape[:2]
-    top, left = (height - preprocess.size) // 2, (width - preprocess.size) // 2
-    square: NDArray[np.uint8] = np.ascontiguousarray(
-        margin_HW3[top : top + preprocess.size, left : left + preprocess.size]
-    )
-    return square
+    height, width = picture_HW3.shape[:2]
+    # Cropped before it is resized: a strip of one pixel by thousands costs no more than a square.
+    side = max(1, round(min(height, width) * preprocess.crop))
+    top, left = (height - side) // 2, (width - side) // 2
+    return shrink(picture_HW3[top : top + side, left : left + side], preprocess.size)

@@ -28,6 +28,8 @@ from skindx.training.worker import SETTINGS, split_of
 
 FOLDER = "detector"
 
+_REPORTERS = ("sync", "clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb")
+
 # Where a picture shows one or two lesions, ultralytics' street-scene defaults slow learning down:
 # on the synthetic atlas mAP50 after nine epochs rises from 0.4 to 0.9 with these.
 _FOR_LESIONS = {
@@ -87,7 +89,8 @@ def train_detector(
     from ultralytics import YOLO
     from ultralytics import settings as ultralytics_settings
 
-    ultralytics_settings.update({"sync": False})  # no usage statistics
+    # No usage statistics, and no reports to whatever tracker happens to be installed.
+    ultralytics_settings.update(dict.fromkeys(_REPORTERS, False))
     started = time.monotonic()
     history: list[dict[str, float]] = []
     model = YOLO(settings.model, task="detect")

@@ -34,3 +34,8 @@ def test_the_square_shows_the_centre() -> None:
 def test_zero_std_is_refused() -> None:
     with pytest.raises(ValueError, match="std must be positive"):
         Preprocess(std=(0.2, 0.0, 0.2))
+
+
+def test_a_strip_costs_no_more_than_a_square() -> None:
+    strip = np.zeros((1, 200_000, 3), np.uint8)
+    assert centre_square(strip, Preprocess(size=64)).shape == (64, 64, 3)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from network_guard import Guarded, run_guarded
 from safetensors.torch import load_file
 
 from skindx.data.decode import decode
@@ -49,12 +50,27 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(small_dataset: Path, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that the command line trained, by DeepSpeed's launcher, on two ranks."""
-    out = tmp_path_factory.mktemp("run") / "run"
-    done = _skindx("train", str(small_dataset), "--config", str(config), "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    return out
+def trained(small_dataset: Path, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Guarded:
+    """Train by the command line and DeepSpeed's launcher on two ranks, in a HOME of its own."""
+    home = tmp_path_factory.mktemp("home")
+    compiled = Path.home() / ".cache" / "torch_extensions"
+    if compiled.is_dir():  # DeepSpeed's operator takes a minute to compile
+        (home / ".cache").mkdir()
+        (home / ".cache" / "torch_extensions").symlink_to(compiled)
+    arguments = ["train", str(small_dataset), "--config", str(config), "--out", "run"]
+    return run_guarded(["-m", "skindx", *arguments], home, timeout_s=280)
+
+
+@pytest.fixture(scope="module")
+def run(trained: Guarded) -> Path:
+    assert trained.returncode == 0, trained.stderr
+    return trained.folder / "run"
+
+
+@pytest.mark.distributed
+def test_training_reaches_nobody(trained: Guarded) -> None:
+    assert trained.returncode == 0, trained.stderr
+    assert trained.calls == []
 
 
 @pytest.mark.distributed
