@@ -1,10 +1,12 @@
 """A real bundle with random weights: two small networks, a detector, eight classes."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from skindx.models.bundle import Bundle, DetectorParts, MemberSpec, pack
+from skindx.models.bundle import Bundle, DetectorParts, pack
+from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.detector import DetectorSpec
 from skindx.models.preprocess import Preprocess
@@ -12,6 +14,21 @@ from skindx.offline import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 MODELS = {"resnet": "test_resnet", "vit": "test_vit"}
+
+
+def measured(top1: float) -> dict[str, Any]:
+    """Return an evaluation's figures as `skindx evaluate` writes them, all headlines the same."""
+    figure = {"value": top1, "low": 0.25, "high": None}
+    scores = dict.fromkeys(("top1", "top_k", "balanced_accuracy", "calibration_error"), figure)
+    return {
+        "pictures": 20,
+        "groups": 15,
+        "level": 0.95,
+        "members": [{"name": "small", **scores}],
+        "ensemble": {"name": "ensemble", **scores},
+        "classes": [{"name": "A", "n": 20, "sensitivity": figure}],
+        "detector": None,
+    }
 
 
 def pack_tiny(

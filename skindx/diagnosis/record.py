@@ -18,6 +18,18 @@ CARRIED = 0.9
 _BY_URGENCY: tuple[Urgency, ...] = ("routine", "unknown", "soon", "urgent")
 
 
+def percent(probability: float) -> str:
+    """Return a probability as a person should read it: whole percent, never 0 or 100.
+
+    No validation split is large enough to tell 99.5 % from certainty.
+    """
+    if probability > 0.99:
+        return "> 99 %"
+    if probability < 0.01:
+        return "< 1 %"
+    return f"{100 * probability:.0f} %"
+
+
 class Candidate(Settings):
     """One class that the picture may show."""
 
@@ -133,7 +145,7 @@ def next_step(ranked: Sequence[tuple[SkinClass, float]]) -> NextStep:
             break
     deciding = max(leading, key=lambda each: _BY_URGENCY.index(each.urgency))
     tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
-    share = f"{100 * carried:.0f} % of the probability"
+    share = f"{percent(carried)} of the probability"
     if len(leading) == 1:
         because = f"{deciding.name} ({tier}) alone carries {share}."
     else:

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.record import Diagnosis, percent
 from skindx.taxonomy import Urgency
 
 _STYLE: dict[Urgency, str] = {
@@ -35,7 +35,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
             Text(each.name),
             Text(each.icd10 or "–"),
             Text(each.urgency, style=_STYLE[each.urgency]),
-            Text(f"{each.probability:>6.1%} {bar}"),
+            Text(f"{percent(each.probability):>6} {bar}"),
         )
     console.print(table)
     console.print(Text(diagnosis.agreement))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.record import NOTICE, Diagnosis
+from skindx.diagnosis.record import NOTICE, Diagnosis, percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -34,7 +34,11 @@ def result_html(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> str:
     """Return the diagnosis: next step, candidates, what they rest on."""
     shown = sum(each.probability for each in diagnosis.candidates)
     return _render(
-        "result.html.jinja", diagnosis=diagnosis, rest=1 - shown, measured=measured(metrics)
+        "result.html.jinja",
+        diagnosis=diagnosis,
+        rest=1 - shown,
+        measured=measured(metrics),
+        percent=percent,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
-from tiny_bundle import odd_taxonomy, pack_tiny
+from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.data.decode import decode
 from skindx.diagnosis.diagnose import (
@@ -161,7 +161,7 @@ def test_the_version_ignores_measurements_and_sees_everything_else(tmp_path: Pat
     first = pack_tiny(tmp_path / "a")
     version = bundle_version(first)
     shutil.copytree(first.path, tmp_path / "copy")
-    add_metrics(tmp_path / "copy", {"top1": 0.5})
+    add_metrics(tmp_path / "copy", measured(0.5))
     assert bundle_version(open_bundle(tmp_path / "copy")) == version
     assert bundle_version(pack_tiny(tmp_path / "b", temperature=0.6)) != version
 

@@ -11,6 +11,7 @@ from skindx.diagnosis.record import (
     Source,
     Vote,
     next_step,
+    percent,
 )
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Urgency
 
@@ -106,3 +107,18 @@ def test_no_box_and_no_detector_are_told_apart() -> None:
 
 def test_the_notice_travels_with_every_record() -> None:
     assert "no medical device" in a_diagnosis(["a"]).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("probability", "shown"),
+    [
+        (1.0, "> 99 %"),
+        (0.991, "> 99 %"),
+        (0.99, "99 %"),
+        (0.426, "43 %"),
+        (0.01, "1 %"),
+        (0, "< 1 %"),
+    ],
+)
+def test_nothing_is_certain(probability: float, shown: str) -> None:
+    assert percent(probability) == shown

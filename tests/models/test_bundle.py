@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_bundle import measured
 
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, DetectorParts, add_metrics, open_bundle, pack
@@ -133,19 +134,8 @@ def test_metrics_join_the_bundle(tmp_path: Path) -> None:
     bundle = _pack(tmp_path)
     assert bundle.metrics() is None
     for top1 in (0.5, 0.75):
-        figure = {"value": top1, "low": 0.25, "high": None}
-        scores = dict.fromkeys(("top1", "top_k", "balanced_accuracy", "calibration_error"), figure)
-        measured = {
-            "pictures": 20,
-            "groups": 15,
-            "level": 0.95,
-            "members": [{"name": "small", **scores}],
-            "ensemble": {"name": "ensemble", **scores},
-            "classes": [{"name": "A", "n": 20, "sensitivity": figure}],
-            "detector": None,
-        }
-        add_metrics(bundle.path, measured)
-        assert open_bundle(bundle.path).metrics() == measured
+        add_metrics(bundle.path, measured(top1))
+        assert open_bundle(bundle.path).metrics() == measured(top1)
         card = (bundle.path / "MODEL_CARD.md").read_text()
         assert f"| ensemble | {top1:.3f} [0.250, –]" in card
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
