@@ -4,13 +4,16 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from skindx import __version__
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     name="skindx",
@@ -32,6 +35,13 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=V", help="Override one setting; may be repeated."),
 ]
+
+
+def _console() -> "Console":
+    """A console wide enough for the tables, also where there is no terminal to ask."""
+    from rich.console import Console
+
+    return Console(width=max(Console().width, 110))
 
 
 def _version(wanted: bool) -> None:
@@ -68,8 +78,6 @@ def build(
 
     Example: skindx build my/pictures --out runs/mine/data
     """
-    from rich.console import Console
-
     from skindx.data.build import build as build_dataset
     from skindx.data.build import load_build_settings
     from skindx.data.progress import progress_bars
@@ -78,7 +86,7 @@ def build(
     settings = load_build_settings(source, sets or [], taxonomy)
     with progress_bars() as progress:
         summary = build_dataset(settings, out, progress=progress)
-    print_summary(summary, Console())
+    print_summary(summary, _console())
 
 
 @app.command()
@@ -120,8 +128,6 @@ def evaluate(
     Intervals are 95 % bootstrap intervals over groups (patients, lesions, duplicates). The
     figures of the test split are also put into the bundle's model card.
     """
-    from rich.console import Console
-
     from skindx.data.progress import progress_bars
     from skindx.models.bundle import add_metrics
     from skindx.studies.evaluation import METRICS
@@ -135,7 +141,7 @@ def evaluate(
         )
     if split == "test":
         add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
-    print_table(evaluation, Console())
+    print_table(evaluation, _console())
     print(f"report: {folder / 'report.html'}")
 
 
@@ -146,8 +152,6 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Rank what a picture may show, with calibrated probabilities and lesion boxes."""
-    from rich.console import Console
-
     from skindx.diagnosis.diagnose import diagnose_file
     from skindx.diagnosis.predictor import Predictor
     from skindx.diagnosis.terminal import render
@@ -156,7 +160,7 @@ def diagnose(
     if as_json:
         print(diagnosis.model_dump_json(indent=2))
     else:
-        render(diagnosis, Console())
+        render(diagnosis, _console())
 
 
 @app.command()

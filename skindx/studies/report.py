@@ -52,14 +52,16 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
 
 def print_table(evaluation: Evaluation, console: "Console") -> None:
     """Print the headline figures with their intervals, and the ensemble's difference."""
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     size = f"{evaluation.pictures} pictures, {evaluation.groups} groups"
-    table = Table(title=f"{size}; {100 * evaluation.level:.0f} % intervals")
-    table.add_column("")
+    title = f"{size}; {100 * evaluation.level:.0f} % intervals"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
     for heading in ("top-1", f"top-{evaluation.k}", "balanced accuracy", "calibration error"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for each in (*evaluation.members, evaluation.ensemble):
         style = "bold" if each is evaluation.ensemble else ""
         shares = (each.top1, each.top_k, each.balanced_accuracy)
