@@ -36,7 +36,7 @@ def run_demo(out: Path, seed: int) -> None:
         _verb("build", str(out / "recipe.yaml"), "--out", str(dataset))
     _print_scores(truth, dataset, origin)
     _say("3/5  Training two CNNs with DeepSpeed on two ranks, and the detector")
-    _verb("train", str(dataset), "--config", str(HERE / "train.yaml"), "--out", str(out))
+    _verb("train", str(dataset), "--config", str(_near(HERE / "train.yaml")), "--out", str(out))
     _say("4/5  Evaluating on the test split, which nothing has seen so far")
     _verb("evaluate", str(bundle), str(dataset))
     _say("5/5  Diagnosing one test picture with the packed bundle")
@@ -75,9 +75,13 @@ def _say(line: str) -> None:
 
 def _shown(*arguments: str) -> str:
     program = Path(sys.executable).with_name("skindx")
+    return shlex.join([str(_near(program)) if program.exists() else "skindx", *arguments])
+
+
+def _near(path: Path) -> Path:
+    """Shorten a path below the current folder, as one would type it."""
     here = Path.cwd()
-    shown = program.relative_to(here) if program.is_relative_to(here) else program
-    return shlex.join([str(shown) if program.exists() else "skindx", *arguments])
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _verb(*arguments: str) -> None:

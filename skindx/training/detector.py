@@ -83,7 +83,7 @@ def write_yolo_layout(
 
 def train_detector(
     settings: DetectorSettings, data_yaml: Path, work: Path, labels: tuple[str, ...], device: str
-) -> tuple[DetectorParts, list[dict[str, float]]]:
+) -> tuple[DetectorParts, list[dict[str, float | bool]]]:
     """Train and return the detector's parts, and one row an epoch (seconds, mAP50)."""
     go_offline()
     from ultralytics import YOLO
@@ -92,17 +92,24 @@ def train_detector(
     # No usage statistics, and no reports to whatever tracker happens to be installed.
     ultralytics_settings.update(dict.fromkeys(_REPORTERS, False))
     started = time.monotonic()
-    history: list[dict[str, float]] = []
+    history: list[dict[str, float | bool]] = []
     model = YOLO(settings.model, task="detect")
 
     def after_epoch(trainer: Any) -> None:
-        if len(history) > trainer.epoch:
-            return  # ultralytics calls once more after the last epoch
+        if history and history[-1]["last"]:
+            return  # ultralytics calls once more when it has scored its best weights
         map50 = float(trainer.metrics.get("metrics/mAP50(B)", 0.0))
         seconds = time.monotonic() - started
-        history.append({"epoch": len(history) + 1, "seconds": round(seconds, 1), "map50": map50})
-        print(f"detector  epoch {len(history):>3}  val mAP50 {map50:.3f}", file=sys.stderr)
         trainer.stop |= map50 >= settings.stop_map50 or seconds >= settings.limit_s
+        history.append(
+            {
+                "epoch": len(history) + 1,
+                "seconds": round(seconds, 1),
+                "map50": round(map50, 4),
+                "last": bool(trainer.stop),
+            }
+        )
+        print(f"detector  epoch {len(history):>3}  val mAP50 {map50:.3f}", file=sys.stderr)
 
     model.add_callback("on_fit_epoch_end", after_epoch)
     model.train(
