@@ -18,7 +18,7 @@ import torch
 from skindx.config import read_yaml
 from skindx.data.manifest import MANIFEST, Record, read_manifest
 from skindx.errors import UserError
-from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.files import atomic_file, atomic_folder, sha256_file, write_json
 from skindx.models.bundle import DetectorParts
 from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save_detector
 from skindx.offline import go_offline
@@ -89,6 +89,7 @@ def train_detector(
     from ultralytics import YOLO
     from ultralytics import settings as ultralytics_settings
 
+    _provide_font()
     # No usage statistics, and no reports to whatever tracker happens to be installed.
     ultralytics_settings.update(dict.fromkeys(_REPORTERS, False))
     started = time.monotonic()
@@ -149,6 +150,19 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
 def is_trained(run: Path, expected: str) -> bool:
     """True when RUN/detector is there. Raises UserError when other settings or data made it."""
     return matches(run / FOLDER / "detector.json", expected)
+
+
+def _provide_font() -> None:
+    """Put a font where ultralytics looks for Arial, which it would else fetch from the network."""
+    from matplotlib import get_data_path
+    from ultralytics.utils import USER_CONFIG_DIR
+
+    source = Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    for name in ("Arial.ttf", "Arial.Unicode.ttf"):
+        target = Path(USER_CONFIG_DIR) / name
+        if not target.exists():
+            with atomic_file(target) as temporary:
+                shutil.copyfile(source, temporary)
 
 
 def run_detector(run: Path, dataset: Path, mark: str) -> None:
