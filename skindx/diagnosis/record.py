@@ -145,7 +145,7 @@ def next_step(ranked: Sequence[tuple[SkinClass, float]]) -> NextStep:
             break
     deciding = max(leading, key=lambda each: _BY_URGENCY.index(each.urgency))
     tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
-    share = f"{percent(carried)} of the probability"
+    share = percent(carried).replace(">", "more than") + " of the probability"
     if len(leading) == 1:
         because = f"{deciding.name} ({tier}) alone carries {share}."
     else:

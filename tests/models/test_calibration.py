@@ -38,7 +38,7 @@ def test_scaling_closes_the_calibration_gap() -> None:
 
 def test_a_faultless_or_hopeless_model_stays_within_the_bounds() -> None:
     scores_NC = np.eye(4)
-    assert fit_temperature(scores_NC, np.arange(4)) == pytest.approx(COLDEST, rel=0.01)
+    assert COLDEST < fit_temperature(scores_NC, np.arange(4)) < 1
     assert fit_temperature(scores_NC, np.roll(np.arange(4), 1)) == pytest.approx(HOTTEST, rel=0.01)
 
 
@@ -72,3 +72,12 @@ def test_bad_scores_are_refused(
 def test_a_temperature_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         apply_temperature(np.zeros((1, 2)), 0.0)
+
+
+@pytest.mark.parametrize("pictures", [20, 60, 500])
+def test_a_perfect_validation_split_does_not_prove_certainty(pictures: int) -> None:
+    truth_N = np.arange(pictures) % 4
+    scores_NC = 3.0 * np.eye(4)[truth_N] + np.random.default_rng(0).normal(0, 0.3, (pictures, 4))
+    assert (scores_NC.argmax(axis=1) == truth_N).all()
+    confidence = apply_temperature(scores_NC, fit_temperature(scores_NC, truth_N)).max(axis=1)
+    assert confidence.mean() == pytest.approx((pictures + 1) / (pictures + 2), abs=0.01)
