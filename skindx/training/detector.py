@@ -5,26 +5,28 @@ global state. The YOLO layout is generated from the manifest and thrown away.
 """
 
 import json
+import math
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from skindx.config import read_yaml
-from skindx.data.manifest import MANIFEST, Record, read_manifest
+from skindx.data.manifest import MANIFEST, read_manifest
 from skindx.errors import UserError
 from skindx.files import atomic_file, atomic_folder, sha256_file, write_json
 from skindx.models.bundle import DetectorParts
 from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save_detector
 from skindx.offline import go_offline
+from skindx.training.bar import TrainingBar
 from skindx.training.member import fingerprint_of, matches
 from skindx.training.settings import DetectorSettings, TrainSettings
-from skindx.training.worker import SETTINGS, split_of
+from skindx.training.worker import SETTINGS
+from skindx.training.yolo_layout import box_labels, write_yolo_layout
 
 FOLDER = "detector"
 
@@ -43,44 +45,6 @@ _FOR_LESIONS = {
 }
 
 
-def box_labels(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return the sorted classes of the boxes that the records carry."""
-    return tuple(sorted({box.label for record in records for box in record.boxes or ()}))
-
-
-def write_yolo_layout(
-    folder: Path, dataset: Path, records: Sequence[Record], labels: Sequence[str]
-) -> Path:
-    """Write images/, labels/ and data.yaml for the train and val records that were annotated.
-
-    Pictures are links into the store; a picture without a lesion gets an empty label file.
-    Returns the path of data.yaml.
-    """
-    for split in ("train", "val"):
-        (folder / "images" / split).mkdir(parents=True)
-        (folder / "labels" / split).mkdir(parents=True)
-        for record in split_of(list(records), split):
-            if record.boxes is None:
-                continue
-            source = (dataset / record.path).resolve()
-            (folder / "images" / split / source.name).symlink_to(source)
-            lines = [
-                f"{labels.index(box.label)} "
-                f"{(box.x1 + box.x2) / 2 / record.width:.6f} "
-                f"{(box.y1 + box.y2) / 2 / record.height:.6f} "
-                f"{(box.x2 - box.x1) / record.width:.6f} "
-                f"{(box.y2 - box.y1) / record.height:.6f}\n"
-                for box in record.boxes
-            ]
-            (folder / "labels" / split / f"{source.stem}.txt").write_text("".join(lines))
-    data = folder / "data.yaml"
-    names = json.dumps(dict(enumerate(labels)))
-    data.write_text(
-        f"path: {json.dumps(str(folder))}\ntrain: images/train\nval: images/val\nnames: {names}\n"
-    )
-    return data
-
-
 def train_detector(
     settings: DetectorSettings, data_yaml: Path, work: Path, labels: tuple[str, ...], device: str
 ) -> tuple[DetectorParts, list[dict[str, float | bool]]]:
@@ -95,6 +59,9 @@ def train_detector(
     started = time.monotonic()
     history: list[dict[str, float | bool]] = []
     model = YOLO(settings.model, task="detect")
+    pictures = len(list((data_yaml.parent / "images" / "train").iterdir()))
+    steps = settings.epochs * math.ceil(pictures / settings.batch)
+    bar = TrainingBar("detector", steps, shown=True)
 
     def after_epoch(trainer: Any) -> None:
         if history and history[-1]["last"]:
@@ -110,26 +77,31 @@ def train_detector(
                 "last": bool(trainer.stop),
             }
         )
-        print(f"detector  epoch {len(history):>3}  val mAP50 {map50:.3f}", file=sys.stderr)
+        bar.line(f"epoch {len(history):>3}  val mAP50 {map50:.3f}")
 
+    def after_batch(trainer: Any) -> None:
+        bar.step(float(trainer.loss) / settings.batch)
+
+    model.add_callback("on_train_batch_end", after_batch)
     model.add_callback("on_fit_epoch_end", after_epoch)
-    model.train(
-        **_FOR_LESIONS,
-        lr0=settings.learning_rate,
-        data=str(data_yaml),
-        epochs=settings.epochs,
-        imgsz=settings.size,
-        batch=settings.batch,
-        seed=settings.seed,
-        device=device,
-        project=str(work),
-        name="yolo",
-        pretrained=False,
-        plots=False,
-        workers=0,
-        amp=False,
-        verbose=False,
-    )
+    with bar:
+        model.train(
+            **_FOR_LESIONS,
+            lr0=settings.learning_rate,
+            data=str(data_yaml),
+            epochs=settings.epochs,
+            imgsz=settings.size,
+            batch=settings.batch,
+            seed=settings.seed,
+            device=device,
+            project=str(work),
+            name="yolo",
+            pretrained=False,
+            plots=False,
+            workers=0,
+            amp=False,
+            verbose=False,
+        )
     trained = model.trainer.ema.ema
     spec = DetectorSpec(size=settings.size, labels=labels)
     config = {**trained.yaml, "nc": len(labels)}
@@ -142,6 +114,7 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
     return fingerprint_of(
         {
             "detector": settings.detector.model_dump(mode="json"),
+            "augmentation": _FOR_LESIONS,
             "manifest": sha256_file(dataset / MANIFEST),
         }
     )

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 from skindx.errors import JobError, UserError
 from skindx.training.engine import EngineSettings, resolve_ranks
@@ -31,18 +30,12 @@ def launch(engine: EngineSettings, accelerator: str, module: str, arguments: lis
     ]
     # Ranks that each start a thread a core would fight over the cores.
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
-    environment = child_environment(DS_ACCELERATOR=accelerator, OMP_NUM_THREADS=str(threads))
+    environment = {**os.environ, "DS_ACCELERATOR": accelerator, "OMP_NUM_THREADS": str(threads)}
     finished = subprocess.run(command, env=environment, check=False)
     if finished.returncode == 2:
         raise UserError("training stopped; the sentence above says why.")
     if finished.returncode:
         raise JobError(f"a rank ended with code {finished.returncode}; its own error stands above")
-
-
-def child_environment(**more: str) -> dict[str, str]:
-    """Return this process's environment, such that a child finds this very package."""
-    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}
 
 
 def _free_port() -> int:

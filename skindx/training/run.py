@@ -16,13 +16,14 @@ from skindx.models.calibration import apply_temperature, fit_temperature
 from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.ensemble import combine, log
 from skindx.taxonomy import Taxonomy
-from skindx.training.detector import box_labels, detector_fingerprint, is_trained, load_parts
+from skindx.training.detector import detector_fingerprint, is_trained, load_parts
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
-from skindx.training.launch import child_environment, launch
+from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished, load_member
 from skindx.training.settings import TrainSettings
 from skindx.training.worker import SETTINGS, split_of
 from skindx.training.worker import train as train_members
+from skindx.training.yolo_layout import box_labels
 
 
 def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
@@ -75,7 +76,7 @@ def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
     if is_trained(run, mark):
         return
     command = [sys.executable, "-m", "skindx.training.detector", str(run), str(dataset), mark]
-    finished = subprocess.run(command, check=False, env=child_environment())
+    finished = subprocess.run(command, check=False)
     if finished.returncode == 2:
         raise UserError("the detector's training stopped; the sentence above says why.")
     if finished.returncode:

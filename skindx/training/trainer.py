@@ -31,8 +31,8 @@ class Progress(Protocol):
     def step(self, loss: float) -> None:
         """One step is done; `loss` is this rank's mean."""
 
-    def epoch(self, row: dict[str, Any]) -> None:
-        """One epoch is done; `row` is what goes into history.csv."""
+    def line(self, text: str) -> None:
+        """One epoch is done; `text` has its figures."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,10 @@ def train_member(
             "pictures_per_s": round(len(pictures) / (time.monotonic() - started), 1),
         }
         history.append(row)
-        progress.epoch(row)
+        progress.line(
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val top-1 {row['val_top1']:.3f}  "
+            f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} pictures/s"
+        )
     engine.close()
     return finished, history
 
