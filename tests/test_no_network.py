@@ -90,7 +90,8 @@ def test_without_our_variables_they_would_call_home(tmp_path: Path) -> None:
     code = PACKAGES.replace("go_offline()\n", "\n")
     calls = run_guarded(["-c", code], tmp_path).calls
     assert any("one.one.one.one" in call for call in calls), calls  # ultralytics
-    assert any("pypi.org" in call for call in calls), calls  # albumentations
+    # albumentations looks for a newer version of itself, somewhere else.
+    assert [call for call in calls if "one.one.one.one" not in call], calls
 
 
 @pytest.mark.parametrize(

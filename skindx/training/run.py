@@ -25,6 +25,8 @@ from skindx.training.worker import SETTINGS, split_of
 from skindx.training.worker import train as train_members
 from skindx.training.yolo_layout import box_labels
 
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
 
 def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     """Train what is missing of a run and pack RUN/bundle.
@@ -76,7 +78,9 @@ def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
     if is_trained(run, mark):
         return
     command = [sys.executable, "-m", "skindx.training.detector", str(run), str(dataset), mark]
-    finished = subprocess.run(command, check=False)
+    # Under torchrun this process is a rank; ultralytics would take that for its own business.
+    alone = {key: value for key, value in os.environ.items() if key not in _RANK_VARIABLES}
+    finished = subprocess.run(command, check=False, env=alone)
     if finished.returncode == 2:
         raise UserError("the detector's training stopped; the sentence above says why.")
     if finished.returncode:

@@ -118,7 +118,6 @@ def test_torchrun_gives_the_same_weights(
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = _skindx(
         *("train", str(small_dataset), "--config", str(config), "--out", str(tmp_path / "run")),
-        *("--set", "detector=null"),
         before=torchrun,
     )
     assert done.returncode == 0, done.stderr
