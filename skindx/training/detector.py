@@ -24,6 +24,7 @@ from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save
 from skindx.offline import go_offline
 from skindx.training.bar import TrainingBar
 from skindx.training.member import fingerprint_of, matches
+from skindx.training.memory import keep_freed_memory
 from skindx.training.settings import DetectorSettings, TrainSettings
 from skindx.training.worker import SETTINGS
 from skindx.training.yolo_layout import box_labels, write_yolo_layout
@@ -145,6 +146,8 @@ def run_detector(run: Path, dataset: Path, mark: str) -> None:
     records = read_manifest(dataset)
     labels = box_labels(records)
     device = "0" if settings.engine.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        keep_freed_memory()
     work = Path(tempfile.mkdtemp(prefix="skindx-detector-"))
     try:
         data_yaml = write_yolo_layout(work / "data", dataset, records, labels)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.training.memory import keep_freed_memory
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
@@ -104,6 +105,8 @@ def join(settings: EngineSettings) -> Cluster:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     local_rank = int(os.environ["LOCAL_RANK"])
+    if accelerator == "cpu":
+        keep_freed_memory()
     if accelerator == "cuda":
         torch.cuda.set_device(local_rank)
     deepspeed = _import_deepspeed()
