@@ -63,9 +63,9 @@ def bucket_sort(
     sorted_N = np.empty(n, np.uint64)
     position_N = np.empty(n, np.int32)
     for i in range(n):
-        bucket = np.int64(key_N[i]) + 1
-        at = starts[bucket]
-        starts[bucket] = at + 1
+        cell = np.int64(key_N[i]) + 1
+        at = starts[cell]
+        starts[cell] = at + 1
         sorted_N[at] = codes_N[i]
         position_N[at] = i
     return starts[:-1], sorted_N, position_N
@@ -73,12 +73,11 @@ def bucket_sort(
 
 @_compiled
 def _distance(codes_NKO: NDArray[np.uint64], i: np.int64, j: np.int64, orientation: int) -> int:
-    largest = 0
+    largest: Any = np.int64(0)
     for kind in range(codes_NKO.shape[1]):
-        largest = max(
-            largest, np.int64(_bits(codes_NKO[i, kind, orientation] ^ codes_NKO[j, kind, 0]))
-        )
-    return largest
+        differ = codes_NKO[i, kind, orientation] ^ codes_NKO[j, kind, 0]
+        largest = max(largest, np.int64(_bits(differ)))
+    return int(largest)
 
 
 @_compiled
@@ -130,22 +129,27 @@ def emit(  # noqa: PLR0917 (compiled functions are called by position)
     starts_i, codes_i, position_i = turned
     starts_j, codes_j, position_j = upright
     count = 0
+    # Equal codes agree in all blocks and so belong to the first choice. The others skip them:
+    # there their 0 bits, less 1, are the largest number of all.
+    skipped = np.uint64(len(chosen) > 0 and chosen[-1] != len(chosen) - 1)
+    limit = np.uint64(radius) - skipped
     for bucket in range(len(starts_i) - 1):
-        low, high = np.int64(starts_j[bucket]), np.int64(starts_j[bucket + 1])
+        low: Any = np.int64(starts_j[bucket])
+        high = np.int64(starts_j[bucket + 1])
         for s in range(starts_i[bucket], starts_i[bucket + 1]):
             i, code = np.int64(position_i[s]), codes_i[s]
             while low < high and position_j[low] <= i:
-                low += np.int64(1)
+                low += 1
             row = codes_j[low:high]
             # Most rows hold nothing: this loop has no branch and runs on vectors.
-            near = 0
+            near: Any = 0
             for t in range(row.size):
-                near += np.int64(_bits(code ^ row[t]) <= np.uint64(radius))
+                near += np.int64(_bits(code ^ row[t]) - skipped <= limit)
             if near == 0:
                 continue
             for t in range(row.size):
                 differ = code ^ row[t]
-                if _bits(differ) > np.uint64(radius):
+                if _bits(differ) - skipped > limit:
                     continue
                 if not _first_to_agree(differ, blocks, chosen):
                     continue
