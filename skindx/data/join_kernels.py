@@ -90,6 +90,8 @@ def _least_distance(
             return -1
     least = _distance(codes_NKO, i, j, orientation)
     for later in range(orientation + 1, codes_NKO.shape[2]):
+        if least == 0:
+            break
         least = min(least, _distance(codes_NKO, i, j, later))
     return least
 
