@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,7 @@ def _equals_brute_force(codes_N: NDArray[np.uint64], radius: int) -> bool:
         second.append(i + 1 + near)
         distance.append(differ[near])
     expected = (np.concatenate(first), np.concatenate(second), np.concatenate(distance))
-    found = pairs_within(codes_N, radius)
+    found: tuple[NDArray[Any], ...] = pairs_within(codes_N, radius)
     return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 

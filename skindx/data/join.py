@@ -55,10 +55,11 @@ def turned_pairs_within(
     kernels = _import_kernels()
     # One kind is enough to find the pairs; the kernel asks the others about what it found.
     codes_ON = np.ascontiguousarray(codes_NKO[:, 0].T)
-    blocks = _cut(n, radius)
+    agree = _must_agree(n, radius)
+    blocks = _cut(radius + agree if agree else 0)
     masks = np.array([((1 << width) - 1) << shift for shift, width in blocks], np.uint64)
     packed_P, filled = np.empty(1024, np.int64), 0
-    for chosen in itertools.combinations(range(len(blocks)), max(len(blocks) - radius, 0)):
+    for chosen in itertools.combinations(range(len(blocks)), agree):
         buckets = _key([blocks[block] for block in chosen], n)
         upright = turned = kernels.bucket_sort(codes_ON[0], *buckets)
         for orientation in range(orientations):
@@ -76,23 +77,22 @@ def turned_pairs_within(
     return first_P, second_P, distance_P
 
 
-def _cut(n: int, radius: int) -> list[tuple[int, int]]:
-    """Return (shift, width) of the radius + a blocks whose a joins evenly spread codes fastest.
-
-    No block at all is brute force.
-    """
+def _must_agree(n: int, radius: int) -> int:
+    """Return the a that joins evenly spread codes fastest; the answer is the same with any."""
 
     def cost_ns(agree: int) -> float:
         bits = min(64 * agree / (radius + agree), _most_bits(n)) if agree else 0
         each = n * SORT_NS + 2**bits * TABLE_NS + n * n / 2 ** (bits + 1) * COMPARE_NS
         return math.comb(radius + agree, agree) * each
 
-    choices = [
-        agree for agree in range(65 - radius) if math.comb(radius + agree, agree) <= MOST_CHOICES
-    ]
-    agree = min(choices, key=cost_ns, default=0)
-    count = radius + agree if agree else 0
-    edges = [64 * block // count for block in range(count + 1)] if count else []
+    blocks_fit = range(1, 65 - radius)
+    few = (agree for agree in blocks_fit if math.comb(radius + agree, agree) <= MOST_CHOICES)
+    return min((0, *few), key=cost_ns)
+
+
+def _cut(count: int) -> list[tuple[int, int]]:
+    """Return (shift, width) of the blocks."""
+    edges = [64 * block // max(count, 1) for block in range(count + 1)]
     return [(low, high - low) for low, high in itertools.pairwise(edges)]
 
 

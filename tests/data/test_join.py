@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import skindx
+from skindx.data import join
 from skindx.data.join import pairs_within, turned_pairs_within
 from skindx.errors import UserError
 
@@ -42,10 +44,13 @@ def adversarial(draw: st.DrawFn) -> NDArray[np.uint64]:
     return np.array(codes, np.uint64)
 
 
-@given(adversarial(), st.integers(0, 16))
-def test_the_join_is_brute_force(codes: NDArray[np.uint64], radius: int) -> None:
+@given(adversarial(), st.integers(0, 16), st.integers(0, 3))
+def test_the_join_is_brute_force(codes: NDArray[np.uint64], radius: int, agree: int) -> None:
     # Equality with this list also says: sorted, unique, first < second.
     assert found(codes, radius) == brute_force(codes, radius)
+    # So few codes would be compared without buckets, so the blocks are asked for.
+    with patch.object(join, "_must_agree", lambda n, radius: agree):
+        assert found(codes, radius) == brute_force(codes, radius)
 
 
 @pytest.mark.parametrize("radius", [*range(17), 24, 31, 32, 63, 64, 70])
@@ -61,6 +66,25 @@ def test_every_radius_and_number_of_blocks(radius: int) -> None:
         for row in flips:
             codes[: n // 3] ^= np.uint64(1) << row
         assert found(codes, radius) == brute_force(codes, radius)
+
+
+@pytest.mark.parametrize("agree", [0, 1, 2, 5])
+def test_many_equal_codes_give_each_pair_once(agree: int) -> None:
+    n = 1000
+    with patch.object(join, "_must_agree", lambda n, radius: agree):
+        first, second, distance = pairs_within(np.full(n, ONES, np.uint64), 4)
+    expected_first, expected_second = np.triu_indices(n, k=1)
+    np.testing.assert_array_equal(first, expected_first)
+    np.testing.assert_array_equal(second, expected_second)
+    assert not distance.any()
+
+
+def test_the_plan_buckets_where_it_pays() -> None:
+    assert join._must_agree(100, 4) == 0
+    assert join._must_agree(1_000_000, 4) == 1
+    assert join._must_agree(1_000_000, 8) > 1
+    assert join._must_agree(10_000, 40) == 0
+    assert join._must_agree(1_000_000, 64) == 0
 
 
 def test_single_bit_neighbours_by_hand() -> None:
@@ -82,18 +106,17 @@ def test_the_order_of_the_codes_does_not_matter(
     assert there == {frozenset((i, j)): d for i, j, d in found(codes, radius)}
 
 
-def test_many_equal_codes_give_each_pair_once() -> None:
-    n = 2000
-    first, second, distance = pairs_within(np.full(n, ONES, np.uint64), 4)
-    expected_first, expected_second = np.triu_indices(n, k=1)
-    np.testing.assert_array_equal(first, expected_first)
-    np.testing.assert_array_equal(second, expected_second)
-    assert not distance.any()
-
-
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 30), st.integers(1, 3), st.integers(0, 20))
-def test_turned_codes_are_brute_force(seed: int, n: int, kinds: int, radius: int) -> None:
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 30),
+    st.integers(1, 3),
+    st.integers(0, 20),
+    st.integers(0, 2),
+)
+def test_turned_codes_are_brute_force(
+    seed: int, n: int, kinds: int, radius: int, agree: int
+) -> None:
     rng = np.random.default_rng(seed)
     # Few distinct bits, so that close pairs are common, on both ends of the code.
     low, high = rng.integers(0, 2**6, (2, n, kinds, 8), dtype=np.uint64)
@@ -105,7 +128,8 @@ def test_turned_codes_are_brute_force(seed: int, n: int, kinds: int, radius: int
             distance = int(differ.max(axis=0).min())
             if distance <= radius:
                 expected.append((i, j, distance))
-    columns = [column.tolist() for column in turned_pairs_within(codes, radius)]
+    with patch.object(join, "_must_agree", lambda n, radius: agree):
+        columns = [column.tolist() for column in turned_pairs_within(codes, radius)]
     assert list(zip(*columns, strict=True)) == expected
 
 
