@@ -12,6 +12,7 @@ from skindx.bench.result import Result
 from skindx.errors import UserError
 
 BENCHES: dict[str, str] = {
+    "dedup": "skindx.bench.dedup",
     "startup": "skindx.bench.startup",
 }
 """Name -> module, imported when it is asked for."""

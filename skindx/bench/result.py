@@ -18,7 +18,17 @@ from skindx.files import write_json
 if TYPE_CHECKING:
     from rich.console import Group
 
-_PACKAGES = ("torch", "torchvision", "timm", "numpy", "deepspeed", "ultralytics", "gradio")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "numba",
+    "faiss-cpu",
+    "deepspeed",
+    "ultralytics",
+    "gradio",
+)
 
 
 def hardware() -> dict[str, Any]:
@@ -54,6 +64,7 @@ class Result:
 
     A key that ends in `_over_X` is how many times faster than X, measured interleaved in this
     run; its unit is "×". `baselines` stand in the table for comparison and not in the JSON.
+    `notes` are sentences on what was measured: inputs, peers, what was left out.
     """
 
     bench: str
@@ -63,6 +74,7 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=versions)
     date: str = field(default_factory=_now)
     """UTC, ISO 8601."""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that a ratio is named as one, and nothing else is."""
@@ -83,6 +95,7 @@ class Result:
                 "figures": figures,
                 "hardware": dict(self.hardware),
                 "versions": dict(self.versions),
+                **({"notes": list(self.notes)} if self.notes else {}),
             },
         )
 
@@ -104,7 +117,7 @@ class Result:
             f"{self.hardware['memory_gb']} GB, accelerator: {self.hardware['accelerator']}"
         )
         packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return Group(table, *(Text(line) for line in (machine, packages, self.date)))
+        return Group(table, *(Text(line) for line in (*self.notes, machine, packages, self.date)))
 
 
 def _cpu_model() -> str:

@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.join import turned_pairs_within
+
 # N = pictures, K = kinds of hash, O = orientations, L = links; S = thumbnail side, G = grid side
 
 HashKind = Literal["average", "perceptual", "difference", "wavelet"]
@@ -118,32 +120,14 @@ HASHES: dict[HashKind, Callable[[NDArray[np.float32]], NDArray[np.bool_]]] = {
 }
 
 
-def near_links(
-    codes_NKO: NDArray[np.uint64], radius: int, *, block: int = 256
-) -> NDArray[np.int64]:
+def near_links(codes_NKO: NDArray[np.uint64], radius: int) -> NDArray[np.int64]:
     """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
 
     The distance of two pictures is, over the eight orientations of i, the least of the largest
-    Hamming distance among the K kinds: all kinds must agree on the same orientation. Exact, by
-    comparing all pairs; memory is block x N.
+    Hamming distance among the K kinds: all kinds must agree on the same orientation. Sorted and
+    exact; memory is 33 bytes a link. Raises UserError when numba is not installed.
     """
-    n, kinds, _ = codes_NKO.shape
-    upright_KN = np.ascontiguousarray(codes_NKO[:, :, 0].T)
-    found: list[NDArray[np.int64]] = []
-    for start in range(0, n, block):
-        turned_KOB = np.ascontiguousarray(codes_NKO[start : start + block].transpose(1, 2, 0))
-        for orientation in range(ORIENTATIONS):
-            left = turned_KOB[0, orientation][:, None]
-            close = np.bitwise_count(left ^ upright_KN[0, start:]) <= radius
-            i, j = np.nonzero(np.triu(close, k=1))
-            distance = np.zeros(len(i), np.int64)
-            for kind in range(kinds):
-                differ = turned_KOB[kind, orientation, i] ^ upright_KN[kind, start + j]
-                distance = np.maximum(distance, np.bitwise_count(differ))
-            rows = np.stack([start + i, start + j, distance], axis=1)
-            found.append(rows[distance <= radius])
-    links = np.concatenate(found) if found else np.empty((0, 3), np.int64)
-    links = links[np.lexsort((links[:, 2], links[:, 1], links[:, 0]))]
-    first = np.ones(len(links), bool)
-    first[1:] = (links[1:, :2] != links[:-1, :2]).any(axis=1)
-    return links[first]
+    links_L3: NDArray[np.int64] = np.stack(
+        turned_pairs_within(codes_NKO, radius), axis=1, dtype=np.int64, casting="safe"
+    )
+    return links_L3

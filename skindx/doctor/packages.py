@@ -3,7 +3,7 @@
 from skindx.doctor.finding import Finding, installed
 
 DISTRIBUTIONS = {
-    "data": ("scrapy",),
+    "data": ("numba", "scrapy"),
     "train": ("deepspeed", "ninja", "setuptools"),
     "detect": ("ultralytics", "pycocotools"),
     "app": ("gradio", "fastapi", "uvicorn"),
