@@ -113,7 +113,8 @@ class Diagnosis(Settings):
         if total == 1:
             return "The bundle holds a single network, so nothing could disagree."
         if same == total:
-            return f"All {total} networks of the ensemble put {first.name} first."
+            every = "Both" if total == 2 else f"All {total}"
+            return f"{every} networks of the ensemble put {first.name} first."
         if same == 0:
             return f"None of the {total} networks puts {first.name} first: only their mean does."
         return f"The networks disagree: {same} of {total} put {first.name} first."
