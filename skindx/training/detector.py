@@ -34,7 +34,8 @@ FOLDER = "detector"
 _REPORTERS = ("sync", "clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb")
 
 # Where a picture shows one or two lesions, ultralytics' street-scene defaults slow learning down:
-# on the synthetic atlas mAP50 after nine epochs rises from 0.4 to 0.9 with these.
+# on the synthetic atlas YOLO11n with the defaults reached mAP50 0.51 in nine epochs, YOLOv8n with
+# these 0.96 in eight.
 _FOR_LESIONS = {
     "optimizer": "AdamW",
     "cos_lr": True,
