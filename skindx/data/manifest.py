@@ -89,6 +89,11 @@ def read_manifest(folder: Path) -> list[Record]:
     return [Record(**row) for row in rows]
 
 
+def split_of(records: Iterable[Record], split: Split) -> list[Record]:
+    """Return the records of one split, in manifest order."""
+    return [record for record in records if record.split == split]
+
+
 def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
     """Write `issues` as `folder`/issues.parquet, atomically."""
     import pyarrow as pa

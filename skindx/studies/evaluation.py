@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.manifest import MANIFEST, Record, Split, read_manifest
+from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.models.prediction import Prediction
@@ -144,7 +144,7 @@ def check_out(out: Path) -> None:
 def split_records(dataset: Path, split: Split) -> list[Record]:
     """Return the dataset's pictures of one split. Raises UserError when there is none."""
     records = read_manifest(dataset)
-    chosen = [record for record in records if record.split == split]
+    chosen = split_of(records, split)
     if not chosen:
         counts = Counter(record.split for record in records)
         held = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "no pictures at all"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.manifest import MANIFEST, Record, read_manifest
+from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
 from skindx.files import sha256_file
 from skindx.models.bundle import Bundle, pack
@@ -21,7 +21,7 @@ from skindx.training.engine import join, leave, resolve_accelerator, resolve_ran
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished, load_member
 from skindx.training.settings import TrainSettings
-from skindx.training.worker import SETTINGS, split_of
+from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 from skindx.training.yolo_layout import box_labels
 
@@ -39,11 +39,12 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
     check(settings, records, taxonomy)
+    missing = unfinished(run, dataset, settings)
     if "RANK" in os.environ:
         if not _train_as_rank(run, dataset, settings):
             return None
     else:
-        _train_by_launcher(run, dataset, settings)
+        _train_by_launcher(run, dataset, settings, missing)
     if settings.detector:
         _train_detector(run, dataset, settings)
     return pack_run(run, dataset, settings, taxonomy)
@@ -58,9 +59,23 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     return cluster.first
 
 
-def _train_by_launcher(run: Path, dataset: Path, settings: TrainSettings) -> None:
-    marks = {member.name: fingerprint(settings, member, dataset) for member in settings.members}
-    missing = [name for name, mark in marks.items() if not is_finished(run, name, mark)]
+def unfinished(run: Path, dataset: Path, settings: TrainSettings) -> list[str]:
+    """Return the members that are still to be trained.
+
+    Raises UserError when a member or the detector of the run was trained otherwise.
+    """
+    if settings.detector:
+        is_trained(run, detector_fingerprint(settings, dataset))
+    return [
+        member.name
+        for member in settings.members
+        if not is_finished(run, member.name, fingerprint(settings, member, dataset))
+    ]
+
+
+def _train_by_launcher(
+    run: Path, dataset: Path, settings: TrainSettings, missing: list[str]
+) -> None:
     settings.save(run / SETTINGS)
     if not missing:
         return
@@ -68,9 +83,8 @@ def _train_by_launcher(run: Path, dataset: Path, settings: TrainSettings) -> Non
     arguments = [str(run.resolve()), str(dataset.resolve())]
     launch(settings.engine, accelerator, "skindx.training.worker", arguments)
     # The launcher's exit code is 0 when a signal ended it: believe the files alone.
-    for name in missing:
-        if not is_finished(run, name, marks[name]):
-            raise JobError(f"training ended without finishing {name}; run it again")
+    if left := unfinished(run, dataset, settings):
+        raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
 
 
 def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
@@ -91,7 +105,8 @@ def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) ->
     """Raise UserError for settings that do not fit the dataset, the machine or timm."""
     import torch
 
-    counts = {split: len(split_of(records, split)) for split in ("train", "val")}
+    needed: tuple[Split, ...] = ("train", "val")
+    counts = {split: len(split_of(records, split)) for split in needed}
     for split, count in counts.items():
         if not count:
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")

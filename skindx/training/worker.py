@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from skindx.data.manifest import Record, read_manifest
+from skindx.data.manifest import read_manifest, split_of
 from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
@@ -20,11 +20,6 @@ from skindx.training.settings import TrainSettings
 from skindx.training.trainer import TrainingData, train_member
 
 SETTINGS = "train.yaml"
-
-
-def split_of(records: list[Record], name: str) -> list[Record]:
-    """Return the records of one split, in manifest order."""
-    return [record for record in records if record.split == name]
 
 
 def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -> None:

@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.data.manifest import Record
-from skindx.training.worker import split_of
+from skindx.data.manifest import Record, Split, split_of
 
 
 def box_labels(records: Sequence[Record]) -> tuple[str, ...]:
@@ -21,10 +20,11 @@ def write_yolo_layout(
     Pictures are links into the store; a picture without a lesion gets an empty label file.
     Returns the path of data.yaml.
     """
-    for split in ("train", "val"):
+    splits: tuple[Split, ...] = ("train", "val")
+    for split in splits:
         (folder / "images" / split).mkdir(parents=True)
         (folder / "labels" / split).mkdir(parents=True)
-        for record in split_of(list(records), split):
+        for record in split_of(records, split):
             if record.boxes is None:
                 continue
             source = (dataset / record.path).resolve()

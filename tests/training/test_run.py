@@ -107,8 +107,15 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     before = (run / "members" / "a" / "model.safetensors").stat().st_mtime_ns
     train(small_dataset, _settings(), run)
     assert (run / "members" / "a" / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(UserError, match="trained with other settings or data; give another --out"):
-        train(small_dataset, _settings(recipe={"epochs": 3, "batch": 15}), run)
+    kept = (run / "train.yaml").read_text()
+    others = (
+        _settings(recipe={"epochs": 3, "batch": 15}),
+        _settings(detector={"size": 64, "epochs": 2, "batch": 16}),
+    )
+    for other in others:
+        with pytest.raises(UserError, match="trained with other settings or data; give another"):
+            train(small_dataset, other, run)
+        assert (run / "train.yaml").read_text() == kept
 
 
 @pytest.mark.distributed

@@ -162,7 +162,7 @@ def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> No
     for folded, label in sorted(shown.items()):
         if counts[folded] < MIN_PER_CLASS:
             raise UserError(
-                f"the class {label!r} in {root} has {counts[folded]} pictures and needs at least "
+                f"the class {label!r} in {root} has {counts[folded]} readable pictures and needs at least "
                 f"{MIN_PER_CLASS}; add pictures or remove its folder."
             )
 
