@@ -103,7 +103,7 @@ def test_bad_folders_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     fill(root / "acne")
     refused(root, "one class only, 'acne'")
     fill(root / "wart", 2, 9)
-    refused(root, "the class 'wart' in .* has 2 pictures and needs at least 3")
+    refused(root, "the class 'wart' in .* has 2 readable pictures and needs at least 3")
     (root / "wart" / "2.jpg").write_text("no picture")
     refused(root, "has 2 pictures")
     save(root / "wart" / "3.jpg", paint(30))

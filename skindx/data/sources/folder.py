@@ -162,8 +162,8 @@ def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> No
     for folded, label in sorted(shown.items()):
         if counts[folded] < MIN_PER_CLASS:
             raise UserError(
-                f"the class {label!r} in {root} has {counts[folded]} readable pictures and needs at least "
-                f"{MIN_PER_CLASS}; add pictures or remove its folder."
+                f"the class {label!r} in {root} has {counts[folded]} readable pictures "
+                f"and needs at least {MIN_PER_CLASS}; add pictures or remove its folder."
             )
 
 
