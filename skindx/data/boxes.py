@@ -13,8 +13,9 @@ from skindx.errors import UserError
 class Box:
     """One rectangle in pixels of the stored picture, origin top left, x2/y2 exclusive.
 
-    `label` is a class name or "lesion"; `drawn_by` says who drew it (a person, a file, a model).
-    `score` in 0..1 is a detector's confidence, None for a box that was drawn.
+    `label` is a class name or "lesion"; `drawn_by` says who drew it (a person, a file, a model)
+    and `drawn_at` when (UTC, ISO 8601). `score` in 0..1 is a detector's confidence, None for a box
+    that was drawn.
     """
 
     x1: float
@@ -24,6 +25,7 @@ class Box:
     label: str = "lesion"
     drawn_by: str = ""
     score: float | None = None
+    drawn_at: str = ""
 
     def __post_init__(self) -> None:
         """Refuse an empty or reversed rectangle."""

@@ -66,6 +66,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     box = pa.struct(
         [(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
         + [("label", pa.string()), ("drawn_by", pa.string()), ("score", pa.float32())]
+        + [("drawn_at", pa.string())]
     )
     special = {
         "width": pa.int32(),
@@ -82,7 +83,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
 
 def read_manifest(folder: Path) -> list[Record]:
     """Read a dataset folder's manifest. Raises UserError when it is absent or not a manifest."""
-    rows = _read_rows(folder / MANIFEST, Record, "run `skindx build` first")
+    rows = read_rows(folder / MANIFEST, Record, "run `skindx build` first")
     for row in rows:
         if row["boxes"] is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
@@ -107,10 +108,11 @@ def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
 
 def read_issues(folder: Path) -> list[Issue]:
     """Read a dataset folder's issues table. Raises UserError when it is absent."""
-    return [Issue(**row) for row in _read_rows(folder / ISSUES, Issue, "run `skindx build`")]
+    return [Issue(**row) for row in read_rows(folder / ISSUES, Issue, "run `skindx build`")]
 
 
-def _read_rows(path: Path, row_type: type, advice: str) -> list[dict]:  # type: ignore[type-arg]
+def read_rows(path: Path, row_type: type, advice: str) -> list[dict]:  # type: ignore[type-arg]
+    """Read a Parquet table whose columns are the fields of a dataclass. Raises UserError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

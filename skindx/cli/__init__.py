@@ -4,16 +4,14 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from skindx import __version__
+from skindx.cli.options import Sets, Split, console
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = typer.Typer(
     name="skindx",
@@ -28,20 +26,6 @@ app = typer.Typer(
         "To see all of it at once on painted pictures: skindx demo."
     ),
 )
-
-Split = Literal["train", "val", "calibration", "test"]
-
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="A.B=V", help="Override one setting; may be repeated."),
-]
-
-
-def _console() -> "Console":
-    """A console wide enough for the tables, also where there is no terminal to ask."""
-    from rich.console import Console
-
-    return Console(width=max(Console().width, 110))
 
 
 def _version(wanted: bool) -> None:
@@ -86,7 +70,7 @@ def build(
     settings = load_build_settings(source, sets or [], taxonomy)
     with progress_bars() as progress:
         summary = build_dataset(settings, out, progress=progress)
-    print_summary(summary, _console())
+    print_summary(summary, console())
 
 
 @app.command()
@@ -141,7 +125,7 @@ def evaluate(
         )
     if split == "test":
         add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
-    print_table(evaluation, _console())
+    print_table(evaluation, console())
     print(f"report: {folder / 'report.html'}")
 
 
@@ -160,7 +144,7 @@ def diagnose(
     if as_json:
         print(diagnosis.model_dump_json(indent=2))
     else:
-        render(diagnosis, _console())
+        render(diagnosis, console())
 
 
 @app.command()

@@ -1,0 +1,22 @@
+"""What several verbs of the command line share."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Split = Literal["train", "val", "calibration", "test"]
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=V", help="Override one setting; may be repeated."),
+]
+
+
+def console() -> "Console":
+    """Return a console wide enough for the tables, also where there is no terminal to ask."""
+    from rich.console import Console
+
+    return Console(width=max(Console().width, 110))

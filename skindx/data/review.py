@@ -1,0 +1,107 @@
+"""What people should look at: flags that programs raise, and the decisions that people make."""
+
+import csv
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from skindx.data.manifest import read_rows
+from skindx.errors import UserError
+from skindx.files import atomic_file
+
+FLAGS = "flags.parquet"
+DECISIONS = "decisions.csv"
+
+Reason = Literal["face", "text", "intimate", "label", "off-topic", "quality"]
+PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
+"""A picture with such a flag is not given away before a person has said that it may be."""
+
+Verdict = Literal["keep", "withhold", "remove"]
+"""keep: nothing is wrong; withhold: never publish its bytes; remove: not in the next build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One reason to look at one picture. `score` in 0..1: how sure the program is."""
+
+    sha256: str
+    reason: Reason
+    score: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person decided about one picture, whatever it was flagged for."""
+
+    sha256: str
+    verdict: Verdict
+    by: str = ""
+    when: str = ""
+    """UTC, ISO 8601."""
+    note: str = ""
+
+
+def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason]) -> None:
+    """Write flags of the reasons `replacing`, atomically; flags of other reasons stay."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    gone = set(replacing)
+    rows = [flag for flag in read_flags(dataset) if flag.reason not in gone] + list(flags)
+    rows.sort(key=lambda flag: (flag.sha256, flag.reason, -flag.score, flag.detail))
+    names = [field.name for field in dataclasses.fields(Flag)]
+    schema = pa.schema([(name, pa.float32() if name == "score" else pa.string()) for name in names])
+    with atomic_file(dataset / FLAGS) as temporary:
+        table = pa.Table.from_pylist([dataclasses.asdict(flag) for flag in rows], schema=schema)
+        pq.write_table(table, temporary)
+
+
+def read_flags(dataset: Path) -> list[Flag]:
+    """Read a dataset folder's flags; none when no program has looked yet. Raises UserError."""
+    if not (dataset / FLAGS).exists():
+        return []
+    return [Flag(**row) for row in read_rows(dataset / FLAGS, Flag, "run `skindx audit` again")]
+
+
+def read_decisions(dataset: Path) -> dict[str, Decision]:
+    """Read DATASET/decisions.csv: SHA-256 -> decision; the last row of a picture counts.
+
+    The file is written by people or by a page, with the columns sha256, verdict, by, when, note.
+    Raises UserError for a row that cannot be understood.
+    """
+    path = dataset / DECISIONS
+    if not path.exists():
+        return {}
+    decisions: dict[str, Decision] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            if not {"sha256", "verdict"} <= set(reader.fieldnames or ()):
+                raise UserError(f"{path} needs the columns sha256 and verdict in its first line.")
+            for row in reader:
+                verdict = (row["verdict"] or "").strip()
+                if verdict not in get_args(Verdict):
+                    raise UserError(
+                        f"{path}, line {reader.line_num}: the verdict {verdict!r} is none of "
+                        f"{', '.join(get_args(Verdict))}; correct it."
+                    )
+                by, when, note = (row.get(name) or "" for name in ("by", "when", "note"))
+                sha256 = (row["sha256"] or "").strip()
+                decisions[sha256] = Decision(sha256, cast(Verdict, verdict), by, when, note)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None
+    return decisions
+
+
+def undecided(dataset: Path, reasons: Iterable[Reason] = PRIVATE) -> dict[str, list[Flag]]:
+    """Return SHA-256 -> flags of `reasons` on which nobody has decided."""
+    wanted, decided = set(reasons), read_decisions(dataset)
+    waiting: dict[str, list[Flag]] = defaultdict(list)
+    for flag in read_flags(dataset):
+        if flag.reason in wanted and flag.sha256 not in decided:
+            waiting[flag.sha256].append(flag)
+    return dict(waiting)
