@@ -24,8 +24,7 @@ with warnings.catch_warnings():
 SKIN100 = load_taxonomy("skin100")
 PACKAGED = {name: load_taxonomy(name) for name in taxonomy_names()}
 
-# Fitzpatrick17k's labels that mean a Skin-100 class. Left out on purpose, among others: "mucous
-# cyst" (mostly mucoceles of the mouth), "lentigo maligna" (not yet invasive), "keloid".
+# Fitzpatrick17k's labels that mean a Skin-100 class; skin100.yaml says why the others do not.
 FITZPATRICK = {
     "acne": "Acne_Vulgaris",
     "acne vulgaris": "Acne_Vulgaris",
@@ -158,10 +157,21 @@ def test_fitzpatrick_labels_map(label: str, key: str) -> None:
     assert found.key == key
 
 
-def test_no_other_fitzpatrick_label_maps(real: Path) -> None:
+def test_every_other_fitzpatrick_label_is_unmapped_with_a_reason(real: Path) -> None:
     with (real / "tables" / "fitzpatrick17k.csv").open() as file:
         labels = {row["label"] for row in csv.DictReader(file)}
     assert {label for label in labels if SKIN100.find(label)} == set(FITZPATRICK)
+    undecided = {label for label in labels - set(FITZPATRICK) if not SKIN100.why_unmapped(label)}
+    assert not undecided
+    assert len(labels) == len(FITZPATRICK) + len(SKIN100.unmapped) == 114
+
+
+def test_a_label_cannot_be_mapped_and_unmapped() -> None:
+    with pytest.raises(UserError, match="'NV' is unmapped and yet belongs to Nevus"):
+        tiny(unmapped={"NV": "no mole"})
+    with pytest.raises(UserError, match="'tick bite' has no reason"):
+        tiny(unmapped={"tick bite": " "})
+    assert tiny(unmapped={"tick bite": "no class of bites"}).why_unmapped("Tick-bite")
 
 
 def test_ham10000_codes_map_where_they_mean_one_class() -> None:

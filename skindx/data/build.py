@@ -22,6 +22,7 @@ from skindx.data.stages import (
     screen_rows,
 )
 from skindx.data.summary import BuildSummary
+from skindx.data.targets import count_by_source
 from skindx.taxonomy import Taxonomy, load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
@@ -67,6 +68,7 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
         largest_group=max(sizes.values()),
         boxed=sum(record.boxes is not None for record in records),
         notes=tuple(run.notes),
+        counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
     )
     write_dataset(
         out,

@@ -25,22 +25,31 @@ def taxonomy_of(labels: Iterable[str], name: str) -> Taxonomy:
     return Taxonomy.parse(raw, origin="the labels of the sources")
 
 
-def map_labels(labels: Iterable[str], taxonomy: Taxonomy) -> dict[str, str]:
+def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5) -> dict[str, str]:
     """Return the taxonomy key of each distinct label that the taxonomy knows.
 
-    `labels` holds one entry a picture. Raises UserError when the taxonomy does not know the
-    labels of more than half of the pictures: it is then the wrong one.
+    `labels` holds one entry a picture. Raises UserError when the taxonomy knows the labels of
+    less than the share `min_known` of the pictures: it is then the wrong one.
     """
     counts = Counter(labels)
     found = {label: taxonomy.find(label) for label in counts}
     known = {label: match.key for label, match in found.items() if match}
     unknown = Counter({label: n for label, n in counts.items() if label not in known})
-    if 2 * unknown.total() > counts.total():
+    if unknown.total() > (1 - min_known) * counts.total():
         label = unknown.most_common(1)[0][0]
         near = difflib.get_close_matches(label, taxonomy.keys, n=3, cutoff=0.0)
         raise UserError(
             f"the taxonomy {taxonomy.name} does not know the labels of {unknown.total()} of "
             f"{counts.total()} pictures, such as {label!r} (nearest: {', '.join(near)}); choose "
-            f"another with --taxonomy, or none to take the labels as they are."
+            f"another with --taxonomy or none to take the labels as they are, or set min_known to "
+            f"leave the strangers out."
         )
     return known
+
+
+def stranger(label: str, taxonomy: Taxonomy) -> tuple[str, str]:
+    """Return (reason, detail) of the issue of a label that the taxonomy does not know."""
+    decided = taxonomy.why_unmapped(label)
+    if decided:
+        return "unmapped-label", f"{label!r} means no class of {taxonomy.name}: {decided}"
+    return "unknown-label", f"the taxonomy {taxonomy.name} has no class of this name"

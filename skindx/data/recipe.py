@@ -1,7 +1,7 @@
 """A recipe: where a dataset's pictures come from and how they are cleaned and split."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -22,6 +22,10 @@ class BuildSettings(Settings):
     name: str = Field(min_length=1)
     taxonomy: str | None = None
     """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
+    min_known: float = Field(default=0.5, ge=0, le=1)
+    """Share of the pictures whose label the taxonomy must know; less means the wrong taxonomy."""
+    targets: Mapping[str, int] = Field(default_factory=dict)
+    """Class -> pictures that the dataset should hold; the build reports what is missing."""
     sources: tuple[Source, ...] = Field(min_length=1)
     fetch: FetchSettings = Field(default_factory=FetchSettings)
     screen: ScreenSettings = ScreenSettings()

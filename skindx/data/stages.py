@@ -12,7 +12,7 @@ from skindx.data.boxes import Box, BoxedPicture
 from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
 from skindx.data.groups import GroupKeys, file_name, group_names
 from skindx.data.hashes import near_links
-from skindx.data.label import map_labels, taxonomy_of
+from skindx.data.label import map_labels, stranger, taxonomy_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.progress import Progress
@@ -54,7 +54,7 @@ def look_at_folders(run: Run) -> None:
             names = " and ".join(layout.merged)
             run.notes.append(f"{source.path}: {names} are merged; the split is made anew.")
     if run.taxonomy and len(folders) == len(run.settings.sources):
-        map_labels(labels, run.taxonomy)
+        map_labels(labels, run.taxonomy, run.settings.min_known)
 
 
 def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
@@ -91,14 +91,13 @@ def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[T
     """Map the sources' labels to the taxonomy's keys; a stranger becomes an issue."""
     labels = [row.label for row, _ in sound]
     taxonomy = run.taxonomy or taxonomy_of(labels, run.settings.name)
-    known = map_labels(labels, taxonomy)
+    known = map_labels(labels, taxonomy, run.settings.min_known)
     pictures: list[Picture] = []
     for row, screened in sound:
         if row.label in known:
             pictures.append(Picture(row, known[row.label], screened))
         else:
-            detail = f"the taxonomy {taxonomy.name} has no class of this name"
-            run.issues.append(_issue(row, "unknown-label", detail))
+            run.issues.append(_issue(row, *stranger(row.label, taxonomy)))
     return taxonomy, distinct(pictures)
 
 

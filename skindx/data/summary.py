@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from skindx.data.manifest import SPLITS
+from skindx.data.targets import ClassCount, print_counts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,8 @@ class BuildSummary:
     boxed: int
     """Kept pictures that a box file speaks of."""
     notes: tuple[str, ...] = ()
+    counts: tuple[ClassCount, ...] = ()
+    """By class: what each source gave, against the recipe's targets."""
 
     @property
     def exact_duplicates(self) -> int:
@@ -83,3 +86,9 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
     table.add_section()
     table.add_row("all", *map(str, totals), str(sum(totals)))
     console.print(table)
+    if any(each.target for each in summary.counts) or _sources(summary) > 1:
+        print_counts(summary.counts, console)
+
+
+def _sources(summary: BuildSummary) -> int:
+    return len({source for each in summary.counts for source in each.found})

@@ -2,7 +2,7 @@
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -51,6 +51,8 @@ class Taxonomy(Settings):
     reviewed_by: str | None = None
     """The clinician who signed names, codes and urgencies; None: nobody has."""
     classes: tuple[SkinClass, ...] = Field(min_length=1)
+    unmapped: Mapping[str, str] = Field(default_factory=dict)
+    """Labels of other data sets that mean none of the classes, each with the reason."""
 
     @model_validator(mode="after")
     def _labels_mean_one_class(self) -> Self:
@@ -69,6 +71,15 @@ class Taxonomy(Settings):
                         f"the label {label!r} belongs to both {other} and {each.key}; "
                         "remove it from one of them"
                     )
+        for label, reason in self.unmapped.items():
+            claimant = owner.get(normalise(label))
+            if claimant:
+                raise ValueError(
+                    f"the label {label!r} is unmapped and yet belongs to {claimant}; "
+                    "remove it from one of them"
+                )
+            if not reason.strip():
+                raise ValueError(f"the unmapped label {label!r} has no reason; write one")
         return self
 
     @property
@@ -89,6 +100,10 @@ class Taxonomy(Settings):
         Case, spaces, hyphens, underscores and other punctuation do not count.
         """
         return self._by_label.get(normalise(label))
+
+    def why_unmapped(self, label: str) -> str:
+        """Return why a label was decided to mean none of the classes, "" where nobody decided."""
+        return self._reasons.get(normalise(label), "")
 
     def __getitem__(self, key: str) -> SkinClass:
         """Return the class of an exact key. Raises UserError for any other."""
@@ -121,6 +136,10 @@ class Taxonomy(Settings):
             for each in self.classes
             for label in (each.key, each.name, *each.synonyms)
         }
+
+    @cached_property
+    def _reasons(self) -> dict[str, str]:
+        return {normalise(label): reason for label, reason in self.unmapped.items()}
 
 
 def normalise(label: str) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from skindx.data.label import map_labels, taxonomy_of
+from skindx.data.label import map_labels, stranger, taxonomy_of
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
@@ -21,6 +21,21 @@ def test_the_wrong_taxonomy_is_refused_with_the_nearest_classes() -> None:
     with pytest.raises(UserError, match=r"3 of 5 pictures, such as 'nevus of ito' .*Nevus"):
         map_labels(labels, ISIC)
     assert map_labels([*labels, "nevus"], ISIC) == {"nevus": "Nevus"}
+
+
+def test_a_recipe_may_leave_most_labels_out() -> None:
+    labels = ["nevus", "nevus of ito", "nevus of ito", "nevus of ito"]
+    with pytest.raises(UserError, match="set min_known"):
+        map_labels(labels, ISIC, 0.3)
+    assert map_labels(labels, ISIC, 0.25) == {"nevus": "Nevus"}
+
+
+def test_a_decided_stranger_has_its_own_reason() -> None:
+    skin100 = load_taxonomy("skin100")
+    reason, detail = stranger("Keloid", skin100)
+    assert reason == "unmapped-label"
+    assert detail.startswith("'Keloid' means no class of skin100: a scar that grows beyond")
+    assert stranger("zebra", skin100)[0] == "unknown-label"
 
 
 def test_labels_make_a_taxonomy_of_their_own() -> None:

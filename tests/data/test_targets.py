@@ -1,0 +1,50 @@
+from io import StringIO
+
+import numpy as np
+from rich.console import Console
+
+from skindx.data.dedup import Picture
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import Record
+from skindx.data.screen import Screened
+from skindx.data.targets import count_by_source, print_counts
+
+
+def picture(label: str, source: str, sha: str) -> Picture:
+    row = LedgerRow(f"{source}/{sha}", label, "stored", sha256=sha, source=source)
+    return Picture(row, label, Screened(None, "", 8, 8, np.zeros((1, 8), np.uint64)))
+
+
+def record(label: str, source: str, sha: str) -> Record:
+    return Record("p", sha, "0", 8, 8, label, sha, "train", source=source)
+
+
+PICTURES = [
+    [picture("acne", "atlas", "a"), picture("acne", "folder", "a")],
+    [picture("acne", "folder", "b")],
+    [picture("wart", "folder", "c")],
+]
+KEPT = [record("acne", "atlas", "a"), record("wart", "folder", "c")]
+
+
+def test_each_source_is_told_what_it_gave_and_what_stayed() -> None:
+    acne, wart, tinea = count_by_source(
+        ["acne", "wart", "tinea"], PICTURES, KEPT, {"acne": 4, "tinea": 2}
+    )
+    assert acne.found == {"atlas": 1, "folder": 2}
+    assert acne.kept == {"atlas": 1}
+    assert (acne.target, acne.all_kept, acne.missing) == (4, 1, 3)
+    assert (wart.target, wart.all_kept, wart.missing) == (None, 1, 0)
+    assert (tinea.found, tinea.kept, tinea.missing) == ({}, {}, 2)
+
+
+def test_the_table_shows_how_much_of_each_target_is_reached() -> None:
+    counts = count_by_source(["acne", "wart"], PICTURES, KEPT, {"acne": 4})
+    text = StringIO()
+    print_counts(counts, Console(file=text, width=100))
+    rows = {
+        line.split()[1]: line.split("│") for line in text.getvalue().splitlines() if "│" in line
+    }
+    assert [cell.strip() for cell in rows["acne"]][1:-1] == ["acne", "4", "1", "25%", "1", "0"]
+    assert [cell.strip() for cell in rows["wart"]][1:-1] == ["wart", "–", "1", "–", "0", "1"]
+    assert [cell.strip() for cell in rows["all"]][1:-1] == ["all", "4", "2", "50%", "1", "1"]
