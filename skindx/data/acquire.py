@@ -1,4 +1,4 @@
-"""Bring pictures into a dataset folder: read folders here, crawl web sites in a process apart."""
+"""Bring pictures into a dataset folder: read what lies here, crawl the web in a process apart."""
 
 import fcntl
 import json
@@ -15,9 +15,7 @@ from urllib.parse import urlsplit
 
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
-from skindx.data.sources import Source
-from skindx.data.sources.atlas import AtlasSource
-from skindx.data.sources.folder import FolderSource, read_folder
+from skindx.data.sources import LocalSource, Source, WebSource
 from skindx.errors import UserError
 
 LOG = "fetch.log"
@@ -43,24 +41,52 @@ def acquire(
     `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
     """
     dataset.mkdir(parents=True, exist_ok=True)
-    atlases = [source for source in sources if isinstance(source, AtlasSource)]
+    web = [source for source in sources if isinstance(source, WebSource)]
+    if web:
+        check_sources(web, fetch)
     rows = []
     for source in sources:
-        if isinstance(source, FolderSource):
-            rows += read_folder(source, dataset)
-    if atlases:
-        rows += _crawl(atlases, fetch, dataset, on_progress or (lambda done, known: None))
+        if isinstance(source, LocalSource):
+            rows += source.gather(dataset)
+    if web:
+        rows += _crawl(web, fetch, dataset, on_progress or (lambda done, known: None))
     return rows
 
 
-def _crawl(
-    sources: Sequence[AtlasSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
-) -> list[LedgerRow]:
+def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
+    """Raise UserError for a source that may not or cannot be asked, before anybody is."""
     for source in sources:
-        _check(source)
+        if source.disabled and not source.permission.strip():
+            raise UserError(
+                f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
+                f'then set the source\'s permission: "who gave it, when".'
+            )
+    if find_spec("scrapy") is None:
+        raise UserError(
+            f"{sources[0].name} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
+        )
     own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
-    if fetch.warning and any(origin_of(source.start) not in own for source in sources):
-        _log.warning(fetch.warning)
+    for source in sources:
+        strangers = {origin for origin in map(_origin, source.check()) if origin not in own}
+        if strangers and source.needs_contact and not fetch.contact:
+            raise UserError(
+                f"{source.name} refuses programs that do not say whom to contact; set "
+                f"fetch.contact to a URL or mail address of yours."
+            )
+        if strangers and fetch.warning:
+            _log.warning(fetch.warning)
+
+
+def _origin(address: str) -> str:
+    try:
+        return origin_of(address)
+    except ValueError as error:
+        raise UserError(f"{error}; write it as http://host/path.") from None
+
+
+def _crawl(
+    sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
+) -> list[LedgerRow]:
     with _only_writer(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
         notes = _run(sources, fetch, dataset, lock, on_progress)
@@ -68,23 +94,11 @@ def _crawl(
     failures = [note["detail"] for note in notes if note["note"] == "failed"]
     if failures:
         raise UserError(failures[0])
-    starts = {source.start for source in sources}
-    rows = [row for row in stored if row.source in starts]
+    names = {source.name for source in sources}
+    rows = [row for row in stored if row.source in names]
     rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
     # Answers come in any order; the dataset must not depend on it.
     return sorted(rows, key=lambda row: (row.label, row.url))
-
-
-def _check(source: AtlasSource) -> None:
-    if find_spec("scrapy") is None:
-        raise UserError(
-            f"{source.start} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
-        )
-    source.check_selectors()
-    try:
-        origin_of(source.start)
-    except ValueError as error:
-        raise UserError(f"start: {error}; write it as http://host/path.") from None
 
 
 @contextmanager
@@ -107,7 +121,7 @@ def _only_writer(dataset: Path) -> Iterator[int]:
 
 
 def _run(
-    sources: Sequence[AtlasSource],
+    sources: Sequence[WebSource],
     fetch: FetchSettings,
     dataset: Path,
     lock: int,

@@ -1,0 +1,237 @@
+"""Datasets as the Hugging Face hub keeps them: Parquet shards, or files with a metadata table.
+
+Only data is read, with pyarrow; a dataset's own loading code is neither downloaded nor run.
+Layouts: https://huggingface.co/docs/hub/datasets-image
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from skindx.data.ledger import LedgerRow
+from skindx.data.magic import picture_suffix
+from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.sources.source import LocalSource
+from skindx.data.store import put
+from skindx.errors import UserError
+
+_BATCH = 32
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+_PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]
+
+
+class HuggingFaceColumns(Columns):
+    """Where a Parquet shard has its pictures; a metadata table names files in `file_name`."""
+
+    image: str = Field("image", min_length=1)
+
+
+class HuggingFaceSource(LocalSource):
+    """A dataset in a folder, or on the hub by its name and, better, its commit.
+
+    The hub is asked only where HF_HUB_OFFLINE=0 says so. Class folders without any table are
+    `kind: folder`. Splits that others made are not trusted: all are read as one.
+    """
+
+    kind: Literal["huggingface"]
+    path: Path | None = None
+    repo: str = Field("", pattern=r"^([\w.-]+/[\w.-]+)?$")
+    revision: str | None = None
+    columns: HuggingFaceColumns = HuggingFaceColumns()
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+    max_bytes: int = Field(20_000_000, ge=1)
+    """Of one picture."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if bool(self.path) == bool(self.repo):
+            raise ValueError("give either path, a folder, or repo, as in owner/name")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The hub's name of it, or the folder's."""
+        return f"huggingface:{self.repo or (self.path or Path()).resolve().name}"
+
+    def gather(self, dataset: Path) -> list[LedgerRow]:
+        """Copy the pictures into the store; return one row a picture. Raises UserError."""
+        root, fence = self._root()
+        rows = [self._store(item, dataset) for item in self._items(root, fence)]
+        if not rows:
+            raise UserError(f"{root} holds tables without a single line; check the dataset.")
+        return rows
+
+    def _root(self) -> tuple[Path, Path]:
+        """Return the dataset's folder, and the folder that its links may not leave."""
+        if self.path is None:
+            folder = _download(self.repo, self.revision)
+            return folder, folder.parents[1]  # the hub's cache links into its own blobs
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is no folder; give one that holds a dataset.")
+        return self.path, self.path.resolve()
+
+    def _items(self, root: Path, fence: Path) -> Iterator["_Item"]:
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        tables = [path for path in files if path.name in _METADATA]
+        shards = [path for path in files if path.suffix == ".parquet" and path not in tables]
+        if not shards and not tables:
+            raise UserError(
+                f"{root} holds neither Parquet shards nor a metadata.csv or metadata.jsonl; class "
+                f"folders without a table are read by `kind: folder`."
+            )
+        for path in (*shards, *tables):
+            if not path.resolve().is_relative_to(fence.resolve()):
+                raise UserError(f"{path} is a link out of the dataset; put the file itself there.")
+        for shard in shards:
+            yield from _from_shard(shard, shard.relative_to(root).as_posix(), self.columns)
+        for table in tables:
+            yield from _from_table(table, root, fence.resolve(), self.columns)
+
+    def _store(self, item: "_Item", dataset: Path) -> LedgerRow:
+        given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
+        status, detail, sha256, path = _judge(item, self.max_bytes), item.problem, "", ""
+        if status == "stored":
+            sha256, path = put(dataset, item.data, picture_suffix(item.data[:16]) or "")
+        return LedgerRow(
+            item.url,
+            item.label,
+            status,
+            detail or _DETAILS.get(status, ""),
+            sha256,
+            path,
+            len(item.data) if path else 0,
+            retrieved=datetime.now(UTC).isoformat(timespec="seconds"),
+            source=self.name,
+            **self.columns.known(item.line, **given),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One picture of a dataset; `problem` says why its bytes could not be had."""
+
+    url: str
+    label: str
+    data: bytes
+    line: dict[str, Any]
+    problem: str = ""
+
+
+_DETAILS = {
+    "no-label": "the dataset says nothing about what it shows",
+    "too-large": "it has more bytes than max_bytes",
+    "not-a-picture": "the first bytes are of no picture format that we read",
+}
+
+
+def _judge(item: _Item, max_bytes: int) -> str:
+    if item.problem:
+        return "unreadable"
+    if not item.label:
+        return "no-label"
+    if len(item.data) > max_bytes:
+        return "too-large"
+    return "stored" if picture_suffix(item.data[:16]) else "not-a-picture"
+
+
+def _from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator[_Item]:
+    """Yield the pictures of a Parquet file, few at a time; class numbers become their names."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(shard) as file:
+            columns.check(shard, file.schema_arrow.names)
+            names = _class_names(file.schema_arrow.metadata or {}, columns.label)
+            number = 0
+            for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns.wanted)):
+                for line in batch.to_pylist():
+                    image = line.pop(columns.image)
+                    data, name = _bytes_of(image)
+                    yield _Item(
+                        f"{shown}/{number}/{name}".rstrip("/"),
+                        _class_name(line[columns.label], names),
+                        data or b"",
+                        line,
+                        "" if data else "the shard holds no bytes for it",
+                    )
+                    number += 1
+    except (OSError, pa.ArrowException) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{shard} cannot be read as Parquet ({detail}); get it again.") from None
+
+
+def _bytes_of(image: object) -> tuple[bytes | None, str]:
+    """Return bytes and file name of a cell: the hub's {bytes, path}, or bytes alone."""
+    if isinstance(image, dict):
+        data, path = image.get("bytes"), image.get("path")
+        name = path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""
+        return (data if isinstance(data, bytes) else None), name
+    return (image if isinstance(image, bytes) else None), ""
+
+
+def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
+    """Return the names of a ClassLabel column as `datasets` writes them into a file's schema."""
+    try:
+        found = json.loads(metadata[b"huggingface"])["info"]["features"][column]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _class_name(value: object, names: list[str]) -> str:
+    if names and isinstance(value, int):
+        return names[value] if 0 <= value < len(names) else ""
+    return cell(value)
+
+
+def _from_table(
+    table: Path, root: Path, fence: Path, columns: HuggingFaceColumns
+) -> Iterator[_Item]:
+    """Yield the files that a metadata table names, relative to itself."""
+    named = columns.model_copy(update={"image": "file_name"})
+    for number, line in enumerate(read_table(table, named), 1):
+        name = cell(line.get("file_name"))
+        path = table.parent / name
+        problem, data = "", b""
+        # Resolved: neither `..` nor a link leads out of the dataset.
+        if not name or not path.resolve().is_relative_to(fence):
+            problem = "file_name leads out of the dataset" if name else "file_name is empty"
+        else:
+            try:
+                data = path.read_bytes() if path.is_file() else b""
+                problem = "" if path.is_file() else "there is no such file"
+            except OSError as error:
+                problem = f"the file cannot be read ({error.strerror})"
+        shown = (table.parent / (name or f"row-{number}")).relative_to(root).as_posix()
+        yield _Item(shown, cell(line.get(columns.label)), data, line, problem)
+
+
+def _download(repo: str, revision: str | None) -> Path:
+    """Fetch the data files of a hub dataset into the hub's own cache; return their folder."""
+    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in {"1", "ON", "YES", "TRUE"}:
+        raise UserError(
+            f"{repo} lies on the Hugging Face hub, which is asked only where HF_HUB_OFFLINE=0 is "
+            f"exported; export it, or download the dataset and set `path`."
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = snapshot_download(
+            repo, repo_type="dataset", revision=revision, allow_patterns=_PATTERNS
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        detail = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{repo} cannot be had from the Hugging Face hub ({detail}); check repo and revision."
+        ) from None
+    return Path(folder)
