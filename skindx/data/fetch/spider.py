@@ -82,18 +82,18 @@ class PictureSpider(Spider):  # type: ignore[misc]
     def _page(self, tour: Tour, page: Page) -> Iterator[Request]:
         if (page.url, page.label) in tour.pages or tour.full(page.label):
             return
-        limit = min(self._fetch.max_pages, tour.source.max_pages or self._fetch.max_pages)
-        if len(tour.pages) >= limit:
-            told = f"The source has more than max_pages = {limit} pages."
-            self._page_failed(tour, page, Outcome("too-many-pages", told))
-            return
-        tour.pages.add((page.url, page.label))
         try:
             origin_of(page.url)
         except ValueError:
             problem = Outcome("bad-url", "Only http and https addresses are fetched.")
             self._page_failed(tour, page, problem)
             return
+        limit = min(self._fetch.max_pages, tour.source.max_pages or self._fetch.max_pages)
+        if len(tour.pages) >= limit:
+            told = f"The source has more than max_pages = {limit} pages."
+            self._page_failed(tour, page, Outcome("too-many-pages", told))
+            return
+        tour.pages.add((page.url, page.label))
 
         def answered(response: Response) -> Iterator[Request]:
             problem = of_answer(response)
