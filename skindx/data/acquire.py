@@ -40,10 +40,10 @@ def acquire(
     while a crawl runs. A page that could not be read has a row too, its `page_url` equal to its
     `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
     """
-    dataset.mkdir(parents=True, exist_ok=True)
     web = [source for source in sources if isinstance(source, WebSource)]
     if web:
         check_sources(web, fetch)
+    dataset.mkdir(parents=True, exist_ok=True)
     rows = []
     for source in sources:
         if isinstance(source, LocalSource):
@@ -66,15 +66,15 @@ def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
             f"{sources[0].name} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
         )
     own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
+    strangers = {source.name: set(map(_origin, source.check())) - own for source in sources}
     for source in sources:
-        strangers = {origin for origin in map(_origin, source.check()) if origin not in own}
-        if strangers and source.needs_contact and not fetch.contact:
+        if strangers[source.name] and source.needs_contact and not fetch.contact:
             raise UserError(
                 f"{source.name} refuses programs that do not say whom to contact; set "
                 f"fetch.contact to a URL or mail address of yours."
             )
-        if strangers and fetch.warning:
-            _log.warning(fetch.warning)
+    if fetch.warning and any(strangers.values()):
+        _log.warning(fetch.warning)
 
 
 def _origin(address: str) -> str:
