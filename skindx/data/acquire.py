@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
-from skindx.data.sources import LocalSource, Source, WebSource
+from skindx.data.sources import LocalSource, Page, Source, WebSource
 from skindx.errors import UserError
 
 LOG = "fetch.log"
@@ -77,6 +77,25 @@ def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
         _log.warning(fetch.warning)
 
 
+def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Return the rows that belong to the sources as they are now.
+
+    A table is known whole, so a line that was taken out of it is gone, and a corrected label
+    stands alone. What a page showed earlier stays: the page may be unreadable today.
+    """
+    paged: set[str] = set()
+    listed: set[tuple[str, str, str]] = set()
+    for source in sources:
+        for each in source.begin():
+            if isinstance(each, Page):
+                paged.add(source.name)
+            else:
+                listed.add((source.name, each.url, each.label))
+    return [
+        row for row in stored if row.source in paged or (row.source, row.url, row.label) in listed
+    ]
+
+
 def _origin(address: str) -> str:
     try:
         return origin_of(address)
@@ -94,8 +113,7 @@ def _crawl(
     failures = [note["detail"] for note in notes if note["note"] == "failed"]
     if failures:
         raise UserError(failures[0])
-    names = {source.name for source in sources}
-    rows = [row for row in stored if row.source in names]
+    rows = _current(sources, stored)
     rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
     # Answers come in any order; the dataset must not depend on it.
     return sorted(rows, key=lambda row: (row.label, row.url))

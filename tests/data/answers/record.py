@@ -59,8 +59,8 @@ def record(kind: str, agent: str) -> None:
 
 
 def _ask(url: str, agent: str) -> dict[str, Any]:
-    request = urllib.request.Request(url, headers={"User-Agent": agent})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+    request = urllib.request.Request(url, headers={"User-Agent": agent})
+    with urllib.request.urlopen(request, timeout=60) as answer:
         body: dict[str, Any] = json.load(answer)
     return body
 
