@@ -2,26 +2,23 @@
 
 import fcntl
 import json
-import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from skindx.data.fetch.settings import FetchSettings, origin_of
+from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
 from skindx.data.sources import LocalSource, Page, Source, WebSource
+from skindx.data.sources.checks import check_sources
 from skindx.errors import UserError
 
 LOG = "fetch.log"
 Progress = Callable[[int, int], None]
 
-_log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _LOCK_WAIT_S = 10.0
 
@@ -53,28 +50,20 @@ def acquire(
     return rows
 
 
-def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
-    """Raise UserError for a source that may not or cannot be asked, before anybody is."""
-    for source in sources:
-        if source.disabled and not source.permission.strip():
-            raise UserError(
-                f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
-                f'then set the source\'s permission: "who gave it, when".'
-            )
-    if find_spec("scrapy") is None:
-        raise UserError(
-            f"{sources[0].name} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
-        )
-    own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
-    strangers = {source.name: set(map(_origin, source.check())) - own for source in sources}
-    for source in sources:
-        if strangers[source.name] and source.needs_contact and not fetch.contact:
-            raise UserError(
-                f"{source.name} refuses programs that do not say whom to contact; set "
-                f"fetch.contact to a URL or mail address of yours."
-            )
-    if fetch.warning and any(strangers.values()):
-        _log.warning(fetch.warning)
+def _crawl(
+    sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
+) -> list[LedgerRow]:
+    with _only_writer(dataset) as lock:
+        read_ledger(dataset)  # a damaged one is told before anything is started
+        notes = _run(sources, fetch, dataset, lock, on_progress)
+        stored = read_ledger(dataset)
+    failures = [note["detail"] for note in notes if note["note"] == "failed"]
+    if failures:
+        raise UserError(failures[0])
+    rows = _current(sources, stored)
+    rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
+    # Answers come in any order; the dataset must not depend on it.
+    return sorted(rows, key=lambda row: (row.label, row.url))
 
 
 def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[LedgerRow]:
@@ -94,29 +83,6 @@ def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[
     return [
         row for row in stored if row.source in paged or (row.source, row.url, row.label) in listed
     ]
-
-
-def _origin(address: str) -> str:
-    try:
-        return origin_of(address)
-    except ValueError as error:
-        raise UserError(f"{error}; write it as http://host/path.") from None
-
-
-def _crawl(
-    sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
-) -> list[LedgerRow]:
-    with _only_writer(dataset) as lock:
-        read_ledger(dataset)  # a damaged one is told before anything is started
-        notes = _run(sources, fetch, dataset, lock, on_progress)
-        stored = read_ledger(dataset)
-    failures = [note["detail"] for note in notes if note["note"] == "failed"]
-    if failures:
-        raise UserError(failures[0])
-    rows = _current(sources, stored)
-    rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
-    # Answers come in any order; the dataset must not depend on it.
-    return sorted(rows, key=lambda row: (row.label, row.url))
 
 
 @contextmanager

@@ -4,32 +4,23 @@ Only data is read, with pyarrow; a dataset's own loading code is neither downloa
 Layouts: https://huggingface.co/docs/hub/datasets-image
 """
 
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.magic import picture_suffix
-from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, from_table
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
 
-_BATCH = 32
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]
-
-
-class HuggingFaceColumns(Columns):
-    """Where a Parquet shard has its pictures; a metadata table names files in `file_name`."""
-
-    image: str = Field("image", min_length=1)
 
 
 class HuggingFaceSource(LocalSource):
@@ -78,7 +69,7 @@ class HuggingFaceSource(LocalSource):
             raise UserError(f"{self.path} is no folder; give one that holds a dataset.")
         return self.path, self.path.resolve()
 
-    def _items(self, root: Path, fence: Path) -> Iterator["_Item"]:
+    def _items(self, root: Path, fence: Path) -> Iterator[Item]:
         files = sorted(path for path in root.rglob("*") if path.is_file())
         tables = [path for path in files if path.name in _METADATA]
         shards = [path for path in files if path.suffix == ".parquet" and path not in tables]
@@ -91,11 +82,11 @@ class HuggingFaceSource(LocalSource):
             if not path.resolve().is_relative_to(fence.resolve()):
                 raise UserError(f"{path} is a link out of the dataset; put the file itself there.")
         for shard in shards:
-            yield from _from_shard(shard, shard.relative_to(root).as_posix(), self.columns)
+            yield from from_shard(shard, shard.relative_to(root).as_posix(), self.columns)
         for table in tables:
-            yield from _from_table(table, root, fence.resolve(), self.columns)
+            yield from from_table(table, root, fence.resolve(), self.columns)
 
-    def _store(self, item: "_Item", dataset: Path) -> LedgerRow:
+    def _store(self, item: Item, dataset: Path) -> LedgerRow:
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
         status, detail, sha256, path = _judge(item, self.max_bytes), item.problem, "", ""
         if status == "stored":
@@ -114,17 +105,6 @@ class HuggingFaceSource(LocalSource):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One picture of a dataset; `problem` says why its bytes could not be had."""
-
-    url: str
-    label: str
-    data: bytes
-    line: dict[str, Any]
-    problem: str = ""
-
-
 _DETAILS = {
     "no-label": "the dataset says nothing about what it shows",
     "too-large": "it has more bytes than max_bytes",
@@ -132,7 +112,7 @@ _DETAILS = {
 }
 
 
-def _judge(item: _Item, max_bytes: int) -> str:
+def _judge(item: Item, max_bytes: int) -> str:
     if item.problem:
         return "unreadable"
     if not item.label:
@@ -140,79 +120,6 @@ def _judge(item: _Item, max_bytes: int) -> str:
     if len(item.data) > max_bytes:
         return "too-large"
     return "stored" if picture_suffix(item.data[:16]) else "not-a-picture"
-
-
-def _from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator[_Item]:
-    """Yield the pictures of a Parquet file, few at a time; class numbers become their names."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(shard) as file:
-            columns.check(shard, file.schema_arrow.names)
-            names = _class_names(file.schema_arrow.metadata or {}, columns.label)
-            number = 0
-            for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns.wanted)):
-                for line in batch.to_pylist():
-                    image = line.pop(columns.image)
-                    data, name = _bytes_of(image)
-                    yield _Item(
-                        f"{shown}/{number}/{name}".rstrip("/"),
-                        _class_name(line[columns.label], names),
-                        data or b"",
-                        line,
-                        "" if data else "the shard holds no bytes for it",
-                    )
-                    number += 1
-    except (OSError, pa.ArrowException) as error:
-        detail = " ".join(str(error).split())
-        raise UserError(f"{shard} cannot be read as Parquet ({detail}); get it again.") from None
-
-
-def _bytes_of(image: object) -> tuple[bytes | None, str]:
-    """Return bytes and file name of a cell: the hub's {bytes, path}, or bytes alone."""
-    if isinstance(image, dict):
-        data, path = image.get("bytes"), image.get("path")
-        name = path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""
-        return (data if isinstance(data, bytes) else None), name
-    return (image if isinstance(image, bytes) else None), ""
-
-
-def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
-    """Return the names of a ClassLabel column as `datasets` writes them into a file's schema."""
-    try:
-        found = json.loads(metadata[b"huggingface"])["info"]["features"][column]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return []
-    return [str(name) for name in found] if isinstance(found, list) else []
-
-
-def _class_name(value: object, names: list[str]) -> str:
-    if names and isinstance(value, int):
-        return names[value] if 0 <= value < len(names) else ""
-    return cell(value)
-
-
-def _from_table(
-    table: Path, root: Path, fence: Path, columns: HuggingFaceColumns
-) -> Iterator[_Item]:
-    """Yield the files that a metadata table names, relative to itself."""
-    named = columns.model_copy(update={"image": "file_name"})
-    for number, line in enumerate(read_table(table, named), 1):
-        name = cell(line.get("file_name"))
-        path = table.parent / name
-        problem, data = "", b""
-        # Resolved: neither `..` nor a link leads out of the dataset.
-        if not name or not path.resolve().is_relative_to(fence):
-            problem = "file_name leads out of the dataset" if name else "file_name is empty"
-        else:
-            try:
-                data = path.read_bytes() if path.is_file() else b""
-                problem = "" if path.is_file() else "there is no such file"
-            except OSError as error:
-                problem = f"the file cannot be read ({error.strerror})"
-        shown = (table.parent / (name or f"row-{number}")).relative_to(root).as_posix()
-        yield _Item(shown, cell(line.get(columns.label)), data, line, problem)
 
 
 def _download(repo: str, revision: str | None) -> Path:
