@@ -1,29 +1,24 @@
-"""Bring pictures into a dataset folder: read folders here, crawl web sites in a process apart."""
+"""Bring pictures into a dataset folder: read what lies here, crawl the web in a process apart."""
 
 import fcntl
 import json
-import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from skindx.data.fetch.settings import FetchSettings, origin_of
+from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
-from skindx.data.sources import Source
-from skindx.data.sources.atlas import AtlasSource
-from skindx.data.sources.folder import FolderSource, read_folder
+from skindx.data.sources import LocalSource, Page, Source, WebSource
+from skindx.data.sources.checks import check_sources
 from skindx.errors import UserError
 
 LOG = "fetch.log"
 Progress = Callable[[int, int], None]
 
-_log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _LOCK_WAIT_S = 10.0
 
@@ -42,25 +37,22 @@ def acquire(
     while a crawl runs. A page that could not be read has a row too, its `page_url` equal to its
     `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
     """
+    web = [source for source in sources if isinstance(source, WebSource)]
+    if web:
+        check_sources(web, fetch)
     dataset.mkdir(parents=True, exist_ok=True)
-    atlases = [source for source in sources if isinstance(source, AtlasSource)]
     rows = []
     for source in sources:
-        if isinstance(source, FolderSource):
-            rows += read_folder(source, dataset)
-    if atlases:
-        rows += _crawl(atlases, fetch, dataset, on_progress or (lambda done, known: None))
+        if isinstance(source, LocalSource):
+            rows += source.gather(dataset)
+    if web:
+        rows += _crawl(web, fetch, dataset, on_progress or (lambda done, known: None))
     return rows
 
 
 def _crawl(
-    sources: Sequence[AtlasSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
+    sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
 ) -> list[LedgerRow]:
-    for source in sources:
-        _check(source)
-    own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
-    if fetch.warning and any(origin_of(source.start) not in own for source in sources):
-        _log.warning(fetch.warning)
     with _only_writer(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
         notes = _run(sources, fetch, dataset, lock, on_progress)
@@ -68,23 +60,29 @@ def _crawl(
     failures = [note["detail"] for note in notes if note["note"] == "failed"]
     if failures:
         raise UserError(failures[0])
-    starts = {source.start for source in sources}
-    rows = [row for row in stored if row.source in starts]
+    rows = _current(sources, stored)
     rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
     # Answers come in any order; the dataset must not depend on it.
     return sorted(rows, key=lambda row: (row.label, row.url))
 
 
-def _check(source: AtlasSource) -> None:
-    if find_spec("scrapy") is None:
-        raise UserError(
-            f"{source.start} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
-        )
-    source.check_selectors()
-    try:
-        origin_of(source.start)
-    except ValueError as error:
-        raise UserError(f"start: {error}; write it as http://host/path.") from None
+def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Return the rows that belong to the sources as they are now.
+
+    A table is known whole, so a line that was taken out of it is gone, and a corrected label
+    stands alone. What a page showed earlier stays: the page may be unreadable today.
+    """
+    paged: set[str] = set()
+    listed: set[tuple[str, str, str]] = set()
+    for source in sources:
+        for each in source.begin():
+            if isinstance(each, Page):
+                paged.add(source.name)
+            else:
+                listed.add((source.name, each.url, each.label))
+    return [
+        row for row in stored if row.source in paged or (row.source, row.url, row.label) in listed
+    ]
 
 
 @contextmanager
@@ -107,7 +105,7 @@ def _only_writer(dataset: Path) -> Iterator[int]:
 
 
 def _run(
-    sources: Sequence[AtlasSource],
+    sources: Sequence[WebSource],
     fetch: FetchSettings,
     dataset: Path,
     lock: int,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skindx.data.manifest import ISSUES, MANIFEST, Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources.folder import FolderSource
+from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.store import STORE
 from skindx.data.summary import BuildSummary
 from skindx.errors import UserError
@@ -32,9 +32,10 @@ def check_out(out: Path, settings: BuildSettings) -> None:
                 f"empty folder."
             )
     for source in settings.sources:
-        if isinstance(source, FolderSource) and out.resolve().is_relative_to(source.path.resolve()):
+        inside = source.path if isinstance(source, FolderSource | HuggingFaceSource) else None
+        if inside and out.resolve().is_relative_to(inside.resolve()):
             raise UserError(
-                f"{out} lies in the source folder {source.path}, so the next build would read it "
+                f"{out} lies in the source folder {inside}, so the next build would read it "
                 f"as pictures; give --out a folder elsewhere."
             )
 

@@ -39,6 +39,8 @@ class LedgerRow:
     attribution: str = ""
     skin_type: int | None = None
     group: str = ""
+    md5: str = ""
+    """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
 
 
 class LedgerWriter:

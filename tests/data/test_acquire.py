@@ -161,15 +161,12 @@ def test_a_start_page_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_sources_without_matching_links_say_which_selector_failed() -> None:
-    from skindx.data.fetch.spider import Tour, fruitless
-
     source = AtlasSource(kind="atlas", start="http://a.org/")
-    assert "category = 'a.category'" in fruitless(Tour(source))
-    sentence = fruitless(Tour(source, categories=3, failures=["http://a.org/c: Answered 404."]))
+    assert "category = 'a.category'" in source.barren(0, [])
+    sentence = source.barren(3, ["http://a.org/c: Answered 404."])
     assert "none of 3 categories" in sentence
     assert "figure = 'figure.picture'" in sentence
     assert "http://a.org/c: Answered 404." in sentence
-    assert fruitless(Tour(source, categories=3, pictures=1)) == ""
 
 
 def test_a_crawl_that_breaks_shows_the_end_of_its_log(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
 class Book:
     """One row a (url, label), one fetch a URL, over all runs that were ever started.
 
+    A URL under two checksums counts as two: what is right for one of them is wrong for the other.
+
     `earlier` are the rows that the ledger holds when the crawl starts.
     """
 
     def __init__(self, ledger: LedgerWriter, earlier: Sequence[LedgerRow], dataset: Path) -> None:
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
-        self._answers = {row.url: _answer(row) for row in earlier if _is_final(row, dataset)}
-        self._waiting: dict[str, list[LedgerRow]] = {}
+        self._answers = {_asked(row): _answer(row) for row in earlier if _is_final(row, dataset)}
+        self._waiting: dict[tuple[str, str], list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
         self._had = 0
 
@@ -37,18 +39,19 @@ class Book:
         self._known.add(key)
         if row.status:
             self._write(replace(row, retrieved=now()))
-        elif row.url in self._answers:
-            self._write(replace(row, **self._answers[row.url]))
+        elif _asked(row) in self._answers:
+            self._write(replace(row, **self._answers[_asked(row)]))
         else:
-            self._waiting.setdefault(row.url, []).append(row)
-            return len(self._waiting[row.url]) == 1
+            waiting = self._waiting.setdefault(_asked(row), [])
+            waiting.append(row)
+            return len(waiting) == 1
         return False
 
-    def settle(self, url: str, outcome: Outcome) -> None:
-        """Write what became of a URL, for every label under which it was found."""
-        self._answers[url] = {**asdict(outcome), "retrieved": now()}
-        for row in self._waiting.pop(url):
-            self._write(replace(row, **self._answers[url]))
+    def settle(self, asked: LedgerRow, outcome: Outcome) -> None:
+        """Write what became of a row's URL, for every label under which it was found."""
+        self._answers[_asked(asked)] = {**asdict(outcome), "retrieved": now()}
+        for row in self._waiting.pop(_asked(asked)):
+            self._write(replace(row, **self._answers[_asked(asked)]))
 
     def page_failed(self, url: str, label: str, source: str, problem: Outcome) -> None:
         """Note a page whose pictures stay unknown.
@@ -88,6 +91,10 @@ class Book:
 def now() -> str:
     """Return the time as UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _asked(row: LedgerRow) -> tuple[str, str]:
+    return row.url, row.md5
 
 
 def _answer(row: LedgerRow) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What an answer, or its absence, means for a picture: one status word and a sentence."""
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,11 @@ def of_answer(response: "Response") -> Outcome | None:
     return None
 
 
-def of_picture(response: "Response", dataset: Path) -> Outcome:
-    """Store the picture that an answer holds, its bytes as they came, or say why not."""
+def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
+    """Store the picture that an answer holds, its bytes as they came, or say why not.
+
+    With `md5`, in hexadecimal, only bytes of that checksum are stored.
+    """
     refused = of_answer(response)
     if refused:
         return refused
@@ -105,6 +109,9 @@ def of_picture(response: "Response", dataset: Path) -> Outcome:
         kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
         head = response.body[:8]
         return Outcome("not-a-picture", f"It begins with {head!r} and claims to be {kind}.")
+    came = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
+    if came != md5:
+        return Outcome("md5-mismatch", f"Its MD5 is {came}, the source says {md5}.")
     sha256, path = put(dataset, response.body, suffix)
     return Outcome("stored", "", sha256, path, len(response.body))
 

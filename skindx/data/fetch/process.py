@@ -4,18 +4,19 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from skindx.config import Settings
-from skindx.data.fetch.settings import FetchSettings
-from skindx.data.sources.atlas import AtlasSource
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
+from skindx.data.sources import Source, WebSource
 
 
 class Job(Settings):
     """What the parent asks for, one line of JSON on standard input."""
 
-    sources: tuple[AtlasSource, ...]
+    sources: tuple[Source, ...]
     fetch: FetchSettings
     dataset: Path
 
@@ -40,9 +41,11 @@ def crawl(job: Job) -> bool:
     from skindx.data.ledger import open_ledger, read_ledger
 
     ended = []
+    sources = [source for source in job.sources if isinstance(source, WebSource)]
     with open_ledger(job.dataset) as ledger:
         book = Book(ledger, read_ledger(job.dataset), job.dataset)
-        process = AsyncCrawlerProcess(scrapy_settings(job.fetch))
+        fetch = with_endpoints(job.fetch, sources)
+        process = AsyncCrawlerProcess(scrapy_settings(fetch))
         crawler = process.create_crawler(PictureSpider)
 
         def closed(spider: PictureSpider, reason: str) -> None:
@@ -56,9 +59,19 @@ def crawl(job: Job) -> bool:
 
         crawler.signals.connect(closed, signals.spider_closed)
         crawler.signals.connect(broken, signals.spider_error)
-        process.crawl(crawler, sources=job.sources, fetch=job.fetch, dataset=job.dataset, book=book)
+        process.crawl(crawler, sources=sources, fetch=fetch, dataset=job.dataset, book=book)
         process.start(install_signal_handlers=False)
     return bool(ended)
+
+
+def with_endpoints(fetch: FetchSettings, sources: Sequence[WebSource]) -> FetchSettings:
+    """Give each API its own delay, one request at once; origins that the user named win."""
+    origins = {
+        origin_of(source.endpoint): OriginPolicy(concurrency=1, delay_s=source.request_delay_s)
+        for source in sources
+        if source.endpoint and source.request_delay_s is not None
+    }
+    return fetch.model_copy(update={"origins": origins | fetch.origins})
 
 
 def _end_with_the_parent() -> None:

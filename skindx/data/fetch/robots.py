@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 512_000  # RFC 9309 section 2.5 asks for at least 500 KiB
 _FLAG = "skindx_robots_txt"
+ENDPOINT = "skindx_endpoint"
+"""Request meta: the official API below whose URL robots.txt is not asked (WebSource.endpoint)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ class RobotsGuard:
 
     async def process_request(self, request: Request) -> None:
         """Let an allowed request pass, also each hop of a redirect. Raises RefusedError."""
-        if request.meta.get(_FLAG):
+        endpoint = request.meta.get(ENDPOINT)
+        # Each hop of a redirect comes here: one that leaves the API is a page like any other.
+        if request.meta.get(_FLAG) or (endpoint and request.url.startswith(endpoint)):
             return
         try:
             origin = origin_of(request.url)

@@ -1,6 +1,7 @@
-"""Reads index and category pages and fetches the pictures that they show."""
+"""Reads the pages of web sources and fetches the pictures that they lead to."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from scrapy.http import HtmlResponse, Request, Response
 
 from skindx.data.fetch.book import Book
 from skindx.data.fetch.outcome import Outcome, of_answer, of_error, of_picture, opt_out
-from skindx.data.fetch.settings import FetchSettings
-from skindx.data.sources.atlas import AtlasSource, categories, next_pages, pictures, web_url
+from skindx.data.fetch.robots import ENDPOINT
+from skindx.data.fetch.settings import FetchSettings, origin_of
+from skindx.data.ledger import LedgerRow
+from skindx.data.sources import Page, UnreadablePageError, WebSource
 
 _PAGE_BYTES = 4_000_000
 _PAGE_PRIORITY = 10  # pages before pictures, so that progress knows early how many there are
@@ -21,23 +24,28 @@ _PAGE_PRIORITY = 10  # pages before pictures, so that progress knows early how m
 class Tour:
     """What has been found of one source so far."""
 
-    source: AtlasSource
-    pages: set[str] = field(default_factory=set)
-    categories: int = 0
-    pictures: int = 0
+    source: WebSource
+    pages: set[tuple[str, str]] = field(default_factory=set)
+    """(url, label): a page that two labels lead to is read for both."""
+    pictures: set[tuple[str, str]] = field(default_factory=set)
+    """(url, label)."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Pictures of each label."""
     failures: list[str] = field(default_factory=list)
 
-
-Reader = Callable[[Tour, HtmlResponse, str], Iterator[Request]]
+    def full(self, label: str) -> bool:
+        """Tell whether the source may give no more of a label."""
+        most = self.source.max_pictures
+        return most is not None and self.counts[label] >= most
 
 
 class PictureSpider(Spider):  # type: ignore[misc]
-    """One crawl over all atlas sources."""
+    """One crawl over all web sources."""
 
     name = "skindx"
 
     def __init__(
-        self, sources: Sequence[AtlasSource], fetch: FetchSettings, dataset: Path, book: Book
+        self, sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, book: Book
     ) -> None:
         super().__init__()
         self._tours = [Tour(source) for source in sources]
@@ -46,119 +54,111 @@ class PictureSpider(Spider):  # type: ignore[misc]
         self._book = book
 
     async def start(self) -> AsyncIterator[Request]:
-        """Ask for the start page of each source."""
-        for tour in self._tours:
-            for request in self._page(tour, tour.source.start, "", self._index):
-                yield request
+        """Ask for what each source begins with: pages, or a whole table of pictures."""
+        first = [
+            request for tour in self._tours for request in self._follow(tour, tour.source.begin())
+        ]
+        self._book.report()
+        for request in first:
+            yield request
 
     def finish(self) -> None:
         """Close the books once the crawl has ended by itself."""
         for tour in self._tours:
-            sentence = fruitless(tour)
-            if sentence:
-                self._book.source_failed(sentence)
+            if not tour.pictures:
+                labels = {label for _, label in tour.pages if label}
+                self._book.source_failed(tour.source.barren(len(labels), tour.failures))
         self._book.close()
 
-    def _page(self, tour: Tour, url: str, label: str, read: Reader) -> Iterator[Request]:
-        if url in tour.pages:
+    def _follow(
+        self, tour: Tour, found: Iterator[Page | LedgerRow], forbidden: str = ""
+    ) -> Iterator[Request]:
+        for each in found:
+            if isinstance(each, Page):
+                yield from self._page(tour, each)
+            else:
+                yield from self._picture(tour, each, forbidden)
+
+    def _page(self, tour: Tour, page: Page) -> Iterator[Request]:
+        if (page.url, page.label) in tour.pages or tour.full(page.label):
             return
-        if len(tour.pages) >= self._fetch.max_pages:
-            limit = f"The source has more than max_pages = {self._fetch.max_pages} pages."
-            self._page_failed(tour, url, label, Outcome("too-many-pages", limit))
+        try:
+            origin_of(page.url)
+        except ValueError:
+            problem = Outcome("bad-url", "Only http and https addresses are fetched.")
+            self._page_failed(tour, page, problem)
             return
-        tour.pages.add(url)
+        limit = min(self._fetch.max_pages, tour.source.max_pages or self._fetch.max_pages)
+        if len(tour.pages) >= limit:
+            told = f"The source has more than max_pages = {limit} pages."
+            self._page_failed(tour, page, Outcome("too-many-pages", told))
+            return
+        tour.pages.add((page.url, page.label))
 
         def answered(response: Response) -> Iterator[Request]:
             problem = of_answer(response)
             if problem:
-                self._page_failed(tour, url, label, problem)
+                self._page_failed(tour, page, problem)
                 return
-            # Whatever Content-Type says; a page without links is told as such.
-            html = HtmlResponse(response.url, headers=response.headers, body=response.body)
-            yield from read(tour, html, label)
+            yield from self._read(tour, page, response)
             self._book.report()
 
         def failed(failure: Any) -> None:
             problem = of_error(failure.value, self._fetch.timeout_s, _PAGE_BYTES)
-            self._page_failed(tour, url, label, problem)
+            self._page_failed(tour, page, problem)
 
         yield Request(
-            url,
+            page.url,
             answered,
             errback=failed,
             priority=_PAGE_PRIORITY,
             dont_filter=True,
-            meta={"download_maxsize": _PAGE_BYTES},
+            meta={"download_maxsize": _PAGE_BYTES, ENDPOINT: tour.source.endpoint},
         )
 
-    def _page_failed(self, tour: Tour, url: str, label: str, problem: Outcome) -> None:
-        tour.failures.append(f"{url}: {problem.detail}")
-        self._book.page_failed(url, label, tour.source.start, problem)
+    def _read(self, tour: Tour, page: Page, answer: Response) -> Iterator[Request]:
+        if tour.source.html:
+            # Whatever Content-Type says; a page without links is told as such.
+            answer = HtmlResponse(answer.url, headers=answer.headers, body=answer.body)
+        try:
+            yield from self._follow(tour, tour.source.read(page, answer), _page_opt_out(answer))
+        except UnreadablePageError as error:
+            self._page_failed(tour, page, Outcome(error.status, error.detail))
 
-    def _index(self, tour: Tour, page: HtmlResponse, _: str) -> Iterator[Request]:
-        for address, label in categories(tour.source, page):
-            tour.categories += 1
-            yield from self._link(tour, page, address, label, self._category)
-        for address in next_pages(tour.source, page):
-            yield from self._link(tour, page, address, "", self._index)
+    def _page_failed(self, tour: Tour, page: Page, problem: Outcome) -> None:
+        tour.failures.append(f"{page.url}: {problem.detail}")
+        self._book.page_failed(page.url, page.label, tour.source.name, problem)
 
-    def _category(self, tour: Tour, page: HtmlResponse, label: str) -> Iterator[Request]:
-        forbidden = _page_opt_out(page)
+    def _picture(self, tour: Tour, found: LedgerRow, forbidden: str) -> Iterator[Request]:
+        key = (found.url, found.label)
+        if key not in tour.pictures:
+            if tour.full(found.label):
+                return
+            tour.pictures.add(key)
+            tour.counts[found.label] += 1
         refusal = f"The page that shows it forbids this use ({forbidden})."
-        for found in pictures(tour.source, page, label):
-            tour.pictures += 1
-            refused = forbidden and not found.status
-            row = replace(found, status="opt-out", detail=refusal) if refused else found
-            if self._book.wants(row):
-                yield self._picture(row.url)
-        for address in next_pages(tour.source, page):
-            yield from self._link(tour, page, address, label, self._category)
+        refused = forbidden and not found.status
+        row = replace(found, status="opt-out", detail=refusal) if refused else found
+        if self._book.wants(row):
+            yield self._request(tour.source.address(row.url), row)
 
-    def _link(
-        self, tour: Tour, page: HtmlResponse, address: str, label: str, read: Reader
-    ) -> Iterator[Request]:
-        url = web_url(page, address)
-        if url:
-            yield from self._page(tour, url, label, read)
-        else:
-            problem = Outcome("bad-url", "Only http and https addresses are fetched.")
-            self._page_failed(tour, address[:200], label, problem)
-
-    def _picture(self, url: str) -> Request:
+    def _request(self, url: str, row: LedgerRow) -> Request:
         def answered(response: Response) -> None:
-            self._book.settle(url, of_picture(response, self._dataset))
+            self._book.settle(row, of_picture(response, self._dataset, row.md5))
 
         def failed(failure: Any) -> None:
             outcome = of_error(failure.value, self._fetch.timeout_s, self._fetch.max_bytes)
-            self._book.settle(url, outcome)
+            self._book.settle(row, outcome)
 
         return Request(url, answered, errback=failed, dont_filter=True)
 
 
-def fruitless(tour: Tour) -> str:
-    """Return one sentence if a source gave no picture link at all, else ""."""
-    source = tour.source
-    first = f" First problem: {tour.failures[0]}" if tour.failures else ""
-    if tour.categories == 0:
-        if tour.failures:
-            return f"The start page {tour.failures[0]} Check `start` and try again later."
-        return (
-            f"{source.start} has no link that matches category = {source.category!r}; "
-            "look into the page's HTML and set `category`."
-        )
-    if tour.pictures == 0:
-        return (
-            f"{source.start}: none of {tour.categories} categories shows a picture that matches "
-            f"figure = {source.figure!r} with picture = {source.picture!r} inside; "
-            f"look into a category page's HTML and set them.{first}"
-        )
-    return ""
-
-
-def _page_opt_out(page: HtmlResponse) -> str:
+def _page_opt_out(page: Response) -> str:
     """Return the words by which a page keeps its pictures from machine learning, else ""."""
-    header = [value.decode("latin-1") for value in page.headers.getlist("X-Robots-Tag")]
-    meta = page.css('meta[name="robots" i]::attr(content)').getall()
+    robots = [value.decode("latin-1") for value in page.headers.getlist("X-Robots-Tag")]
     reserved = page.headers.get("tdm-reservation", b"").decode("latin-1")
-    in_page = page.css('meta[name="tdm-reservation" i]::attr(content)').get("")
-    return opt_out(", ".join(header + meta), reserved or in_page)
+    if isinstance(page, HtmlResponse):
+        robots += page.css('meta[name="robots" i]::attr(content)').getall()
+        in_page = page.css('meta[name="tdm-reservation" i]::attr(content)').get("")
+        reserved = reserved or in_page
+    return opt_out(", ".join(robots), reserved)

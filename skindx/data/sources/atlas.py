@@ -1,14 +1,13 @@
 """An atlas site: a start page links to category pages, a category page shows pictures."""
 
-import hashlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
-from urllib.parse import urldefrag, urlsplit
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from skindx.config import Settings
 from skindx.data.ledger import LedgerRow
+from skindx.data.sources.source import Page, WebSource
+from skindx.data.sources.urls import shown, web_url
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from scrapy.http import HtmlResponse
 
 
-class AtlasSource(Settings):
+class AtlasSource(WebSource):
     """A site whose pictures are found by CSS selectors.
 
     `category` and `next_page` are looked up in a page, `figure` in a category page; `picture`,
@@ -37,6 +36,18 @@ class AtlasSource(Settings):
     attribution: str = ""
     """How the site wants its pictures to be credited."""
 
+    html: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The start page's address."""
+        return self.start
+
+    def check(self) -> tuple[str]:
+        """Check selectors and start page. Raises UserError; needs the `data` extra."""
+        self.check_selectors()
+        return (self.start,)
+
     def check_selectors(self) -> None:
         """Raise UserError for a selector that is no CSS; needs the `data` extra."""
         from cssselect import SelectorError
@@ -51,6 +62,36 @@ class AtlasSource(Settings):
                     f"{self.start}: {name} = {selector!r} is no CSS selector ({error}); "
                     "write it as in `figure.picture a`."
                 ) from None
+
+    def begin(self) -> Iterator[Page]:
+        """Ask for the start page."""
+        yield Page(self.start)
+
+    def read(self, page: Page, answer: "HtmlResponse") -> Iterator[Page | LedgerRow]:
+        """Read a category page, which has a label, or an index page, which has none."""
+        if page.label:
+            yield from pictures(self, answer, page.label)
+        else:
+            for address, label in categories(self, answer):
+                yield Page(web_url(answer, address) or address[:200], label)
+        for address in next_pages(self, answer):
+            yield Page(web_url(answer, address) or address[:200], page.label)
+
+    def barren(self, labels: int, failures: Sequence[str]) -> str:
+        """Say which selector found nothing."""
+        first = f" First problem: {failures[0]}" if failures else ""
+        if labels == 0 and failures:
+            return f"The start page {failures[0]} Check `start` and try again later."
+        if labels == 0:
+            return (
+                f"{self.start} has no link that matches category = {self.category!r}; "
+                "look into the page's HTML and set `category`."
+            )
+        return (
+            f"{self.start}: none of {labels} categories shows a picture that matches "
+            f"figure = {self.figure!r} with picture = {self.picture!r} inside; "
+            f"look into a category page's HTML and set them.{first}"
+        )
 
 
 def categories(source: AtlasSource, page: "HtmlResponse") -> Iterator[tuple[str, str]]:
@@ -76,7 +117,7 @@ def pictures(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[
         for link in figure.css(source.picture):
             url = web_url(page, _address(link))
             yield LedgerRow(
-                url=url or _shown(_address(link)),
+                url=url or shown(_address(link)),
                 label=label,
                 status="" if url else "bad-url",
                 detail="" if url else "Only http and https addresses are fetched.",
@@ -88,33 +129,9 @@ def pictures(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[
             )
 
 
-def web_url(page: "HtmlResponse", address: str) -> str | None:
-    """Return an address of a page as an absolute http(s) URL without fragment, None if it is none.
-
-    A URL with a user name in it is none: it exists to look like another host.
-    """
-    from w3lib.url import safe_url_string
-
-    try:
-        url: str = safe_url_string(urldefrag(page.urljoin(address)).url)
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return url if usable and "@" not in parts.netloc else None
-
-
 def _address(element: "Selector") -> str:
     return (element.attrib.get("href") or element.attrib.get("src") or "").strip()
 
 
 def _text(*elements: "Selector") -> str:
     return " ".join(" ".join(element.css("::text").getall()) for element in elements).strip()
-
-
-def _shown(address: str) -> str:
-    """Shorten what may be a whole picture in a data: URL, so that two still differ."""
-    if len(address) <= 200:
-        return address
-    digest = hashlib.sha256(address.encode("utf-8", "replace")).hexdigest()
-    return f"{address[:100]}…{digest[:16]}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from skindx.config import Settings
 from skindx.data.ledger import LedgerRow
 from skindx.data.magic import picture_suffix
+from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.taxonomy import normalise
@@ -20,7 +20,7 @@ _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validat
 _ADVICE = "give a folder that holds one folder of pictures for each class"
 
 
-class FolderSource(Settings):
+class FolderSource(LocalSource):
     """Pictures on this disk, one folder a class; who made them and what their licence allows."""
 
     kind: Literal["folder"] = "folder"
@@ -28,6 +28,10 @@ class FolderSource(Settings):
     licence: str = ""
     attribution: str = ""
     creator: str = ""
+
+    def gather(self, dataset: Path) -> list[LedgerRow]:
+        """Copy the folder's pictures into the store; see `read_folder`."""
+        return read_folder(self, dataset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""What can be known to be wrong with web sources before anybody is asked."""
+
+import logging
+from collections.abc import Sequence
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from skindx.data.fetch.settings import FetchSettings, origin_of
+from skindx.data.sources.source import WebSource
+from skindx.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+
+def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
+    """Raise UserError for a source that may not or cannot be asked, before anybody is."""
+    for source in sources:
+        if source.disabled and not source.permission.strip():
+            raise UserError(
+                f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
+                f'then set the source\'s permission: "who gave it, when".'
+            )
+    if find_spec("scrapy") is None:
+        raise UserError(
+            f"{sources[0].name} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
+        )
+    own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
+    asked = [set(map(_origin, source.check())) for source in sources]
+    for source, origins in zip(sources, asked, strict=True):
+        if source.needs_contact and not fetch.contact and not origins <= own:
+            raise UserError(
+                f"{source.name} refuses programs that do not say whom to contact; set "
+                f"fetch.contact to a URL or mail address of yours."
+            )
+    if fetch.warning and not set().union(*asked) <= own:
+        _log.warning(fetch.warning)
+
+
+def _origin(address: str) -> str:
+    try:
+        return origin_of(address)
+    except ValueError as error:
+        raise UserError(f"{error}; write it as http://host/path.") from None

@@ -1,0 +1,116 @@
+"""Tables as files: lines of CSV, JSON lines or Parquet, and which column holds what."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.errors import UserError
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+_BATCH = 1024
+_TYPES = {name: number for number, name in enumerate(("I", "II", "III", "IV", "V", "VI"), 1)}
+_TYPES |= {str(number): number for number in range(1, 7)}
+
+
+class Columns(Settings):
+    """The columns that a picture's row is made of; "" for what the table does not know."""
+
+    label: str = Field("label", min_length=1)
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+    page: str = ""
+    group: str = ""
+    """Patient, lesion or article: whatever must not be torn apart by a split."""
+    skin_type: str = ""
+    """Fitzpatrick 1..6 or I..VI as a person judged it; anything else counts as unknown."""
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The names of all columns that must be there."""
+        return tuple(name for name in self.model_dump().values() if name)
+
+    def check(self, path: Path, there: object) -> None:
+        """Raise UserError for a column that is not among those of the table at `path`."""
+        names = [str(name) for name in there] if isinstance(there, list | tuple | set) else []
+        for field, column in self.model_dump().items():
+            if column and column not in names:
+                raise UserError(
+                    f"{path} has no column {column!r}; it has {', '.join(names)}: "
+                    f"correct columns.{field}."
+                )
+
+    def known(self, line: Mapping[str, Any], **defaults: str) -> dict[str, Any]:
+        """Return the ledger's fields that a line tells; an empty cell leaves the default."""
+        known: dict[str, Any] = dict(defaults)
+        for field in ("licence", "creator", "attribution", "group"):
+            column = getattr(self, field)
+            known[field] = cell(line.get(column)) or defaults.get(field, "")
+        known["page_url"] = cell(line.get(self.page))
+        known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
+        return known
+
+
+def skin_type(text: str) -> int | None:
+    """Return a Fitzpatrick type 1..6 written as number or Roman numeral, None for all else."""
+    return _TYPES.get(text.strip().upper())
+
+
+def cell(value: object) -> str:
+    """Return a value as text: "" for none and not-a-number, 3.0 as "3"."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def read_table(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a table. Raises UserError for what is no such table."""
+    import pyarrow as pa
+
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise UserError(f"{path} is no table that can be read; give one of {', '.join(SUFFIXES)}.")
+    try:
+        yield from readers[path.suffix.lower()](path, columns)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; correct the path of the table.") from None
+    except UserError:
+        raise
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be read as a table ({detail}); check the file.") from None
+
+
+def _read_csv(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        columns.check(path, reader.fieldnames or [])
+        yield from reader
+
+
+def _read_jsonl(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, 1):
+            line = json.loads(text) if text.strip() else None
+            if text.strip() and not isinstance(line, dict):
+                raise UserError(f"{path}, line {number}, is no JSON object; correct the table.")
+            if line is not None:
+                columns.check(path, list(line))
+                yield line
+
+
+def _read_parquet(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        columns.check(path, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns.wanted)):
+            yield from batch.to_pylist()

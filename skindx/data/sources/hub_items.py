@@ -1,0 +1,102 @@
+"""The pictures of a hub dataset one by one: from Parquet shards, or files that a table names."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.errors import UserError
+
+_BATCH = 32
+
+
+class HuggingFaceColumns(Columns):
+    """Where a Parquet shard has its pictures; a metadata table names files in `file_name`."""
+
+    image: str = Field("image", min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One picture of a dataset; `problem` says why its bytes could not be had."""
+
+    url: str
+    label: str
+    data: bytes
+    line: dict[str, Any]
+    problem: str = ""
+
+
+def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator[Item]:
+    """Yield the pictures of a Parquet file, few at a time; class numbers become their names."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(shard) as file:
+            columns.check(shard, file.schema_arrow.names)
+            names = _class_names(file.schema_arrow.metadata or {}, columns.label)
+            number = 0
+            for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns.wanted)):
+                for line in batch.to_pylist():
+                    image = line.pop(columns.image)
+                    data, name = _bytes_of(image)
+                    yield Item(
+                        f"{shown}/{number}/{name}".rstrip("/"),
+                        _class_name(line[columns.label], names),
+                        data or b"",
+                        line,
+                        "" if data else "the shard holds no bytes for it",
+                    )
+                    number += 1
+    except (OSError, pa.ArrowException) as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"{shard} cannot be read as Parquet ({detail}); get it again.") from None
+
+
+def _bytes_of(image: object) -> tuple[bytes | None, str]:
+    """Return bytes and file name of a cell: the hub's {bytes, path}, or bytes alone."""
+    if isinstance(image, dict):
+        data, path = image.get("bytes"), image.get("path")
+        name = path.replace("\\", "/").rpartition("/")[2] if isinstance(path, str) else ""
+        return (data if isinstance(data, bytes) else None), name
+    return (image if isinstance(image, bytes) else None), ""
+
+
+def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
+    """Return the names of a ClassLabel column as `datasets` writes them into a file's schema."""
+    try:
+        found = json.loads(metadata[b"huggingface"])["info"]["features"][column]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _class_name(value: object, names: list[str]) -> str:
+    if names and isinstance(value, int):
+        return names[value] if 0 <= value < len(names) else ""
+    return cell(value)
+
+
+def from_table(table: Path, root: Path, fence: Path, columns: HuggingFaceColumns) -> Iterator[Item]:
+    """Yield the files that a metadata table names, relative to itself."""
+    named = columns.model_copy(update={"image": "file_name"})
+    for number, line in enumerate(read_table(table, named), 1):
+        name = cell(line.get("file_name"))
+        path = table.parent / name
+        problem, data = "", b""
+        # Resolved: neither `..` nor a link leads out of the dataset.
+        if not name or not path.resolve().is_relative_to(fence):
+            problem = "file_name leads out of the dataset" if name else "file_name is empty"
+        else:
+            try:
+                data = path.read_bytes() if path.is_file() else b""
+                problem = "" if path.is_file() else "there is no such file"
+            except OSError as error:
+                problem = f"the file cannot be read ({error.strerror})"
+        shown = (table.parent / (name or f"row-{number}")).relative_to(root).as_posix()
+        yield Item(shown, cell(line.get(columns.label)), data, line, problem)

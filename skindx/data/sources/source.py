@@ -1,0 +1,138 @@
+"""What a source is: pictures on this machine, or pages of the web that lead to pictures.
+
+A new source is one file with one class of these, and its name in the union in `__init__`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.data.ledger import LedgerRow
+from skindx.data.sources.urls import plain_url, shown
+
+if TYPE_CHECKING:
+    from scrapy.http import Response
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that a source wants to read; what it shows goes under `label`."""
+
+    url: str
+    label: str = ""
+    start: str = ""
+    """The first page of the series that this one continues; "" if it is that page itself."""
+
+
+class UnreadablePageError(Exception):
+    """An answer came, but it is not what the source's documentation promises."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class LocalSource(Settings):
+    """Pictures that lie on this machine."""
+
+    @abstractmethod
+    def gather(self, dataset: Path) -> list[LedgerRow]:
+        """Copy the pictures into the store of `dataset`; return one row a picture found.
+
+        Raises UserError for input that no dataset can come from.
+        """
+
+
+class WebSource(Settings):
+    """Pictures on the web; the crawl asks for its pages and pictures and keeps all the rules."""
+
+    disabled: str = ""
+    """Why nobody may fetch this without permission; the build then refuses it."""
+    permission: str = ""
+    """Who permitted a disabled source and when, as in "A. Editor by letter, 2026-02-03"."""
+    max_pictures: int | None = Field(default=None, ge=1)
+    """Of one label: the first ones that the source names, whether they can be fetched or not."""
+    max_pages: int | None = Field(default=None, ge=1)
+    """Of the whole source; None leaves it at `fetch.max_pages`."""
+
+    html: ClassVar[bool] = False
+    """Whether pages are HTML; such a page may forbid machine learning in its head."""
+    needs_contact: ClassVar[bool] = False
+    """Whether the site refuses a user agent that names nobody."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """How the ledger and the manifest call this source, the same in every run."""
+
+    @property
+    def endpoint(self) -> str:
+        """The URL below which an official API answers, "" for a source that has none.
+
+        The terms under which an API is published permit its use by programs. robots.txt speaks
+        to crawlers of pages, and the one of Wikimedia Commons disallows the very path of its
+        API; so it is not asked for URLs below this one, nor for any other reason.
+        """
+        return ""
+
+    @property
+    def request_delay_s(self) -> float | None:
+        """Seconds between two requests to the endpoint, None for the delay of any other host."""
+        return None
+
+    @abstractmethod
+    def check(self) -> Collection[str]:
+        """Return an address of each site that is asked first.
+
+        Raises UserError for settings that cannot work; needs the `data` extra.
+        """
+
+    @abstractmethod
+    def begin(self) -> Iterator[Page | LedgerRow]:
+        """Yield what is known without asking anybody."""
+
+    def read(self, page: Page, answer: "Response") -> Iterator[Page | LedgerRow]:
+        """Yield what an answer leads to; a row with a status already is not fetched.
+
+        Raises UnreadablePageError. `answer` is an HtmlResponse for a source of HTML pages.
+        """
+        raise NotImplementedError(f"{self.name} has no pages, {page.url} was read")
+
+    def address(self, url: str) -> str:
+        """Return where a picture is fetched from; its row keeps the URL that the source names."""
+        return url
+
+    @abstractmethod
+    def barren(self, labels: int, failures: Sequence[str]) -> str:
+        """Say in one sentence why nothing was found, and what to do.
+
+        `labels` of the source were looked into, `failures` are the pages that could not be read.
+        """
+
+    def found(self, address: str, label: str, identity: str = "", **known: Any) -> LedgerRow:
+        """Return a picture's row: to be fetched, or with the reason why it cannot be.
+
+        `identity` names a picture that has no address.
+        """
+        url = plain_url(address) if address else None
+        status = detail = ""
+        if not label:
+            status, detail = "no-label", "The source says nothing about what it shows."
+        elif not address:
+            status, detail = "no-url", "The source names no URL for it."
+        elif url is None:
+            status, detail = "bad-url", "Only http and https addresses are fetched."
+        return LedgerRow(
+            url or shown(address) or identity,
+            label,
+            status,
+            detail,
+            source=self.name,
+            **known,
+        )

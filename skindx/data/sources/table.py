@@ -1,0 +1,84 @@
+"""A table of picture URLs, such as fitzpatrick17k.csv."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from skindx.data.ledger import LedgerRow
+from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.sources.source import WebSource
+from skindx.errors import UserError
+from skindx.files import sha256_file
+
+
+class TableColumns(Columns):
+    """The columns of a table of URLs; `key` names the rows that have no URL."""
+
+    url: str = Field("url", min_length=1)
+    md5: str = ""
+    key: str = ""
+
+
+class TableSource(WebSource):
+    """Pictures whose URLs stand in a CSV, JSON lines or Parquet file, one line a picture.
+
+    With an md5 column a picture is stored only if its bytes have that MD5, as the table's makers
+    saw them. `licence`, `creator` and `attribution` hold where a line says nothing.
+    """
+
+    kind: Literal["table"]
+    path: Path
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")
+    """Of the table itself; "" takes any."""
+    columns: TableColumns = TableColumns()
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+    mirror: dict[str, str] = Field({})
+    """Beginnings of URLs and what to fetch in their place; the longest one that fits counts."""
+
+    @property
+    def name(self) -> str:
+        """The file's name: a table is the same wherever it lies."""
+        return f"table:{self.path.name}"
+
+    def check(self) -> set[str]:
+        """Read the table once, and return all addresses that it will ask."""
+        if self.sha256 and self.path.is_file() and sha256_file(self.path) != self.sha256:
+            raise UserError(
+                f"{self.path} is another file than the recipe means: its SHA-256 begins with "
+                f"{sha256_file(self.path)[:12]}, not {self.sha256[:12]}; get the right one or "
+                f"correct sha256."
+            )
+        rows = list(self.begin())
+        if not rows:
+            raise UserError(f"{self.path} holds no rows; give a table with one line a picture.")
+        return {self.address(row.url) for row in rows if not row.status}
+
+    def begin(self) -> Iterator[LedgerRow]:
+        """Yield a row a line, those without a usable URL with their reason."""
+        columns = self.columns
+        given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
+        for number, line in enumerate(read_table(self.path, columns), 1):
+            key = cell(line.get(columns.key)) or f"row-{number}"
+            yield self.found(
+                cell(line.get(columns.url)),
+                cell(line.get(columns.label)),
+                f"{self.path.name}#{key}",
+                md5=cell(line.get(columns.md5)).lower(),
+                **columns.known(line, **given),
+            )
+
+    def address(self, url: str) -> str:
+        """Return the URL, or what the mirror has in its place."""
+        fitting = [prefix for prefix in self.mirror if url.startswith(prefix)]
+        if not fitting:
+            return url
+        prefix = max(fitting, key=len)
+        return self.mirror[prefix] + url[len(prefix) :]
+
+    def barren(self, labels: int, failures: Sequence[str]) -> str:
+        """Say that no line came out."""
+        return f"{self.path} holds no rows; give a table with one line a picture."

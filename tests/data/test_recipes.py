@@ -1,0 +1,80 @@
+"""The recipes that ship in data/."""
+
+from pathlib import Path
+
+import pytest
+from local_site import LocalSite, category, figures, html
+
+from skindx.data.acquire import acquire
+from skindx.data.build import build
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.recipe import load_build_settings
+from skindx.data.sources import AtlasSource, TableSource, WebSource
+from skindx.data.sources.api import ApiSource
+from skindx.errors import UserError
+from skindx.taxonomy import load_taxonomy
+
+DATA = Path(__file__).parents[2] / "data"
+RECIPES = sorted(DATA.glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKINDX_REAL", "/nowhere")
+    monkeypatch.setenv("SKINDX_CONTACT", "me@example.org")
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_loads_and_is_polite(path: Path) -> None:
+    settings = load_build_settings(path)
+    web = [source for source in settings.sources if isinstance(source, WebSource)]
+    assert settings.name
+    assert settings.fetch.origins == {}
+    assert settings.fetch.allow_private == ()
+    assert bool(settings.fetch.contact) == bool(web)
+
+
+@pytest.mark.parametrize("name", ["openverse", "wikimedia", "isic"])
+def test_searches_are_for_classes_of_the_taxonomy(name: str) -> None:
+    settings = load_build_settings(DATA / f"{name}.yaml")
+    (source,) = settings.sources
+    assert isinstance(source, ApiSource)
+    assert settings.taxonomy
+    assert set(source.searches) == set(load_taxonomy(settings.taxonomy).keys)
+
+
+def test_a_recipe_without_the_contact_says_what_to_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKINDX_CONTACT")
+    with pytest.raises(UserError, match="export SKINDX_CONTACT="):
+        load_build_settings(DATA / "isic.yaml")
+
+
+def test_no_picture_of_fitzpatrick17k_has_a_licence() -> None:
+    (source,) = load_build_settings(DATA / "fitzpatrick17k.yaml").sources
+    assert isinstance(source, TableSource)
+    assert source.licence == source.columns.licence == ""
+    assert source.columns.skin_type == "fitzpatrick_scale"
+
+
+def test_dermnet_refuses_without_permission(tmp_path: Path) -> None:
+    settings = load_build_settings(DATA / "dermnetnz.yaml")
+    with pytest.raises(UserError, match=r"is disabled: its terms forbid .*permission: \"who"):
+        build(settings, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    blank = load_build_settings(DATA / "dermnetnz.yaml", ["sources.0.permission='  '"])
+    with pytest.raises(UserError, match="is disabled"):
+        build(blank, tmp_path / "out")
+
+
+def test_with_permission_a_disabled_source_is_fetched(tmp_path: Path) -> None:
+    with LocalSite({"/": html(category("/c/", "Acne")), "/c/": html(figures("/1.jpg"))}) as site:
+        source = AtlasSource(
+            kind="atlas",
+            start=site.origin + "/",
+            disabled="its terms say no",
+            permission="A. Editor, 2026-02-03",
+        )
+        fast = OriginPolicy(concurrency=8, delay_s=0)
+        fetch = FetchSettings(origins={site.origin: fast}, allow_private=(site.netloc,))
+        (row,) = acquire([source], fetch, tmp_path)
+    assert row.status == "dead-link"  # asked for, and not there
