@@ -1,5 +1,6 @@
 """The recipes that ship in data/."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,27 @@ def test_searches_are_for_classes_of_the_taxonomy(name: str) -> None:
     assert isinstance(source, ApiSource)
     assert settings.taxonomy
     assert set(source.searches) == set(load_taxonomy(settings.taxonomy).keys)
+
+
+@pytest.mark.parametrize("name", ["skin10", "skin100"])
+def test_the_seed_recipes_aim_at_every_class(name: str) -> None:
+    settings = load_build_settings(DATA / f"{name}.yaml")
+    keys = load_taxonomy(name).keys
+    assert tuple(settings.targets) == keys
+    asked = [source for source in settings.sources if isinstance(source, ApiSource)]
+    assert {source.kind for source in asked} == {"isic", "wikimedia", "openverse"}  # type: ignore[attr-defined]
+    assert all(set(source.searches) <= set(keys) for source in asked)
+    assert all(set(source.searches) == set(keys) for source in asked if len(source.searches) > 9)
+
+
+@pytest.mark.parametrize(("name", "total"), [("skin10", 10_218), ("skin100", 19_807)])
+def test_targets_are_the_published_counts_scaled(name: str, total: int, real: Path) -> None:
+    with (real / "taxonomy" / "skin100_train_counts_derived.csv").open() as file:
+        rows = {row["class"]: int(row["derived_train_count"]) for row in csv.DictReader(file)}
+    targets = load_build_settings(DATA / f"{name}.yaml").targets
+    trained = sum(rows[key] for key in targets)
+    assert targets == {key: round(rows[key] * total / trained) for key in targets}
+    assert sum(targets.values()) == pytest.approx(total, rel=1e-3)
 
 
 def test_a_recipe_without_the_contact_says_what_to_export(monkeypatch: pytest.MonkeyPatch) -> None:
