@@ -93,7 +93,7 @@ def accepted(rows: Iterable[Annotation]) -> dict[str, tuple[Box, ...]]:
 
 def now() -> str:
     """Return the time as annotations carry it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @contextmanager

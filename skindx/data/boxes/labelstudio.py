@@ -9,18 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import quoteattr
 
 from skindx.data.boxes.box import Box, BoxedPicture, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json
-
-INTERFACE = (
-    '<View><Image name="image" value="$image"/><RectangleLabels name="label" toName="image">'
-    "{labels}</RectangleLabels></View>"
-)
-"""The labelling interface that our tasks fit; each label is a `<Label value="…"/>`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
@@ -42,6 +36,15 @@ class Task:
     """Where Label Studio gets the picture from, as an address."""
     annotations: tuple[Drawing, ...] = ()
     predictions: tuple[Drawing, ...] = ()
+
+
+def interface(labels: Sequence[str]) -> str:
+    """Return the labelling interface that a project needs for our tasks."""
+    each = "".join(f"<Label value={quoteattr(label)}/>" for label in labels)
+    return (
+        f'<View><Image name="image" value="$image"/>'
+        f'<RectangleLabels name="label" toName="image">{each}</RectangleLabels></View>'
+    )
 
 
 def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
