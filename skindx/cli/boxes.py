@@ -26,15 +26,13 @@ Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrot
 
 
 @app.command("export")
-def export_verb(
+def export_verb(  # noqa: PLR0917
     dataset: Dataset,
     kind: Annotated[Format, typer.Option("--format", "-f", help="Which tool's format.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="coco, labelstudio: a .json; yolo, voc: a folder.")
     ],
-    split: Annotated[
-        list[Split] | None, typer.Option(help="Only this split; may be repeated.")
-    ] = None,
+    split: Annotated[Split | None, typer.Option(help="Only this split; default: all.")] = None,
     copy: Annotated[
         bool, typer.Option("--copy", help="yolo, voc: copy the pictures instead of linking them.")
     ] = False,
@@ -48,17 +46,17 @@ def export_verb(
     """Write the boxes for another tool: a working copy, not a publication.
 
     COCO, YOLO and VOC hold the pictures that somebody looked at, also those without a lesion.
-    Label Studio gets a task for each picture; to let it see them, start it with
-    LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
+    Label Studio gets a task for each picture; to let it see them, start it with the variables
+    LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
+    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
 
     Example: skindx boxes export runs/mine/data --format yolo --out runs/mine/yolo
     """
     from skindx.data.boxes.exporting import export_boxes
     from skindx.data.boxes.labelstudio import interface
 
-    options = {"splits": tuple(split)} if split else {}
     done = export_boxes(
-        dataset, out, kind, copy=copy, proposals=proposals, prefix=prefix, **options
+        dataset, out, kind, split=split, copy=copy, proposals=proposals, prefix=prefix
     )
     print(
         f"{out}: {done.pictures} pictures with {done.boxes} boxes; {done.empty} looked at and "
@@ -123,12 +121,12 @@ def agree(
     names = [name for name in (first, second) if name]
     found = compare_annotators(dataset, names, threshold=threshold)
     table = Table("agreement", f"{found.pictures} pictures, {found.groups} groups")
-    table.add_row(f"boxes of {found.first}", str(found.boxes_first))
-    table.add_row(f"boxes of {found.second}", str(found.boxes_second))
+    table.add_row(f"boxes of A, {found.first}", str(found.boxes_first))
+    table.add_row(f"boxes of B, {found.second}", str(found.boxes_second))
     table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
     table.add_row("mean IoU of the matched", _shown(found.iou))
-    table.add_row(f"share of {found.first}'s boxes matched", _shown(found.rate_first))
-    table.add_row(f"share of {found.second}'s boxes matched", _shown(found.rate_second))
+    table.add_row("share of A's boxes matched", _shown(found.rate_first))
+    table.add_row("share of B's boxes matched", _shown(found.rate_second))
     table.add_row("kappa: a lesion or none", _shown(found.kappa_presence))
     table.add_row("kappa: class of matched boxes", _shown(found.kappa_class))
     console().print(table)

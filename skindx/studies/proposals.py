@@ -57,8 +57,8 @@ def propose(
 ) -> Proposed:
     """Write DATASET/proposals.parquet: the bundle's boxes for pictures in which nobody has looked.
 
-    The bundle's detector proposes, or without one the class activation of its first convolutional
-    member. Manifest and annotations stay as they are. `everywhere` also takes pictures that have
+    The bundle's detector proposes, or without one the class activation of its convolutional
+    member of the largest input. Manifest and annotations stay as they are. `everywhere` also takes pictures that have
     boxes, to compare with `skindx boxes agree`. Proposals of other models stay for pictures that
     this run does not look at. Raises UserError.
     """
@@ -113,7 +113,9 @@ def _proposer(bundle: Bundle) -> tuple[Proposer, str, str]:
         detector, note = None, str(error)
     if detector:
         return _DetectorBoxes(detector), "detector", ""
-    for member in bundle.ensemble().members:
+    # The member that sees pictures largest has the finest map.
+    members = sorted(bundle.ensemble().members, key=lambda member: -member.preprocess.size)
+    for member in members:
         boxes = ActivationBoxes(member)
         if boxes.sees_places():
             return boxes, member.name, note
@@ -121,4 +123,3 @@ def _proposer(bundle: Bundle) -> tuple[Proposer, str, str]:
         f"{bundle.path} has neither a usable detector ({note}) nor a convolutional member whose "
         f"class activation could be drawn; train one of them."
     )
-

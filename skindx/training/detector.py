@@ -148,7 +148,7 @@ def run_detector(run: Path, dataset: Path, mark: str) -> None:
     records = read_manifest(dataset)
     labels = box_labels(records)
     splits: tuple[Split, ...] = ("train", "val")
-    pictures = {split: pictures_of(split_of(records, split)) for split in splits}
+    pictures = [(split, pictures_of(split_of(records, split))) for split in splits]
     files = {Path(record.path).name: dataset / record.path for record in records}
     device = "0" if settings.engine.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     if device == "cpu":

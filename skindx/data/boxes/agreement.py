@@ -46,7 +46,7 @@ class Agreement:
     kappa_presence: Interval | None
     """On whether a picture holds a lesion at all; None when both always said the same one thing."""
     kappa_class: Interval | None
-    """On the classes of matched boxes; None when there is but one class."""
+    """On the classes of matched boxes; None when there is but one, or the two share none."""
 
 
 def agree(
@@ -101,7 +101,7 @@ def compare(
     presence = [[(str(bool(a)), str(bool(b)))] for a, b in pairs]
 
     def interval(statistic: Statistic | None) -> Interval | None:
-        return statistic and bootstrap_interval(statistic, groups, draws=draws)
+        return None if statistic is None else bootstrap_interval(statistic, groups, draws=draws)
 
     return Agreement(
         first,
@@ -116,8 +116,14 @@ def compare(
         interval(_ratio(found, boxes_a)),
         interval(_ratio(found, boxes_b)),
         interval(cohens_kappa(presence)),
-        interval(cohens_kappa(labels)),
+        interval(cohens_kappa(labels) if _share_words(labels) else None),
     )
+
+
+def _share_words(said: Iterable[Sequence[tuple[str, str]]]) -> bool:
+    """False when two name classes in vocabularies of their own: a model's "lesion", say."""
+    pairs = [pair for each in said for pair in each]
+    return bool({a for a, _ in pairs} & {b for _, b in pairs})
 
 
 def match(
@@ -141,7 +147,7 @@ def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
     a_A4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in first], dtype=float).reshape(-1, 1, 4)
     b_B4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in second], dtype=float).reshape(1, -1, 4)
     sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
-    shared_AB = np.clip(sides, 0, None).prod(axis=-1)
+    shared_AB: Floats = np.clip(sides, 0, None).prod(axis=-1)
     union_AB = _area(a_A4) + _area(b_B4) - shared_AB
     both_AB: Floats = shared_AB / union_AB
     return both_AB
@@ -168,9 +174,9 @@ def cohens_kappa(said_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | Non
         observed_D = np.trace(counts_DCC, axis1=1, axis2=2) / all_D
         rows_DC, columns_DC = counts_DCC.sum(axis=2), counts_DCC.sum(axis=1)
         chance_D = (rows_DC * columns_DC).sum(axis=1) / all_D**2
-        one_D = np.ones_like(chance_D)
-        np.divide(observed_D - chance_D, 1 - chance_D, out=one_D, where=chance_D < 1)
-        return one_D
+        kappa_D: Floats = np.ones_like(chance_D)
+        np.divide(observed_D - chance_D, 1 - chance_D, out=kappa_D, where=chance_D < 1)
+        return kappa_D
 
     return Statistic(counts_NCC.reshape(len(said_N), -1), finish, low=-1.0)
 
@@ -183,9 +189,7 @@ def _ratio(part_N: Iterable[float], whole_N: Iterable[float]) -> Statistic | Non
 
     def finish(totals_DF: Floats) -> Floats:
         part_D, whole_D = totals_DF.T
-        share_D: Floats = np.divide(
-            part_D, whole_D, out=np.zeros_like(part_D), where=whole_D > 0
-        )
+        share_D: Floats = np.divide(part_D, whole_D, out=np.zeros_like(part_D), where=whole_D > 0)
         return share_D
 
     return Statistic(features_NF, finish)

@@ -27,9 +27,7 @@ def read_coco(path: Path) -> dict[str, BoxedPicture]:
         for image in raw["images"]:
             size = (int(image["width"]), int(image["height"]))
             sha256 = sha256_in(image.get("sha256", image["file_name"]))
-            put_picture(
-                pictures, path, image["file_name"], boxed(size, drawn[image["id"]], sha256)
-            )
+            put_picture(pictures, path, image["file_name"], boxed(size, drawn[image["id"]], sha256))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
@@ -44,7 +42,8 @@ def write_coco(path: Path, pictures: Mapping[str, BoxedPicture]) -> None:
     """Write file name -> picture as COCO JSON, atomically; categories are the labels, sorted."""
     labels = sorted({box.label for picture in pictures.values() for box in picture.boxes})
     number = {label: i for i, label in enumerate(labels, start=1)}
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for image, (name, picture) in enumerate(pictures.items(), start=1):
         images.append(
             {

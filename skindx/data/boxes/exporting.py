@@ -44,7 +44,7 @@ def export_boxes(
     out: Path,
     kind: BoxFormat,
     *,
-    splits: Sequence[Split] = SPLITS,
+    split: Split | None = None,
     copy: bool = False,
     proposals: bool = False,
     prefix: str = "/data/local-files/?d=",
@@ -59,7 +59,8 @@ def export_boxes(
     _check_out(out, kind)
     if proposals and kind != "labelstudio":
         raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
-    records = [record for split in splits for record in split_of(read_manifest(dataset), split)]
+    splits = (split,) if split else SPLITS
+    records = [record for record in read_manifest(dataset) if record.split in splits]
     looked = [record for record in records if record.boxes is not None]
     proposed = read_proposals(dataset) if proposals else []
     if proposals and not proposed:
@@ -76,8 +77,7 @@ def export_boxes(
         with atomic_folder(out) as folder:
             write_voc(folder, pictures_of(looked), files, copy=copy)
     elif kind == "yolo":
-        # ultralytics asks for train and val, also where one is empty.
-        parts = {split: pictures_of(split_of(looked, split)) for split in splits}
+        parts = [(each, pictures_of(split_of(looked, each))) for each in splits]
         with atomic_folder(out) as folder:
             write_yolo(folder, parts, files, box_labels(looked), copy=copy)
     else:

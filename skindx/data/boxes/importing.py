@@ -107,9 +107,7 @@ class _Names:
         return same[0] if same else "the dataset has no such picture"
 
 
-def _answers(
-    path: Path, kind: BoxFormat, by: str
-) -> Sequence[tuple[str, str, str, BoxedPicture]]:
+def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedPicture]]:
     if kind != "labelstudio":
         if not by:
             raise UserError(f"{kind} does not say who drew the boxes; add --by NAME.")

@@ -16,6 +16,7 @@ from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json
 
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """The boxes that one person or model gave one picture, and when (UTC, ISO 8601)."""
@@ -163,9 +164,7 @@ def _when(annotation: dict[str, Any]) -> str:
     return next((str(annotation[key]) for key in keys if annotation.get(key)), "")
 
 
-def _raw(
-    region: dict[str, Any], size: tuple[int, int], by: str, at: str, *, trust: bool
-) -> RawBox:
+def _raw(region: dict[str, Any], size: tuple[int, int], by: str, at: str, *, trust: bool) -> RawBox:
     """Turn percent into pixels; a rotated rectangle gives the upright one around it."""
     value, (width, height) = region["value"], size
     x, y = float(value["x"]) * width / 100, float(value["y"]) * height / 100

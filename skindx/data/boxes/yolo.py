@@ -7,7 +7,7 @@ not followed: it may point anywhere on the disk of whoever reads it.
 
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +62,20 @@ def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
 
 def write_yolo(
     folder: Path,
-    splits: Mapping[str, Mapping[str, BoxedPicture]],
+    splits: Iterable[tuple[str, Mapping[str, BoxedPicture]]],
     files: Mapping[str, Path],
     labels: Sequence[str],
     *,
     copy: bool = False,
 ) -> Path:
-    """Write split -> file name -> picture into `folder`; return the path of data.yaml.
+    """Write (split, file name -> picture) into `folder`; return the path of data.yaml.
 
     `files` says where each picture lies: it is linked, or copied. The class numbers are positions
     in `labels`. Raises UserError for two pictures whose label files would be one.
     """
-    for split, pictures in splits.items():
+    data: dict[str, Any] = {}
+    for split, pictures in splits:
+        data[split] = f"images/{split}"
         (folder / "labels" / split).mkdir(parents=True)
         place(folder / "images" / split, {name: files[name] for name in pictures}, copy=copy)
         for name, picture in pictures.items():
@@ -89,7 +91,7 @@ def write_yolo(
     import yaml
 
     # Without `path` the folders are looked for beside data.yaml: the whole can be moved.
-    data = {**{split: f"images/{split}" for split in splits}, "names": list(labels)}
+    data["names"] = list(labels)
     write_text(folder / DATA, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
     return folder / DATA
 
