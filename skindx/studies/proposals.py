@@ -57,10 +57,10 @@ def propose(
 ) -> Proposed:
     """Write DATASET/proposals.parquet: the bundle's boxes for pictures in which nobody has looked.
 
-    The bundle's detector proposes, or without one the class activation of its convolutional
-    member of the largest input. Manifest and annotations stay as they are. `everywhere` also takes pictures that have
-    boxes, to compare with `skindx boxes agree`. Proposals of other models stay for pictures that
-    this run does not look at. Raises UserError.
+    The bundle's detector proposes, or without one the class activation of its convolutional member
+    of the largest input. Manifest and annotations stay as they are. `everywhere` also takes
+    pictures that have boxes, to compare with `skindx boxes agree`. Proposals of other models stay
+    for pictures that this run does not look at. Raises UserError.
     """
     opened = open_bundle(bundle)
     proposer, part, note = _proposer(opened)

@@ -15,6 +15,7 @@ from paint_pictures import save
 
 from skindx.config import Settings
 from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes, read_coco
+from skindx.data.boxes.box import RawBox, boxed
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.formats import format_of
 from skindx.data.boxes.labelstudio import (
@@ -103,9 +104,15 @@ def shrunk(picture: BoxedPicture) -> BoxedPicture:
     return BoxedPicture(width, height, tuple(wide))
 
 
-def test_yolo_of_a_huge_picture_keeps_a_hundredth_of_a_pixel() -> None:
-    # Nine decimals of a share: half of the last one, of 100,000 pixels, four corners' worth.
-    assert 2 * 0.5e-9 * 100_000 < 0.01
+def test_yolo_of_a_huge_picture_keeps_a_hundredth_of_a_pixel(tmp_path: Path) -> None:
+    width, height = 99_991, 70_001
+    box = Box(12345.67, 0.04, 98765.43, 69_999.99, "mole")
+    huge = {"h.png": BoxedPicture(width, height, (box,))}
+    write_yolo(tmp_path, [("train", huge)], {"h.png": tmp_path / "nowhere"}, ["mole"])
+    line = (tmp_path / "labels/train/h.txt").read_text()
+    cx, cy, w, h = (float(word) for word in line.split()[1:])
+    assert (cx - w / 2) * width == pytest.approx(box.x1, abs=0.001)
+    assert (cy + h / 2) * height == pytest.approx(box.y2, abs=0.001)
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -349,15 +356,13 @@ def test_two_pictures_that_would_share_a_file_are_refused(tmp_path: Path) -> Non
     twins = {"a.png": PLAIN["none.png"], "a.jpg": PLAIN["none.png"]}
     with pytest.raises(UserError, match="would share one file"):
         write_voc(tmp_path, twins, dict.fromkeys(twins, tmp_path))
+    odd = {"a.png": BoxedPicture(9, 9, (Box(0, 0, 1, 1, "a\0b"),))}
     with pytest.raises(UserError, match="character that XML cannot"):
-        odd = {"a.png": BoxedPicture(9, 9, (Box(0, 0, 1, 1, "a\0b"),))}
         write_voc(tmp_path / "odd", odd, {"a.png": tmp_path})
 
 
 @given(st.floats(-3, 3), st.floats(-3, 3))
 def test_a_box_that_stands_out_by_more_than_a_pixel_is_told(left: float, over: float) -> None:
-    from skindx.data.boxes.box import RawBox, boxed
-
     picture = boxed((10, 10), [RawBox(left, 1, 10 + over, 5, "mole")])
     assert picture.refused == (left < -1 or over > 1)
     assert 0 <= picture.boxes[0].x1 < picture.boxes[0].x2 <= 10
