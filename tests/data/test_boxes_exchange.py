@@ -92,14 +92,19 @@ def test_proposals_go_along_the_least_confident_first(dataset: Path, tmp_path: P
     shas = [record.sha256 for record in read_manifest(dataset)]
     score = {2: 0.9, 4: 0.2, 5: None}
     rows = [
-        Annotation(shas[n], "m@1", "", () if s is None else (dataclasses.replace(MOLE, score=s),))
+        Annotation(
+            shas[n],
+            "m@1",
+            "",
+            () if s is None else (dataclasses.replace(MOLE, score=s, label="lesion"),),
+        )
         for n, s in score.items()
     ]
     write_proposals(dataset, rows)
     assert [row.sha256 for row in read_proposals(dataset)] == [shas[5], shas[4], shas[2]]
     done = export_boxes(dataset, tmp_path / "tasks.json", "labelstudio", proposals=True)
     tasks = json.loads((tmp_path / "tasks.json").read_text())
-    assert done.proposed == 3
+    assert (done.proposed, done.labels) == (3, ("lesion", "mole", "scar"))
     assert [task["data"]["sha256"] for task in tasks[:3]] == [shas[5], shas[4], shas[2]]
     prediction = tasks[1]["predictions"][0]
     assert (prediction["model_version"], prediction["result"][0]["score"]) == (

@@ -62,6 +62,7 @@ def export_boxes(
     splits = (split,) if split else SPLITS
     records = [record for record in read_manifest(dataset) if record.split in splits]
     looked = [record for record in records if record.boxes is not None]
+    drawn = read_annotations(dataset)
     proposed = read_proposals(dataset) if proposals else []
     if proposals and not proposed:
         raise UserError(f"{dataset} has no proposals; run `skindx boxes propose` first.")
@@ -81,14 +82,14 @@ def export_boxes(
         with atomic_folder(out) as folder:
             write_yolo(folder, parts, files, box_labels(looked), copy=copy)
     else:
-        write_labelstudio(out, _tasks(records, read_annotations(dataset), proposed, prefix))
+        write_labelstudio(out, _tasks(records, drawn, proposed, prefix))
     return Exported(
         pictures=len(records) if kind == "labelstudio" else len(looked),
         boxes=sum(len(record.boxes or ()) for record in looked),
         empty=sum(not record.boxes for record in looked),
         waiting=len(records) - len(looked),
         proposed=len({row.sha256 for row in proposed} & {record.sha256 for record in records}),
-        labels=box_labels(records) or _labels(proposed) or ("lesion",),
+        labels=_labels(records, drawn, proposed) or ("lesion",),
     )
 
 
@@ -108,8 +109,9 @@ def box_labels(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(sorted({box.label for record in records for box in record.boxes or ()}))
 
 
-def _labels(rows: Iterable[Annotation]) -> tuple[str, ...]:
-    return tuple(sorted({box.label for row in rows for box in row.boxes}))
+def _labels(*tables: Iterable[Record | Annotation]) -> tuple[str, ...]:
+    """Return every class that a task may show: Label Studio refuses one its project lacks."""
+    return tuple(sorted({box.label for rows in tables for row in rows for box in row.boxes or ()}))
 
 
 def _tasks(
