@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
+from skindx.cli import boxes
 from skindx.cli.options import Sets, Split, console
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
@@ -26,6 +27,9 @@ app = typer.Typer(
         "To see all of it at once on painted pictures: skindx demo."
     ),
 )
+
+
+app.add_typer(boxes.app, name="boxes")
 
 
 def _version(wanted: bool) -> None:

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from skindx.data.acquire import acquire
-from skindx.data.boxes import read_coco
+from skindx.data.boxes import read_boxes
+from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.dataset_folder import check_out, write_dataset
 from skindx.data.groups import GroupKeys
 from skindx.data.manifest import SPLITS, Record
@@ -42,7 +43,8 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
         progress or silent,
         load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
         GroupKeys(settings.groups),
-        read_coco(settings.boxes) if settings.boxes else {},
+        read_boxes(settings.boxes) if settings.boxes else {},
+        accepted(read_annotations(out)),
     )
     look_at_folders(run)
     rows = acquire(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from skindx.data.boxes import Box
 from skindx.errors import UserError
@@ -63,15 +63,10 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    box = pa.struct(
-        [(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
-        + [("label", pa.string()), ("drawn_by", pa.string()), ("score", pa.float32())]
-        + [("drawn_at", pa.string())]
-    )
     special = {
         "width": pa.int32(),
         "height": pa.int32(),
-        "boxes": pa.list_(box),
+        "boxes": boxes_type(),
         "skin_type": pa.int8(),
     }
     names = [field.name for field in dataclasses.fields(Record)]
@@ -79,6 +74,17 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     rows = [dataclasses.asdict(record) for record in records]
     with atomic_file(folder / MANIFEST) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+
+
+def boxes_type() -> Any:
+    """Return the Arrow type of a column of boxes."""
+    import pyarrow as pa
+
+    numbers = {"x1", "y1", "x2", "y2", "score"}
+    names = [field.name for field in dataclasses.fields(Box)]
+    return pa.list_(
+        pa.struct([(name, pa.float32() if name in numbers else pa.string()) for name in names])
+    )
 
 
 def read_manifest(folder: Path) -> list[Record]:

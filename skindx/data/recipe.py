@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from skindx.config import Settings
+from skindx.data.boxes import BoxSource
 from skindx.data.dedup import DedupSettings
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.groups import GroupSettings
@@ -32,8 +33,10 @@ class BuildSettings(Settings):
     dedup: DedupSettings = DedupSettings()
     groups: GroupSettings = GroupSettings()
     split: SplitSettings = SplitSettings()
-    boxes: Path | None = None
-    """COCO JSON of lesion boxes, joined by the file name of each picture's URL."""
+    boxes: BoxSource | None = None
+    """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio): a path, or {kind: …, path: …}.
+
+    Joined by SHA-256 where the file has it, else by the file name of each picture's URL."""
     seed: int = 0
     workers: int = Field(default=0, ge=0)
     """Processes that screen pictures; 0 takes all cores that this process may use."""

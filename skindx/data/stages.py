@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.boxes import Box, BoxedPicture
+from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
+from skindx.data.boxes.index import BoxIndex
 from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
 from skindx.data.groups import GroupKeys, file_name, group_names
 from skindx.data.hashes import near_links
@@ -37,6 +38,8 @@ class Run:
     taxonomy: Taxonomy | None
     keys: GroupKeys
     boxes: Mapping[str, BoxedPicture]
+    drawn: Mapping[str, tuple[Box, ...]]
+    """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)
@@ -153,6 +156,8 @@ def make_records(
     """Split the kept pictures and write down what is known of each, in the taxonomy's order."""
     members = [(groups[picture.row.sha256], picture.label) for picture in kept]
     splits = split_groups(members, run.settings.split, run.settings.seed)
+    names = {(p.row.sha256, file_name(p.row.url)) for same in by_sha.values() for p in same}
+    index = BoxIndex(run.boxes, sorted(names))
     rows = [
         Record(
             path=row.path,
@@ -163,7 +168,7 @@ def make_records(
             label=picture.label,
             group=groups[row.sha256],
             split=splits[groups[row.sha256]],
-            boxes=_boxes(run, by_sha[row.sha256]),
+            boxes=_boxes(run, index, by_sha[row.sha256]),
             source=row.source,
             source_url=row.url,
             page_url=row.page_url,
@@ -181,22 +186,29 @@ def make_records(
             f"{len(run.missized)} pictures have another size than the box file says, such as "
             f"{run.missized[0]}; their boxes are left out."
         )
+    if index.ambiguous:
+        run.notes.append(
+            f"{len(index.ambiguous)} file names of the box file are borne by several pictures, "
+            f"such as {min(index.ambiguous)}; their boxes are left out."
+        )
     assert_disjoint([(record.group, record.split) for record in rows])
     order = {key: position for position, key in enumerate(taxonomy.keys)}
     return sorted(rows, key=lambda record: (order[record.label], record.sha256))
 
 
-def _boxes(run: Run, same: Sequence[Picture]) -> tuple[Box, ...] | None:
+def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...] | None:
     """Return the boxes of a picture, or None when the box file does not speak of it.
 
     The same bytes may have come under several names, and one of them is in the file.
     """
+    if same[0].row.sha256 in run.drawn:
+        return run.drawn[same[0].row.sha256]
     for picture in same:
-        entry = run.boxes.get(file_name(picture.row.url))
+        entry = index.find(picture.row.sha256, file_name(picture.row.url))
         if entry is None:
             continue
         size = (picture.screened.width, picture.screened.height)
-        if (entry.width, entry.height) == size:
+        if (entry.width, entry.height) in (size, UNKNOWN_SIZE):
             return entry.boxes
         run.missized.append(picture.row.url)
     return None

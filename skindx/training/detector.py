@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from skindx.config import read_yaml
-from skindx.data.manifest import MANIFEST, read_manifest
+from skindx.data.boxes.exporting import box_labels, pictures_of
+from skindx.data.boxes.yolo import write_yolo
+from skindx.data.manifest import MANIFEST, Split, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_file, atomic_folder, sha256_file, write_json
 from skindx.models.bundle import DetectorParts
@@ -27,7 +29,6 @@ from skindx.training.member import fingerprint_of, matches
 from skindx.training.memory import keep_freed_memory
 from skindx.training.settings import DetectorSettings, TrainSettings
 from skindx.training.worker import SETTINGS
-from skindx.training.yolo_layout import box_labels, write_yolo_layout
 
 FOLDER = "detector"
 
@@ -146,12 +147,15 @@ def run_detector(run: Path, dataset: Path, mark: str) -> None:
     assert settings.detector is not None
     records = read_manifest(dataset)
     labels = box_labels(records)
+    splits: tuple[Split, ...] = ("train", "val")
+    pictures = [(split, pictures_of(split_of(records, split))) for split in splits]
+    files = {Path(record.path).name: dataset / record.path for record in records}
     device = "0" if settings.engine.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     if device == "cpu":
         keep_freed_memory()
     work = Path(tempfile.mkdtemp(prefix="skindx-detector-"))
     try:
-        data_yaml = write_yolo_layout(work / "data", dataset, records, labels)
+        data_yaml = write_yolo(work / "data", pictures, files, labels)
         parts, history = train_detector(settings.detector, data_yaml, work, labels, device)
     finally:
         shutil.rmtree(work)

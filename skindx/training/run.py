@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
 from skindx.files import sha256_file
@@ -23,7 +24,6 @@ from skindx.training.member import fingerprint, is_finished, load_member
 from skindx.training.settings import TrainSettings
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
-from skindx.training.yolo_layout import box_labels
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 

@@ -2,12 +2,16 @@
 
 import datetime
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pydantic import field_validator
+
+from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.ledger import LedgerRow
 from skindx.data.magic import picture_suffix
 from skindx.data.sources.source import LocalSource
@@ -21,13 +25,28 @@ _ADVICE = "give a folder that holds one folder of pictures for each class"
 
 
 class FolderSource(LocalSource):
-    """Pictures on this disk, one folder a class; who made them and what their licence allows."""
+    """Pictures on this disk; who made them and what their licence allows."""
 
     kind: Literal["folder"] = "folder"
     path: Path
+    layout: Literal["classes", "yolo"] = "classes"
+    """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes."""
+    group_pattern: str | None = None
+    """Finds in a file name what names its patient, lesion or original: the first brackets."""
     licence: str = ""
     attribution: str = ""
     creator: str = ""
+
+    @field_validator("group_pattern")
+    @classmethod
+    def _has_brackets(cls, pattern: str | None) -> str | None:
+        try:
+            groups = re.compile(pattern).groups if pattern else 1
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        if groups < 1:
+            raise ValueError("needs one pair of brackets around the name of the group")
+        return pattern
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the folder's pictures into the store; see `read_folder`."""
@@ -81,6 +100,8 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
         raise UserError(f"{root} does not exist; {_ADVICE}.")
     if not root.is_dir():
         raise UserError(f"{root} is a file; {_ADVICE}.")
+    if source.layout == "yolo":
+        return _look_at_yolo(root)
     tops, merged = _tops(root)
     files: list[FoundFile] = []
     classes: list[str] = []
@@ -94,6 +115,22 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
             files.append(loose if file.status == "stored" else file)
     _check_classes(root, classes, files)
     return FolderLayout(merged, tuple(files))
+
+
+def _look_at_yolo(root: Path) -> FolderLayout:
+    """Give each picture the class of its boxes; one without, or with several, is no picture."""
+    boxes = read_yolo(root)
+    files = []
+    for path, _ in label_files(root):
+        entry = boxes.get(path.name)
+        classes = sorted({box.label for box in entry.boxes}) if entry else []
+        file = _look_at(path, classes[0] if len(classes) == 1 else "", root.resolve())
+        if file.status == "stored" and not file.label:
+            detail = f"its boxes are of {' and '.join(classes)}" if classes else "it has no box"
+            file = replace(file, status="no-class", detail=f"{detail}, so its class is not known")
+        files.append(file)
+    _check_classes(root, [file.label for file in files if file.label], files)
+    return FolderLayout((), tuple(files))
 
 
 def _tops(root: Path) -> tuple[list[Path], tuple[str, ...]]:
@@ -173,6 +210,7 @@ def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> No
 
 def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
     status, detail, sha256, path, size_bytes = file.status, file.detail, "", "", 0
+    named = re.search(source.group_pattern, file.path.name) if source.group_pattern else None
     if status == "stored":
         try:
             data = file.path.read_bytes()
@@ -194,6 +232,7 @@ def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
         licence=source.licence,
         creator=source.creator,
         attribution=source.attribution,
+        group=(named.group(1) or "") if named else "",
     )
 
 

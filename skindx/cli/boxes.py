@@ -1,0 +1,168 @@
+"""`skindx boxes`: lesion boxes in and out, proposals, and how far two annotators agree."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from skindx.cli.options import Split, console
+
+if TYPE_CHECKING:
+    from skindx.metrics import Interval
+
+Format = Literal["coco", "yolo", "voc", "labelstudio"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help=(
+        "Lesion boxes: export, import, propose, and compare annotators.\n\n"
+        "The way of a dataset without boxes: propose, export to Label Studio with the proposals, "
+        "correct them there, import, agree."
+    ),
+)
+
+Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
+
+
+@app.command("export")
+def export_verb(  # noqa: PLR0917
+    dataset: Dataset,
+    kind: Annotated[Format, typer.Option("--format", "-f", help="Which tool's format.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="coco, labelstudio: a .json; yolo, voc: a folder.")
+    ],
+    split: Annotated[Split | None, typer.Option(help="Only this split; default: all.")] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="yolo, voc: copy the pictures instead of linking them.")
+    ] = False,
+    proposals: Annotated[
+        bool, typer.Option("--proposals", help="labelstudio: take the model's proposals along.")
+    ] = False,
+    prefix: Annotated[
+        str, typer.Option(help="labelstudio: what stands before a picture's path in the dataset.")
+    ] = "/data/local-files/?d=",
+) -> None:
+    """Write the boxes for another tool: a working copy, not a publication.
+
+    COCO, YOLO and VOC hold the pictures that somebody looked at, also those without a lesion.
+    Label Studio gets a task for each picture; to let it see them, start it with the variables
+    LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
+    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
+
+    Example: skindx boxes export runs/mine/data --format yolo --out runs/mine/yolo
+    """
+    from skindx.data.boxes.exporting import export_boxes
+    from skindx.data.boxes.labelstudio import interface
+
+    done = export_boxes(
+        dataset, out, kind, split=split, copy=copy, proposals=proposals, prefix=prefix
+    )
+    print(
+        f"{out}: {done.pictures} pictures with {done.boxes} boxes; {done.empty} looked at and "
+        f"without a lesion; {done.waiting} that nobody has looked at"
+        + (f", {done.proposed} with proposals." if proposals else ".")
+    )
+    if kind == "labelstudio":
+        print(f"labelling interface for its project: {interface(done.labels)}")
+
+
+@app.command("import")
+def import_verb(
+    dataset: Dataset,
+    file: Annotated[Path, typer.Argument(help="A file or folder of boxes.")],
+    kind: Annotated[
+        Format | None, typer.Option("--format", "-f", help="Default: what the content says.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option(help="Who drew them; Label Studio's export says that itself.")
+    ] = "",
+) -> None:
+    """Take boxes that a person drew into the dataset; they win over what was there.
+
+    Every person's boxes are kept in DATASET/annotations.parquet; the manifest holds the latest.
+    What does not fit is refused and counted.
+
+    Example: skindx boxes import runs/mine/data drawn.json --by "Dr. Mole"
+    """
+    from skindx.data.boxes.importing import import_boxes
+
+    done = import_boxes(dataset, file, kind=kind, by=by)
+    for name, pictures in done.annotators.items():
+        print(f"{name}: {pictures} pictures")
+    labels = ", ".join(f"{label} {count}" for label, count in sorted(done.labels.items()))
+    print(
+        f"{done.boxes} boxes ({labels or 'none'}); {done.empty} pictures without a lesion; "
+        f"{done.replaced} took the place of older ones."
+    )
+    for reason, names in done.refused.items():
+        print(f"refused {len(names)}: {reason}, such as {names[0]}")
+
+
+@app.command()
+def agree(
+    dataset: Dataset,
+    first: Annotated[str, typer.Argument(help="A person, `recipe`, or a model.")] = "",
+    second: Annotated[str, typer.Argument(help="Another one.")] = "",
+    threshold: Annotated[float, typer.Option(help="Least IoU of two boxes that match.")] = 0.5,
+) -> None:
+    """Compare two annotators on the pictures that both looked at.
+
+    Boxes are matched one to one by overlap (IoU). Intervals are of 95 %, over groups. Kappa is
+    Cohen's: 1 is full agreement, 0 what chance gives. `recipe` names the boxes that the dataset was
+    built with; a model's name is that in its proposals.
+
+    Example: skindx boxes agree runs/mine/data "Dr. Mole" "Dr. Naevus"
+    """
+    from rich.table import Table
+
+    from skindx.data.boxes.agreement import agree as compare_annotators
+
+    names = [name for name in (first, second) if name]
+    found = compare_annotators(dataset, names, threshold=threshold)
+    table = Table("agreement", f"{found.pictures} pictures, {found.groups} groups")
+    table.add_row(f"boxes of A, {found.first}", str(found.boxes_first))
+    table.add_row(f"boxes of B, {found.second}", str(found.boxes_second))
+    table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
+    table.add_row("mean IoU of the matched", _shown(found.iou))
+    table.add_row("share of A's boxes matched", _shown(found.rate_first))
+    table.add_row("share of B's boxes matched", _shown(found.rate_second))
+    table.add_row("kappa: a lesion or none", _shown(found.kappa_presence))
+    table.add_row("kappa: class of matched boxes", _shown(found.kappa_class))
+    console().print(table)
+
+
+@app.command()
+def propose(
+    dataset: Dataset,
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Also where somebody has looked, to compare.")
+    ] = False,
+) -> None:
+    """Let a bundle propose boxes for pictures in which nobody has looked.
+
+    They go to DATASET/proposals.parquet, least confident first, and become part of the dataset only
+    when a person has handed them in: export them with `--format labelstudio --proposals`.
+
+    Example: skindx boxes propose runs/mine/data runs/other/bundle
+    """
+    from skindx.data.progress import progress_bars
+    from skindx.studies.proposals import propose as propose_boxes
+
+    with progress_bars() as progress:
+        done = propose_boxes(
+            dataset, bundle, everywhere=everywhere, progress=partial(progress, "propose")
+        )
+    if done.note:
+        print(f"{done.note}: boxes are where the class activation of {done.model} is high.")
+    print(
+        f"{done.model}: {done.boxes} boxes in {done.pictures} pictures, none in {done.empty}; "
+        f"{done.skipped} pictures left alone, because somebody has looked at them."
+    )
+
+
+def _shown(interval: "Interval | None") -> str:
+    if interval is None:
+        return "cannot be said"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,0 +1,214 @@
+"""How far two annotators agree: boxes matched by overlap, and Cohen's kappa."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.boxes.annotations import (
+    BUILT,
+    Annotation,
+    read_annotations,
+    read_proposals,
+)
+from skindx.data.boxes.box import Box
+from skindx.data.manifest import read_manifest
+from skindx.errors import UserError
+from skindx.metrics import Interval, Statistic, bootstrap_interval
+
+# N = pictures, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Figures with 95 % intervals over groups of pictures; None where nothing can be said."""
+
+    first: str
+    second: str
+    pictures: int
+    """Pictures in which both looked."""
+    groups: int
+    boxes_first: int
+    boxes_second: int
+    matched: int
+    threshold: float
+    """The least IoU of a matched pair."""
+    iou: Interval | None
+    """Mean over the matched pairs."""
+    rate_first: Interval | None
+    """Share of the first annotator's boxes that the second drew as well."""
+    rate_second: Interval | None
+    kappa_presence: Interval | None
+    """On whether a picture holds a lesion at all; None when both always said the same one thing."""
+    kappa_class: Interval | None
+    """On the classes of matched boxes; None when there is but one, or the two share none."""
+
+
+def agree(
+    dataset: Path, names: Sequence[str] = (), *, threshold: float = 0.5, draws: int = 1000
+) -> Agreement:
+    """Compare two annotators of a dataset folder, by default the only two there are.
+
+    An annotator is a person, `recipe` (what the dataset was built with), or a model whose
+    proposals are there. Raises UserError for names that nobody bears and for annotators that
+    never looked at the same picture.
+    """
+    if not 0 < threshold <= 1:
+        raise UserError(f"the least IoU of a match must be above 0 and at most 1, not {threshold}.")
+    records = read_manifest(dataset)
+    people = read_annotations(dataset)
+    seen = {row.sha256 for row in people}
+    built = [
+        Annotation(record.sha256, BUILT, "", record.boxes)
+        for record in records
+        if record.boxes is not None and record.sha256 not in seen
+    ]
+    rows = [*people, *built, *read_proposals(dataset)]
+    first, second = _choose(rows, names, dataset)
+    of_first = {row.sha256: row.boxes for row in rows if row.annotator == first}
+    of_second = {row.sha256: row.boxes for row in rows if row.annotator == second}
+    both = [record for record in records if record.sha256 in of_first.keys() & of_second.keys()]
+    if not both:
+        raise UserError(f"{first} and {second} never looked at the same picture of {dataset}.")
+    pairs = [(of_first[record.sha256], of_second[record.sha256]) for record in both]
+    groups = [record.group for record in both]
+    return compare(first, second, pairs, groups, threshold=threshold, draws=draws)
+
+
+def compare(
+    first: str,
+    second: str,
+    pairs: Sequence[tuple[Sequence[Box], Sequence[Box]]],
+    groups: Sequence[str],
+    *,
+    threshold: float = 0.5,
+    draws: int = 1000,
+) -> Agreement:
+    """Measure the agreement on pictures that both looked at, one pair and one group a picture."""
+    matches = [match(a, b, threshold) for a, b in pairs]
+    found = [len(each) for each in matches]
+    overlap = [sum(iou for _, _, iou in each) for each in matches]
+    boxes_a, boxes_b = [len(a) for a, _ in pairs], [len(b) for _, b in pairs]
+    labels = [
+        [(a[i].label, b[j].label) for i, j, _ in each]
+        for (a, b), each in zip(pairs, matches, strict=True)
+    ]
+    presence = [[(str(bool(a)), str(bool(b)))] for a, b in pairs]
+
+    def interval(statistic: Statistic | None) -> Interval | None:
+        return None if statistic is None else bootstrap_interval(statistic, groups, draws=draws)
+
+    return Agreement(
+        first,
+        second,
+        len(pairs),
+        len(set(groups)),
+        sum(boxes_a),
+        sum(boxes_b),
+        sum(found),
+        threshold,
+        interval(_ratio(overlap, found)),
+        interval(_ratio(found, boxes_a)),
+        interval(_ratio(found, boxes_b)),
+        interval(cohens_kappa(presence)),
+        interval(cohens_kappa(labels) if _share_words(labels) else None),
+    )
+
+
+def _share_words(said: Iterable[Sequence[tuple[str, str]]]) -> bool:
+    """False when two name classes in vocabularies of their own: a model's "lesion", say."""
+    pairs = [pair for each in said for pair in each]
+    return bool({a for a, _ in pairs} & {b for _, b in pairs})
+
+
+def match(
+    first: Sequence[Box], second: Sequence[Box], threshold: float
+) -> list[tuple[int, int, float]]:
+    """Return (i, j, IoU) of the pairs with the greatest sum of IoU, each of `threshold` or more.
+
+    An optimal assignment (Kuhn 1955, the Hungarian method): a box has one partner at most.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    iou_AB = iou(first, second)
+    usable_AB = np.where(iou_AB >= threshold, iou_AB, 0.0)
+    rows, columns = linear_sum_assignment(usable_AB, maximize=True)
+    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
+    return [(i, j, float(iou_AB[i, j])) for i, j in pairs if iou_AB[i, j] >= threshold]
+
+
+def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
+    """Return the intersection over union of every pair of boxes, A x B."""
+    a_A4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in first], dtype=float).reshape(-1, 1, 4)
+    b_B4 = np.array([(b.x1, b.y1, b.x2, b.y2) for b in second], dtype=float).reshape(1, -1, 4)
+    sides = np.minimum(a_A4[..., 2:], b_B4[..., 2:]) - np.maximum(a_A4[..., :2], b_B4[..., :2])
+    shared_AB: Floats = np.clip(sides, 0, None).prod(axis=-1)
+    union_AB = _area(a_A4) + _area(b_B4) - shared_AB
+    both_AB: Floats = shared_AB / union_AB
+    return both_AB
+
+
+def cohens_kappa(said_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | None:
+    """Return Cohen's kappa (1960) of what two said, zero or more pairs a picture.
+
+    None when only one thing was ever said: chance alone then agrees everywhere. A bootstrap draw
+    of which that holds counts as full agreement.
+    """
+    classes = sorted({word for said in said_N for pair in said for word in pair})
+    if len(classes) < 2:
+        return None
+    number = {word: i for i, word in enumerate(classes)}
+    counts_NCC = np.zeros((len(said_N), len(classes), len(classes)))
+    for n, said in enumerate(said_N):
+        for (a, b), count in Counter(said).items():
+            counts_NCC[n, number[a], number[b]] = count
+
+    def finish(totals_DF: Floats) -> Floats:
+        counts_DCC = totals_DF.reshape(-1, len(classes), len(classes))
+        all_D = np.maximum(counts_DCC.sum(axis=(1, 2)), 1)
+        observed_D = np.trace(counts_DCC, axis1=1, axis2=2) / all_D
+        rows_DC, columns_DC = counts_DCC.sum(axis=2), counts_DCC.sum(axis=1)
+        chance_D = (rows_DC * columns_DC).sum(axis=1) / all_D**2
+        kappa_D: Floats = np.ones_like(chance_D)
+        np.divide(observed_D - chance_D, 1 - chance_D, out=kappa_D, where=chance_D < 1)
+        return kappa_D
+
+    return Statistic(counts_NCC.reshape(len(said_N), -1), finish, low=-1.0)
+
+
+def _ratio(part_N: Iterable[float], whole_N: Iterable[float]) -> Statistic | None:
+    """Return the share of two totals, None of nothing; 0 in a draw that holds nothing."""
+    features_NF = np.array([list(part_N), list(whole_N)], dtype=float).T
+    if not features_NF[:, 1].any():
+        return None
+
+    def finish(totals_DF: Floats) -> Floats:
+        part_D, whole_D = totals_DF.T
+        share_D: Floats = np.divide(part_D, whole_D, out=np.zeros_like(part_D), where=whole_D > 0)
+        return share_D
+
+    return Statistic(features_NF, finish)
+
+
+def _area(boxes: Floats) -> Floats:
+    area: Floats = (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)
+    return area
+
+
+def _choose(rows: Iterable[Annotation], names: Sequence[str], dataset: Path) -> tuple[str, str]:
+    counts = Counter(row.annotator for row in rows)
+    there = ", ".join(f"{name} ({count} pictures)" for name, count in sorted(counts.items()))
+    for name in names:
+        if name not in counts:
+            raise UserError(f"nobody of the name {name!r} drew in {dataset}; it has {there}.")
+    chosen = list(names) or sorted(counts)
+    if len(chosen) != 2 or chosen[0] == chosen[1]:
+        raise UserError(
+            f"agreement is between two annotators, and {dataset} has {there or 'none'}; name two."
+        )
+    return chosen[0], chosen[1]

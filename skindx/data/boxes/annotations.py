@@ -1,0 +1,136 @@
+"""Who drew which boxes in which picture: every person apart, so that they can be compared.
+
+DATASET/annotations.parquet holds the drawings of people, DATASET/proposals.parquet those of
+models. The manifest holds what is accepted: the latest drawing of a person, else what the dataset
+was built with. A proposal is never accepted by itself.
+"""
+
+import dataclasses
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from skindx.data.boxes.box import Box
+from skindx.data.manifest import Record, boxes_type, read_rows
+from skindx.files import atomic_file
+
+ANNOTATIONS = "annotations.parquet"
+PROPOSALS = "proposals.parquet"
+
+BUILT = "recipe"
+"""The annotator of the boxes that a dataset was built with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What one annotator drew in one picture; boxes () means that there is none."""
+
+    sha256: str
+    annotator: str
+    """A person, `BUILT`, or a model's name with the start of its hash."""
+    when: str
+    """UTC, ISO 8601."""
+    boxes: tuple[Box, ...]
+
+
+def read_annotations(dataset: Path) -> list[Annotation]:
+    """Read what people drew; none when nobody has drawn yet. Raises UserError."""
+    return _read(dataset / ANNOTATIONS, "import the boxes again")
+
+
+def read_proposals(dataset: Path) -> list[Annotation]:
+    """Read what a model proposes, least confident picture first. Raises UserError."""
+    return _read(dataset / PROPOSALS, "run `skindx boxes propose` again")
+
+
+def write_annotations(dataset: Path, rows: Iterable[Annotation]) -> None:
+    """Write what people drew, atomically, by picture and then annotator."""
+    _write(dataset / ANNOTATIONS, sorted(rows, key=lambda row: (row.sha256, row.annotator)))
+
+
+def write_proposals(dataset: Path, rows: Sequence[Annotation]) -> None:
+    """Write a model's proposals, atomically, least confident picture first.
+
+    A picture in which nothing was found comes before all others: it is a miss, or there is none,
+    and the model cannot say which.
+    """
+    _write(dataset / PROPOSALS, sorted(rows, key=lambda row: (confidence(row), row.sha256)))
+
+
+def confidence(row: Annotation) -> float:
+    """Return the highest score among a picture's proposed boxes, 0 when there is none."""
+    return max((box.score or 0.0 for box in row.boxes), default=0.0)
+
+
+def annotated(
+    old: Iterable[Annotation], new: Iterable[Annotation], records: Iterable[Record]
+) -> list[Annotation]:
+    """Add drawings; one takes the place of the same annotator's older one of the same picture.
+
+    What the manifest held before anybody drew is kept under `BUILT`.
+    """
+    rows = {(row.sha256, row.annotator): row for row in old}
+    drawn = {row.sha256 for row in rows.values()}
+    new = list(new)
+    for record in records:
+        if record.boxes is not None and record.sha256 not in drawn:
+            rows[record.sha256, BUILT] = Annotation(record.sha256, BUILT, "", record.boxes)
+    rows |= {(row.sha256, row.annotator): row for row in new}
+    touched = {row.sha256 for row in new} | drawn
+    return [row for row in rows.values() if row.sha256 in touched]
+
+
+def accepted(rows: Iterable[Annotation]) -> dict[str, tuple[Box, ...]]:
+    """Return SHA-256 -> boxes of the latest drawing of a person."""
+    people = [row for row in rows if row.annotator != BUILT]
+    people.sort(key=lambda row: (_instant(row.when), row.annotator))
+    return {row.sha256: row.boxes for row in people}
+
+
+def now() -> str:
+    """Return the time as annotations carry it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def only_writer(dataset: Path) -> Iterator[None]:
+    """Hold the dataset's annotations while they are read, changed and written back."""
+    handle = os.open(dataset, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _instant(when: str) -> float:
+    """Return seconds since 1970; a time that cannot be read is older than all others."""
+    try:
+        read = datetime.fromisoformat(when)
+    except ValueError:
+        return float("-inf")
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+
+
+def _read(path: Path, advice: str) -> list[Annotation]:
+    if not path.exists():
+        return []
+    rows = read_rows(path, Annotation, advice)
+    for row in rows:
+        row["boxes"] = tuple(Box(**box) for box in row["boxes"])
+    return [Annotation(**row) for row in rows]
+
+
+def _write(path: Path, rows: Sequence[Annotation]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [field.name for field in dataclasses.fields(Annotation)]
+    schema = pa.schema([(n, boxes_type() if n == "boxes" else pa.string()) for n in names])
+    table = pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema=schema)
+    with atomic_file(path) as temporary:
+        pq.write_table(table, temporary)

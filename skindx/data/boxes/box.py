@@ -1,0 +1,108 @@
+"""A box in a picture, and what a file of any format says of one picture."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from skindx.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One rectangle in pixels of the stored picture, origin top left, x2/y2 exclusive.
+
+    `label` is a class name or "lesion"; `drawn_by` says who drew it (a person, a file, a model)
+    and `drawn_at` when (UTC, ISO 8601). `score` in 0..1 is a detector's confidence, None for a box
+    that was drawn.
+    """
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label: str = "lesion"
+    drawn_by: str = ""
+    score: float | None = None
+    drawn_at: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty or reversed rectangle."""
+        if not (self.x1 < self.x2 and self.y1 < self.y2):
+            raise ValueError(f"box needs x1 < x2 and y1 < y2, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class BoxedPicture:
+    """What a box file says of one picture; boxes () means that somebody looked and found none.
+
+    A picture that nobody looked at is in no such file: every reader leaves it out.
+    """
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    sha256: str = ""
+    """Of the stored bytes, where the file knows it."""
+    refused: int = field(default=0, compare=False)
+    """Boxes of the file that are empty or stand out of the picture by more than a pixel."""
+
+
+UNKNOWN_SIZE = (0, 0)
+"""Of a picture without boxes, in a format that tells the size with the first box."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawBox:
+    """A box as a file has it: it may be empty, or stand out of its picture."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    label: str
+    drawn_by: str = ""
+    score: float | None = None
+    drawn_at: str = ""
+
+
+_SLACK = 1.0
+"""Pixels: formats count from 0 or from 1, and round."""
+
+
+def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> BoxedPicture:
+    """Cut boxes to their picture of `size` (width, height); what is empty then is left out."""
+    width, height = size
+    boxes, refused = [], 0
+    for raw in drawn:
+        x1, y1 = max(raw.x1, 0.0), max(raw.y1, 0.0)
+        x2, y2 = min(raw.x2, float(width)), min(raw.y2, float(height))
+        whole = x1 < x2 and y1 < y2
+        out = max(-raw.x1, -raw.y1, raw.x2 - width, raw.y2 - height)
+        refused += not (whole and out <= _SLACK)
+        if whole:
+            boxes.append(
+                Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at),
+            )
+    return BoxedPicture(width, height, tuple(boxes), sha256, refused)
+
+
+def put_picture(
+    pictures: dict[str, BoxedPicture], path: Path, file_name: str, picture: BoxedPicture
+) -> None:
+    """Add a picture of the box file `path` under its name without folders. Raises UserError."""
+    name = base_name(file_name)
+    if name in pictures:
+        raise UserError(f"{path} names {name!r} twice; file names must be unique.")
+    pictures[name] = picture
+
+
+def base_name(file_name: str) -> str:
+    """Return the last part of a path as tools on any system write it."""
+    return PurePosixPath(file_name.replace("\\", "/")).name
+
+
+def sha256_in(text: object) -> str:
+    """Return `text` if it is a SHA-256, as our exports name pictures, else ""."""
+    stem = PurePosixPath(str(text)).stem
+    return stem if re.fullmatch(r"[0-9a-f]{64}", stem) else ""

@@ -1,0 +1,158 @@
+"""A dataset's boxes as files of other tools: what was looked at, and tasks for what was not.
+
+supervision's writers were tried and left: they round Pascal VOC to whole pixels and YOLO to five
+decimals, take a picture without a file for one without boxes, decode every picture, and drop who
+drew. Tests read what is written here with supervision, pycocotools and ultralytics.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skindx.data.boxes.annotations import (
+    BUILT,
+    Annotation,
+    read_annotations,
+    read_proposals,
+)
+from skindx.data.boxes.box import BoxedPicture
+from skindx.data.boxes.coco import write_coco
+from skindx.data.boxes.formats import BoxFormat
+from skindx.data.boxes.labelstudio import Drawing, Task, write_labelstudio
+from skindx.data.boxes.voc import write_voc
+from skindx.data.boxes.yolo import write_yolo
+from skindx.data.manifest import SPLITS, Record, Split, read_manifest, split_of
+from skindx.errors import UserError
+from skindx.files import atomic_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export holds; `empty` pictures were looked at, `waiting` ones were not."""
+
+    pictures: int
+    boxes: int
+    empty: int
+    waiting: int
+    proposed: int
+    labels: tuple[str, ...]
+
+
+def export_boxes(
+    dataset: Path,
+    out: Path,
+    kind: BoxFormat,
+    *,
+    split: Split | None = None,
+    copy: bool = False,
+    proposals: bool = False,
+    prefix: str = "/data/local-files/?d=",
+) -> Exported:
+    """Write the boxes of a dataset folder to `out`; pictures are named by their SHA-256.
+
+    COCO, YOLO and Pascal VOC get the pictures that somebody looked at; YOLO and VOC link them, or
+    copy them with `copy`. Label Studio gets a task for every picture, its address `prefix` and the
+    path in the dataset folder; with `proposals` the least confident picture comes first. Raises
+    UserError, before anything is written.
+    """
+    _check_out(out, kind)
+    if proposals and kind != "labelstudio":
+        raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
+    splits = (split,) if split else SPLITS
+    records = [record for record in read_manifest(dataset) if record.split in splits]
+    looked = [record for record in records if record.boxes is not None]
+    drawn = read_annotations(dataset)
+    proposed = read_proposals(dataset) if proposals else []
+    if proposals and not proposed:
+        raise UserError(f"{dataset} has no proposals; run `skindx boxes propose` first.")
+    if not (looked or kind == "labelstudio"):
+        raise UserError(
+            f"nobody has looked for boxes in {dataset}; import some, or export labelstudio, which "
+            f"holds a task for each picture."
+        )
+    files = {Path(record.path).name: dataset / record.path for record in looked}
+    if kind == "coco":
+        write_coco(out, pictures_of(looked))
+    elif kind == "voc":
+        with atomic_folder(out) as folder:
+            write_voc(folder, pictures_of(looked), files, copy=copy)
+    elif kind == "yolo":
+        parts = [(each, pictures_of(split_of(looked, each))) for each in splits]
+        with atomic_folder(out) as folder:
+            write_yolo(folder, parts, files, box_labels(looked), copy=copy)
+    else:
+        write_labelstudio(out, _tasks(records, drawn, proposed, prefix))
+    return Exported(
+        pictures=len(records) if kind == "labelstudio" else len(looked),
+        boxes=sum(len(record.boxes or ()) for record in looked),
+        empty=sum(not record.boxes for record in looked),
+        waiting=len(records) - len(looked),
+        proposed=len({row.sha256 for row in proposed} & {record.sha256 for record in records}),
+        labels=_labels(records, drawn, proposed) or ("lesion",),
+    )
+
+
+def pictures_of(records: Iterable[Record]) -> dict[str, BoxedPicture]:
+    """Return file name -> picture of the records that somebody looked at."""
+    return {
+        Path(record.path).name: BoxedPicture(
+            record.width, record.height, record.boxes, record.sha256
+        )
+        for record in records
+        if record.boxes is not None
+    }
+
+
+def box_labels(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the sorted classes of the boxes that the records carry."""
+    return tuple(sorted({box.label for record in records for box in record.boxes or ()}))
+
+
+def _labels(*tables: Iterable[Record | Annotation]) -> tuple[str, ...]:
+    """Return every class that a task may show: Label Studio refuses one its project lacks."""
+    return tuple(sorted({box.label for rows in tables for row in rows for box in row.boxes or ()}))
+
+
+def _tasks(
+    records: Sequence[Record],
+    drawn: Iterable[Annotation],
+    proposed: Sequence[Annotation],
+    prefix: str,
+) -> list[Task]:
+    """Return a task a picture; what people drew apart stays apart."""
+    people, models = _drawings(drawn), _drawings(proposed)
+    tasks = [
+        Task(
+            name=Path(record.path).name,
+            sha256=record.sha256,
+            size=(record.width, record.height),
+            image=f"{prefix}{record.path}",
+            annotations=_annotations(record, people.get(record.sha256, [])),
+            predictions=tuple(models.get(record.sha256, [])),
+        )
+        for record in records
+    ]
+    order = {row.sha256: position for position, row in enumerate(proposed)}
+    return sorted(tasks, key=lambda task: order.get(task.sha256, len(order)))
+
+
+def _drawings(rows: Iterable[Annotation]) -> Mapping[str, list[Drawing]]:
+    drawings: dict[str, list[Drawing]] = defaultdict(list)
+    for row in rows:
+        drawings[row.sha256].append(Drawing(row.annotator, row.when, row.boxes))
+    return drawings
+
+
+def _annotations(record: Record, drawn: Sequence[Drawing]) -> tuple[Drawing, ...]:
+    if drawn or record.boxes is None:
+        return tuple(drawn)
+    return (Drawing(BUILT, "", record.boxes),)
+
+
+def _check_out(out: Path, kind: BoxFormat) -> None:
+    if kind in ("coco", "labelstudio"):
+        if out.suffix != ".json" or out.is_dir():
+            raise UserError(f"{out} must be a .json file: {kind} is one; correct --out.")
+    elif out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out} is not empty, and {kind} is a folder of its own; give a new --out.")

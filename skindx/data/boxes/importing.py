@@ -1,0 +1,150 @@
+"""Boxes that a person drew with another tool come back into a dataset."""
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skindx.data.boxes.annotations import (
+    Annotation,
+    accepted,
+    annotated,
+    now,
+    only_writer,
+    read_annotations,
+    write_annotations,
+)
+from skindx.data.boxes.box import UNKNOWN_SIZE, BoxedPicture
+from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of, read_boxes
+from skindx.data.boxes.labelstudio import read_answers
+from skindx.data.groups import file_name
+from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import took and what it refused."""
+
+    annotators: Mapping[str, int]
+    """Name -> pictures."""
+    boxes: int
+    empty: int
+    """Pictures that somebody looked at and that have no box."""
+    replaced: int
+    """Pictures that the same annotator had drawn in before."""
+    labels: Mapping[str, int]
+    refused: Mapping[str, tuple[str, ...]]
+    """Reason -> names of pictures."""
+
+
+def import_boxes(
+    dataset: Path, path: Path, *, kind: BoxFormat | None = None, by: str = ""
+) -> Imported:
+    """Take the boxes of a file into the annotations and the manifest of a dataset folder.
+
+    They are `by`'s, drawn now; Label Studio knows itself who drew and when, and without `by`
+    every person's boxes are kept apart. Pictures that the dataset does not have, or has in
+    another size, and pictures with boxes outside are refused and counted. Raises UserError, with
+    nothing written, when no picture is left.
+    """
+    kind = kind or format_of(path)
+    found = _answers(path, kind, by.strip())
+    refused: dict[str, list[str]] = defaultdict(list)
+    rows: list[Annotation] = []
+    with only_writer(dataset):
+        records = read_manifest(dataset)
+        known = _Names(records)
+        for name, who, when, picture in found:
+            record = known.find(name, picture)
+            reason = _refusal(record, picture)
+            if isinstance(record, Record) and not reason:
+                rows.append(_annotation(record, picture, who, when))
+            else:
+                refused[reason].append(name)
+        if not rows:
+            reason, names = max(refused.items(), key=lambda item: len(item[1]))
+            raise UserError(
+                f"none of the {len(found)} annotations in {path} fits {dataset}: {reason} "
+                f"({len(names)}, such as {names[0]}); nothing was written."
+            )
+        old = read_annotations(dataset)
+        drawn = annotated(old, rows, records)
+        write_annotations(dataset, drawn)
+        boxes = accepted(drawn)
+        # A kill before this line is mended by the next import or build.
+        write_manifest(dataset, [_with(record, boxes) for record in records])
+    had = {(row.sha256, row.annotator) for row in old}
+    taken = {(row.sha256, row.annotator): row for row in rows}
+    return Imported(
+        annotators=dict(Counter(who for _, who in taken)),
+        boxes=sum(len(row.boxes) for row in taken.values()),
+        empty=sum(not row.boxes for row in taken.values()),
+        replaced=len(had & taken.keys()),
+        labels=dict(Counter(box.label for row in taken.values() for box in row.boxes)),
+        refused={reason: tuple(names) for reason, names in refused.items()},
+    )
+
+
+class _Names:
+    """Finds the record of a picture by its SHA-256, or else by the file name it came under."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._by_sha: dict[str, Record] = {}
+        self._by_name: dict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            self._by_sha[record.sha256] = record
+            self._by_name[file_name(record.source_url)].append(record)
+
+    def find(self, name: str, picture: BoxedPicture) -> Record | str:
+        """Return the record, or the reason why there is none."""
+        if picture.sha256:
+            return self._by_sha.get(picture.sha256, "the dataset has no such picture")
+        same = self._by_name.get(name, [])
+        if len(same) > 1:
+            return "several pictures of the dataset bear this file name"
+        return same[0] if same else "the dataset has no such picture"
+
+
+def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedPicture]]:
+    if kind != "labelstudio":
+        if not by:
+            raise UserError(f"{kind} does not say who drew the boxes; add --by NAME.")
+        when = now()
+        pictures = read_boxes(BoxSource(path=path, kind=kind))
+        found = [(name, by, when, picture) for name, picture in pictures.items()]
+    else:
+        found = sorted(read_answers(path), key=lambda answer: answer[2])
+        people = sorted({who for _, who, _, _ in found})
+        if by and len(people) > 1:
+            raise UserError(
+                f"{path} holds annotations of {', '.join(people)}; leave --by out, and they are "
+                f"kept apart."
+            )
+        found = [(name, by or who, when or now(), each) for name, who, when, each in found]
+    if not found:
+        raise UserError(f"{path} holds no annotated picture; there is nothing to import.")
+    return found
+
+
+def _refusal(record: Record | str, picture: BoxedPicture) -> str:
+    if isinstance(record, str):
+        return record
+    if (picture.width, picture.height) not in ((record.width, record.height), UNKNOWN_SIZE):
+        return "the dataset has the picture in another size"
+    return "it has boxes that are empty or stand out of the picture" if picture.refused else ""
+
+
+def _annotation(record: Record, picture: BoxedPicture, who: str, when: str) -> Annotation:
+    # Whoever hands boxes in stands for them, also for those that a model had proposed.
+    boxes = [
+        dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in picture.boxes
+    ]
+    return Annotation(record.sha256, who, when, tuple(boxes))
+
+
+def _with(record: Record, boxes: Mapping[str, tuple]) -> Record:  # type: ignore[type-arg]
+    if record.sha256 not in boxes:
+        return record
+    return dataclasses.replace(record, boxes=boxes[record.sha256])

@@ -1,0 +1,184 @@
+"""Label Studio tasks (JSON): boxes in percent, proposals as predictions, people as annotations.
+
+Pictures are joined by our own id, `data.sha256`: Label Studio renames what it imports. The format
+is https://labelstud.io/guide/task_format; a task nobody completed is in no answer.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from skindx.data.boxes.box import Box, BoxedPicture, RawBox, base_name, boxed, sha256_in
+from skindx.data.boxes.coco import read_json
+from skindx.errors import UserError
+from skindx.files import write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The boxes that one person or model gave one picture, and when (UTC, ISO 8601)."""
+
+    by: str
+    at: str
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One picture to look at, what people drew in it, and what models propose."""
+
+    name: str
+    sha256: str
+    size: tuple[int, int]
+    image: str
+    """Where Label Studio gets the picture from, as an address."""
+    annotations: tuple[Drawing, ...] = ()
+    predictions: tuple[Drawing, ...] = ()
+
+
+def interface(labels: Sequence[str]) -> str:
+    """Return the labelling interface that a project needs for our tasks."""
+    each = "".join(f"<Label value={quoteattr(label)}/>" for label in labels)
+    return (
+        f'<View><Image name="image" value="$image"/>'
+        f'<RectangleLabels name="label" toName="image">{each}</RectangleLabels></View>'
+    )
+
+
+def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
+    """Write tasks as Label Studio imports them, atomically, in the order given."""
+    write_json(path, [_task(task) for task in tasks])
+
+
+def read_answers(path: Path) -> list[tuple[str, str, str, BoxedPicture]]:
+    """Return (file name, by, at, picture) of every completed annotation in an export.
+
+    Skipped tasks and tasks without annotation are left out; a completed one without boxes says
+    that there are none. `by` is the account's e-mail address, or "labelstudio:" and its number.
+    Raises UserError.
+    """
+    raw = read_json(path)
+    try:
+        return [answer for task in raw for answer in _answers(task)]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{path} is no Label Studio export ({type(error).__name__}: {error}); export as JSON, "
+            f"not as JSON-MIN."
+        ) from None
+
+
+def read_labelstudio(path: Path) -> dict[str, BoxedPicture]:
+    """Read the latest completed annotation of each task: file name -> picture. Raises UserError."""
+    latest: dict[str, tuple[str, BoxedPicture]] = {}
+    for name, _, at, picture in read_answers(path):
+        if name not in latest or latest[name][0] <= at:
+            latest[name] = (at, picture)
+    return {name: picture for name, (_, picture) in latest.items()}
+
+
+def _task(task: Task) -> dict[str, Any]:
+    width, height = task.size
+    data = {
+        "image": task.image,
+        "sha256": task.sha256,
+        "file_name": task.name,
+        "width": width,
+        "height": height,
+    }
+    annotations = [
+        {"result": _result(each.boxes, task.size), "drawn_by": each.by, "drawn_at": each.at}
+        for each in task.annotations
+    ]
+    predictions = [
+        {
+            "model_version": each.by,
+            "score": max((box.score or 0.0 for box in each.boxes), default=0.0),
+            "result": _result(each.boxes, task.size),
+        }
+        for each in task.predictions
+    ]
+    return {"data": data, "annotations": annotations, "predictions": predictions}
+
+
+def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]:
+    width, height = size
+    return [
+        {
+            "id": f"box{number}",
+            "type": "rectanglelabels",
+            "from_name": "label",
+            "to_name": "image",
+            "original_width": width,
+            "original_height": height,
+            "image_rotation": 0,
+            "value": {
+                "x": 100 * box.x1 / width,
+                "y": 100 * box.y1 / height,
+                "width": 100 * (box.x2 - box.x1) / width,
+                "height": 100 * (box.y2 - box.y1) / height,
+                "rotation": 0,
+                "rectanglelabels": [box.label],
+            },
+            "meta": {"drawn_by": box.drawn_by, "drawn_at": box.drawn_at},
+            **({} if box.score is None else {"score": box.score}),
+        }
+        for number, box in enumerate(boxes)
+    ]
+
+
+def _answers(task: dict[str, Any]) -> Iterator[tuple[str, str, str, BoxedPicture]]:
+    data = task["data"]
+    sha256 = sha256_in(data.get("sha256", ""))
+    name = base_name(str(data.get("file_name") or data["image"]))
+    for annotation in task.get("annotations", ()):
+        if annotation.get("was_cancelled"):
+            continue
+        by, at = _who(annotation), _when(annotation)
+        regions = [each for each in annotation["result"] if each["type"] == "rectanglelabels"]
+        # An answer without boxes has no region that tells the size; 0 x 0 says: not known.
+        first = regions[0] if regions else {}
+        size = (
+            int(first.get("original_width", data.get("width", 0))),
+            int(first.get("original_height", data.get("height", 0))),
+        )
+        # What a region says of itself counts only as long as nobody edited it there.
+        ours = "drawn_by" in annotation
+        drawn = [_raw(each, size, by, at, trust=ours) for each in regions]
+        yield name, by, at, boxed(size, drawn, sha256)
+
+
+def _who(annotation: dict[str, Any]) -> str:
+    if "drawn_by" in annotation:
+        return str(annotation["drawn_by"])
+    who = annotation.get("completed_by", "unknown")
+    if isinstance(who, dict):
+        who = who.get("email") or who.get("id", "unknown")
+    return who if isinstance(who, str) and "@" in who else f"labelstudio:{who}"
+
+
+def _when(annotation: dict[str, Any]) -> str:
+    keys = ("drawn_at", "updated_at", "created_at")
+    return next((str(annotation[key]) for key in keys if annotation.get(key)), "")
+
+
+def _raw(region: dict[str, Any], size: tuple[int, int], by: str, at: str, *, trust: bool) -> RawBox:
+    """Turn percent into pixels; a rotated rectangle gives the upright one around it."""
+    value, (width, height) = region["value"], size
+    x, y = float(value["x"]) * width / 100, float(value["y"]) * height / 100
+    w, h = float(value["width"]) * width / 100, float(value["height"]) * height / 100
+    angle = math.radians(float(value.get("rotation", 0)))
+    cos, sin = math.cos(angle), math.sin(angle)
+    # Rotation is clockwise about the top left corner.
+    xs = [x, x + w * cos, x - h * sin, x + w * cos - h * sin]
+    ys = [y, y + w * sin, y + h * cos, y + w * sin + h * cos]
+    meta = region.get("meta") or {}
+    if trust:
+        by, at = str(meta.get("drawn_by") or by), str(meta.get("drawn_at") or "")
+    score = region.get("score") if trust else None
+    label = str(value["rectanglelabels"][0])
+    return RawBox(
+        min(xs), min(ys), max(xs), max(ys), label, by, None if score is None else float(score), at
+    )

@@ -1,0 +1,143 @@
+"""Pascal VOC: one XML a picture. Pixels count from 1 and the last one is inside (VOC devkit).
+
+So xmin = x1 + 1 and xmax = x2. Coordinates are written with their fractions, which the devkit's
+own files do not have but its readers take; supervision's writer rounds them to whole pixels.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+
+from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.boxes.yolo import place
+from skindx.errors import UserError
+
+ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
+_NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def read_voc(path: Path) -> dict[str, BoxedPicture]:
+    """Read a folder of VOC XML files, or one file: file name -> picture.
+
+    A file without objects: somebody looked and found none. Entities are refused, so no file can
+    blow up or reach out (billion laughs, external entities). Raises UserError.
+    """
+    files = [path] if path.is_file() else sorted(path.rglob("*.xml"))
+    if not files:
+        raise UserError(f"{path} holds no XML file; give a folder of Pascal VOC annotations.")
+    pictures: dict[str, BoxedPicture] = {}
+    for file in files:
+        root = _parse(file)
+        name = root.findtext("filename") or file.stem
+        try:
+            size = (_pixels(root, "size/width"), _pixels(root, "size/height"))
+            drawn = [_raw(each, path.name) for each in root.findall("object")]
+        except (ValueError, OverflowError) as error:
+            raise UserError(
+                f"{file} is no Pascal VOC annotation ({error}); it needs size/width, size/height "
+                f"and for each object name and bndbox."
+            ) from None
+        sha256 = sha256_in(root.findtext("sha256") or name)
+        put_picture(pictures, path, name, boxed(size, drawn, sha256))
+    return pictures
+
+
+def write_voc(
+    folder: Path,
+    pictures: Mapping[str, BoxedPicture],
+    files: Mapping[str, Path],
+    *,
+    copy: bool = False,
+) -> None:
+    """Write Annotations/*.xml, and JPEGImages/ with a link or a copy of each picture."""
+    place(folder / PICTURES, {name: files[name] for name in pictures}, copy=copy)
+    (folder / ANNOTATIONS).mkdir()
+    for name, picture in pictures.items():
+        tree = ET.ElementTree(_annotation(name, picture))
+        ET.indent(tree)
+        target = folder / ANNOTATIONS / f"{Path(name).stem}.xml"
+        tree.write(target, encoding="utf-8", xml_declaration=True)
+
+
+def _annotation(name: str, picture: BoxedPicture) -> ET.Element:
+    root = ET.Element("annotation")
+    _add(root, "folder", PICTURES)
+    _add(root, "filename", name)
+    _add(root, "sha256", picture.sha256)
+    size = ET.SubElement(root, "size")
+    for tag, value in (("width", picture.width), ("height", picture.height), ("depth", 3)):
+        _add(size, tag, str(value))
+    _add(root, "segmented", "0")
+    for box in picture.boxes:
+        each = ET.SubElement(root, "object")
+        _add(each, "name", box.label)
+        _add(each, "pose", "Unspecified")
+        _add(each, "truncated", "0")
+        _add(each, "difficult", "0")
+        bndbox = ET.SubElement(each, "bndbox")
+        corners = {"xmin": box.x1 + 1, "ymin": box.y1 + 1, "xmax": box.x2, "ymax": box.y2}
+        for tag, corner in corners.items():
+            _add(bndbox, tag, f"{corner:.6f}".rstrip("0").rstrip("."))
+        _add(each, "drawn_by", box.drawn_by)
+        _add(each, "drawn_at", box.drawn_at)
+        _add(each, "score", "" if box.score is None else repr(box.score))
+    return root
+
+
+def _add(parent: ET.Element, tag: str, text: str) -> None:
+    if _NO_XML.search(text):
+        raise UserError(f"{text!r} holds a character that XML cannot; rename it, or export COCO.")
+    if text:
+        ET.SubElement(parent, tag).text = text
+
+
+def _parse(file: Path) -> ET.Element:
+    try:
+        from defusedxml import DefusedXmlException
+        from defusedxml.ElementTree import ParseError, parse
+    except ImportError:
+        raise UserError(
+            "Pascal VOC is read with defusedxml, which is not installed; "
+            "run `pip install 'skindx[data]'`."
+        ) from None
+    try:
+        root = parse(file, forbid_dtd=True).getroot()
+    except DefusedXmlException:
+        raise UserError(f"{file} declares a document type or entities; remove them.") from None
+    except (ParseError, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{file} cannot be read as XML ({error}).") from None
+    assert isinstance(root, ET.Element)
+    return root
+
+
+def _pixels(root: ET.Element, tag: str) -> int:
+    value = int(_number(root, tag))
+    if value < 1:
+        raise ValueError(f"{tag} is {value}")
+    return value
+
+
+def _number(parent: ET.Element, tag: str) -> float:
+    text = parent.findtext(tag)
+    if text is None:
+        raise ValueError(f"no {tag}")
+    return float(text)
+
+
+def _raw(each: ET.Element, drawn_by: str) -> RawBox:
+    label = each.findtext("name")
+    if not label:
+        raise ValueError("an object without name")
+    x1, y1, x2, y2 = (_number(each, f"bndbox/{tag}") for tag in ("xmin", "ymin", "xmax", "ymax"))
+    score = each.findtext("score")
+    return RawBox(
+        x1 - 1,
+        y1 - 1,
+        x2,
+        y2,
+        label,
+        each.findtext("drawn_by") or drawn_by,
+        float(score) if score else None,
+        each.findtext("drawn_at") or "",
+    )

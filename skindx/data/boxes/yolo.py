@@ -1,0 +1,169 @@
+"""YOLO as ultralytics lays it out: images/, labels/ beside them, and data.yaml with the names.
+
+The last `images` in a picture's path is replaced by `labels` to find its boxes, so that
+`images/train` as well as Roboflow's `train/images` are read. What data.yaml says of folders is
+not followed: it may point anywhere on the disk of whoever reads it.
+"""
+
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skindx.config import read_yaml
+from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.errors import UserError
+from skindx.files import write_text
+
+DATA = "data.yaml"
+
+
+def read_yolo(path: Path) -> dict[str, BoxedPicture]:
+    """Read a YOLO folder, or its data.yaml: file name -> picture.
+
+    A picture with an empty label file was looked at and has no box; one without a label file is
+    left out. A polygon gives the box around it. Who drew is not in the format: `drawn_by` is the
+    folder. Raises UserError.
+    """
+    root = path.parent if path.suffix in (".yaml", ".yml") else path
+    names = _names(root / DATA if path == root else path)
+    pictures: dict[str, BoxedPicture] = {}
+    for picture, labels in label_files(root):
+        if not labels.is_file():
+            continue
+        size = _upright_size(picture)
+        if size is None:
+            continue
+        drawn = [
+            _raw(line, size, names, f"{labels}, line {number}", root.name)
+            for number, line in enumerate(_lines(labels), start=1)
+            if line.strip()
+        ]
+        put_picture(pictures, root, picture.name, boxed(size, drawn, sha256_in(picture.name)))
+    if not pictures:
+        raise UserError(
+            f"{root} holds no picture with a label file; a YOLO folder has pictures in a folder "
+            f"`images` and text files of the same names in a folder `labels` in its place."
+        )
+    return pictures
+
+
+def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each file below a folder `images` of `root`, and where its labels would be."""
+    for picture in sorted(root.rglob("*")):
+        parts = picture.relative_to(root).parts
+        if "images" not in parts[:-1] or picture.name.startswith(".") or not picture.is_file():
+            continue
+        last = max(i for i, part in enumerate(parts[:-1]) if part == "images")
+        swapped = root.joinpath(*parts[:last], "labels", *parts[last + 1 :])
+        yield picture, swapped.with_suffix(".txt")
+
+
+def write_yolo(
+    folder: Path,
+    splits: Iterable[tuple[str, Mapping[str, BoxedPicture]]],
+    files: Mapping[str, Path],
+    labels: Sequence[str],
+    *,
+    copy: bool = False,
+) -> Path:
+    """Write (split, file name -> picture) into `folder`; return the path of data.yaml.
+
+    `files` says where each picture lies: it is linked, or copied. The class numbers are positions
+    in `labels`. Raises UserError for two pictures whose label files would be one.
+    """
+    data: dict[str, Any] = {}
+    for split, pictures in splits:
+        data[split] = f"images/{split}"
+        (folder / "labels" / split).mkdir(parents=True)
+        place(folder / "images" / split, {name: files[name] for name in pictures}, copy=copy)
+        for name, picture in pictures.items():
+            lines = [
+                f"{labels.index(box.label)} "
+                f"{(box.x1 + box.x2) / 2 / picture.width:.9f} "
+                f"{(box.y1 + box.y2) / 2 / picture.height:.9f} "
+                f"{(box.x2 - box.x1) / picture.width:.9f} "
+                f"{(box.y2 - box.y1) / picture.height:.9f}\n"
+                for box in picture.boxes
+            ]
+            (folder / "labels" / split / f"{Path(name).stem}.txt").write_text("".join(lines))
+    import yaml
+
+    # Without `path` the folders are looked for beside data.yaml: the whole can be moved.
+    data["names"] = list(labels)
+    write_text(folder / DATA, yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return folder / DATA
+
+
+def place(folder: Path, files: Mapping[str, Path], *, copy: bool) -> None:
+    """Put pictures into a new folder under their names. Raises UserError for equal stems."""
+    folder.mkdir(parents=True)
+    stems: dict[str, str] = {}
+    for name, source in files.items():
+        other = stems.setdefault(Path(name).stem, name)
+        if other != name:
+            raise UserError(f"{other} and {name} would share one file of boxes; rename one.")
+        if copy:
+            shutil.copyfile(source, folder / name)
+        else:
+            (folder / name).symlink_to(source.resolve())
+
+
+def _names(data_yaml: Path) -> dict[int, str]:
+    names: Any = read_yaml(data_yaml).get("names")
+    if isinstance(names, list):
+        names = dict(enumerate(names))
+    if not isinstance(names, dict) or not names:
+        raise UserError(f"{data_yaml} has no `names`; list the classes there, first that of 0.")
+    try:
+        return {int(number): str(name) for number, name in names.items()}
+    except (TypeError, ValueError):
+        raise UserError(f"{data_yaml}: the keys of `names` must be whole numbers.") from None
+
+
+def _lines(labels: Path) -> list[str]:
+    try:
+        return labels.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{labels} cannot be read ({error}); correct or remove it.") from None
+
+
+def _raw(
+    line: str, size: tuple[int, int], names: Mapping[int, str], where: str, drawn_by: str
+) -> RawBox:
+    """Parse `class cx cy w h`, with a score after it, or a polygon `class x1 y1 x2 y2 x3 y3 …`."""
+    width, height = size
+    words = line.split()
+    try:
+        values = [float(word) for word in words[1:]]
+        label = names[int(words[0])]
+        score = None
+        if len(values) >= 6 and len(values) % 2 == 0:
+            xs, ys = values[::2], values[1::2]
+            x1, y1, x2, y2 = min(xs), min(ys), max(xs), max(ys)
+        else:
+            cx, cy, w, h, *scores = values
+            x1, y1, x2, y2 = cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2
+            score = scores[0] if scores else None
+    except KeyError:
+        raise UserError(f"{where}: class {words[0]} is not in `names` of {DATA}.") from None
+    except ValueError:
+        raise UserError(
+            f"{where}: {line[:60]!r} must be `class x y width height` in shares of the picture."
+        ) from None
+    return RawBox(x1 * width, y1 * height, x2 * width, y2 * height, label, drawn_by, score)
+
+
+def _upright_size(picture: Path) -> tuple[int, int] | None:
+    """Return (width, height) turned as EXIF says, None for what is no picture."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings(), Image.open(picture) as image:
+            warnings.simplefilter("ignore")
+            turned = image.getexif().get(274, 1) in (5, 6, 7, 8)
+            return image.size[::-1] if turned else image.size
+    except Exception:
+        # The build itself says what is wrong with the picture; here it only has no boxes.
+        return None
