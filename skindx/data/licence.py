@@ -59,15 +59,27 @@ _NAMED = {
         _CC0,
     ),
     **dict.fromkeys(
-        ("pdm", "pdm 1.0", "cc pdm", "cc pdm 1.0", "public domain", "public domain mark", "pd")
-        + ("public domain mark 1.0", "cc public domain mark 1.0", "in the public domain"),
+        (
+            "pd",
+            "pdm",
+            "pdm 1.0",
+            "cc pdm",
+            "cc pdm 1.0",
+            "public domain",
+            "in the public domain",
+            "public domain mark",
+            "public domain mark 1.0",
+            "cc public domain mark 1.0",
+        ),
         _MARK,
     ),
     **dict.fromkeys(
         ("all rights reserved", "copyright", "copyrighted", "in copyright", "©", "proprietary"),
         RESERVED,
     ),
-    "mit": Licence("MIT", True, True, needs_attribution=True, url="https://opensource.org/license/mit"),
+    "mit": Licence(
+        "MIT", True, True, needs_attribution=True, url="https://opensource.org/license/mit"
+    ),
     "apache 2.0": Licence(
         "Apache-2.0",
         True,

@@ -21,8 +21,7 @@ CC = "https://creativecommons.org"
         ("Creative Commons Attribution-NonCommercial 4.0 International", "CC-BY-NC-4.0"),
         ("Creative Commons Attribution 4.0 International (CC BY 4.0)", "CC-BY-4.0"),
         ("CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/)", "CC-BY-4.0"),
-        ("Licensed under a Creative Commons Attribution-ShareAlike 3.0 Unported License.",)
-        + ("CC-BY-SA-3.0",),
+        ("Licensed under a Creative Commons Attribution-ShareAlike 3.0 License", "CC-BY-SA-3.0"),
         ("Licence: CC BY-NC 2.5", "CC-BY-NC-2.5"),
         ("CC BY-SA 3.0 de", "CC-BY-SA-3.0-DE"),
         ("CC-BY-NC-SA-3.0-IGO", "CC-BY-NC-SA-3.0-IGO"),
