@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,11 @@ def write_croissant(
     published = [row for row in rows if not row.withheld]
     metadata = mlc.Metadata(
         name=facts.name,
-        description=f"{len(published)} pictures of skin in {len(taxonomy.classes)} classes, with "
-        f"the addresses of {len(rows) - len(published)} more. Research data, no medical device.",
+        description=f"{len(published)} pictures of skin in {len(taxonomy.classes)} classes; "
+        f"{len(rows) - len(published)} more are listed without their bytes. Research data, no "
+        f"medical device.",
+        version=facts.version,
+        cite_as=facts.citation,
         url=facts.url or None,
         license=sorted({row.licence_url or row.licence for row in published}) or None,
         date_published=datetime.datetime.fromisoformat(day) if day else None,
@@ -73,8 +77,11 @@ def write_croissant(
     value = metadata.to_json()
     path = folder / CROISSANT
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
-    # Reading it back raises mlcroissant's ValidationError: that would be our mistake, not a user's.
-    mlc.Dataset(jsonld=path)
+    with warnings.catch_warnings():
+        # rdflib, which mlcroissant reads with, deprecates what it uses itself.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # It raises mlcroissant's ValidationError: that would be our mistake, not a user's.
+        mlc.Dataset(jsonld=path)
 
 
 def _distribution(

@@ -24,6 +24,9 @@ class PublishSettings(Settings):
     """Whom to ask to take a picture down: a URL or mail address; "": the recipe's."""
     url: str = Field("", pattern=r"^(https?://\S+)?$")
     """Where the published folder will be found."""
+    version: str = Field("1.0.0", pattern=r"^\d+\.\d+\.\d+$")
+    citation: str = ""
+    """How to cite the dataset, such as BibTeX; "": by its name."""
     unaudited: bool = False
     """Publish although no program has looked for faces, text and intimate regions."""
     shard_mb: float = Field(default=400.0, gt=0)
@@ -37,6 +40,8 @@ class Facts(Settings):
     format: Format
     contact: str
     url: str
+    version: str
+    citation: str
     skindx: str
     audited: bool
     shard_bytes: int
@@ -68,6 +73,10 @@ class Facts(Settings):
             format=settings.format,
             contact=contact,
             url=settings.url,
+            version=settings.version,
+            citation=settings.citation
+            or f"{recipe.name}, version {settings.version}, a dataset of "
+            f"skin pictures built with skindx {__version__}.",
             skindx=__version__,
             audited=not settings.unaudited,
             shard_bytes=round(settings.shard_mb * 1_000_000),

@@ -39,10 +39,13 @@ def _balance(rows: Sequence[Row], taxonomy: Taxonomy) -> str:
     counts = Counter(row.label for row in rows)
     most = max(taxonomy.classes, key=lambda each: counts[each.key])
     least = min(taxonomy.classes, key=lambda each: counts[each.key])
-    return (
-        f"Classes are unequal: {most.name} has {counts[most.key]} pictures, {least.name} has "
-        f"{counts[least.key]}. How often a class occurs here says nothing of how common it is."
+    largest, smallest = counts[most.key], counts[least.key]
+    said = (
+        f"Every class has {largest} pictures."
+        if largest == smallest
+        else f"Classes are unequal: {most.name} has {largest} pictures, {least.name} has {smallest}."
     )
+    return f"{said} How often a class occurs here says nothing of how common it is."
 
 
 def _skin(rows: Sequence[Row]) -> str:

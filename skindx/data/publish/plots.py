@@ -23,11 +23,13 @@ def write_plots(folder: Path, rows: Sequence[Row], taxonomy: Taxonomy) -> list[s
     """Write plots/*.png; return their names without suffix. Raises UserError without matplotlib."""
     (folder / PLOTS).mkdir()
     published = [row for row in rows if not row.withheld]
-    figures = {"licences": _licences(rows)}
+    figures: dict[str, Figure] = {}
     if published:
         figures |= {"classes": _classes(published, taxonomy), "sizes": _sizes(published)}
     if any(row.skin_type for row in published):
         figures["skin_types"] = _skin_types(published)
+    if rows:
+        figures["licences"] = _licences(rows)
     for name, figure in figures.items():
         # Without the program's name in it, so that equal plots are equal bytes.
         figure.savefig(folder / PLOTS / f"{name}.png", dpi=110, metadata={"Software": None})
@@ -72,7 +74,7 @@ def _bars(
     names: Sequence[str], series: Mapping[str, Sequence[int]], colours: Mapping[str, str]
 ) -> "Figure":
     """Draw one stacked horizontal bar a name, the first name on top, its total at the end."""
-    figure, axes = _figure(max(2.0, 0.32 * len(names) + 1.0))
+    figure, axes = _figure(0.32 * len(names) + 1.2)
     places, ends = range(len(names)), [0] * len(names)
     for title, values in series.items():
         if any(values):
@@ -83,16 +85,19 @@ def _bars(
             str(end), (end, place), xytext=(4, 0), textcoords="offset points", va="center"
         )
     axes.set_yticks(places, names, parse_math=False)
-    axes.invert_yaxis()
     axes.set_xlabel("pictures")
-    axes.margins(x=0.08)
-    axes.legend(frameon=False, loc="lower right")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(0, 1.1 * max(ends))
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    figure.legend(frameon=False, loc="outside upper right", ncols=len(series))
     return figure
 
 
 def _sizes(rows: Sequence[Row]) -> "Figure":
     figure, axes = _figure(2.8)
-    axes.hist([min(row.width, row.height) for row in rows], bins=40, color=_COLOURS[0])
+    sides = [min(row.width, row.height) for row in rows]
+    axes.hist(sides, bins=40, range=(0, 1.05 * max(sides)), color=_COLOURS[0])
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("shorter side, pixels")
     axes.set_ylabel("pictures")
     return figure
@@ -109,4 +114,5 @@ def _skin_types(rows: Sequence[Row]) -> "Figure":
     axes.set_xlabel("Fitzpatrick skin type, where a person said so")
     axes.set_ylabel("pictures")
     axes.margins(y=0.12)
+    axes.yaxis.get_major_locator().set_params(integer=True)
     return figure
