@@ -43,7 +43,7 @@ def _balance(rows: Sequence[Row], taxonomy: Taxonomy) -> str:
     said = (
         f"Every class has {largest} pictures."
         if largest == smallest
-        else f"Classes are unequal: {most.name} has {largest} pictures, {least.name} has {smallest}."
+        else f"Classes are unequal: {most.name} has {largest} pictures, {least.name} {smallest}."
     )
     return f"{said} How often a class occurs here says nothing of how common it is."
 

@@ -12,6 +12,7 @@ from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 PLOTS = "plots"
@@ -51,6 +52,13 @@ def _figure(height: float) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
+def _count_along(axis: "Axis") -> None:
+    """Let an axis show whole numbers only: there is no half picture."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+
+
 def _classes(rows: Sequence[Row], taxonomy: Taxonomy) -> "Figure":
     counts = Counter((row.label, row.split) for row in rows)
     series: dict[str, list[int]] = {
@@ -86,7 +94,7 @@ def _bars(
         )
     axes.set_yticks(places, names, parse_math=False)
     axes.set_xlabel("pictures")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    _count_along(axes.xaxis)
     axes.set_xlim(0, 1.1 * max(ends))
     axes.set_ylim(len(names) - 0.4, -0.6)
     figure.legend(frameon=False, loc="outside upper right", ncols=len(series))
@@ -97,7 +105,7 @@ def _sizes(rows: Sequence[Row]) -> "Figure":
     figure, axes = _figure(2.8)
     sides = [min(row.width, row.height) for row in rows]
     axes.hist(sides, bins=40, range=(0, 1.05 * max(sides)), color=_COLOURS[0])
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    _count_along(axes.yaxis)
     axes.set_xlabel("shorter side, pixels")
     axes.set_ylabel("pictures")
     return figure
@@ -114,5 +122,5 @@ def _skin_types(rows: Sequence[Row]) -> "Figure":
     axes.set_xlabel("Fitzpatrick skin type, where a person said so")
     axes.set_ylabel("pictures")
     axes.margins(y=0.12)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    _count_along(axes.yaxis)
     return figure
