@@ -71,8 +71,11 @@ def pictures_in(folder: Path, form: Format) -> dict[str, bytes]:
                 found[row["image"]["path"]] = row["image"]["bytes"]
         elif form == "imagefolder" and path.suffix in (".jpg", ".png", ".webp"):
             found[path.name] = path.read_bytes()
-    names = {f"{stem}{suffix}" for stem in found for suffix in ("",)}
-    return {n: found[n] for n in names if not n.endswith((".json", ".cls", "classes.png"))}
+    return {
+        name: data
+        for name, data in found.items()
+        if len(Path(name).stem) == 64 and not name.endswith((".json", ".cls"))
+    }
 
 
 @formats
@@ -81,11 +84,7 @@ def test_every_free_picture_is_there_once_and_upright(tmp_path: Path, form: Form
     dataset = small.write()
     done = publish(dataset, tmp_path / "pub", settings(form))
     assert (done.kept, done.published, done.withheld) == (16, 16, {})
-    pictures = {
-        name: data
-        for name, data in pictures_in(tmp_path / "pub", form).items()
-        if len(Path(name).stem) == 64
-    }
+    pictures = pictures_in(tmp_path / "pub", form)
     assert pictures.keys() == {f"{record.sha256}.jpg" for record in small.records}
     for record in small.records:
         stored = (dataset / record.path).read_bytes()
@@ -124,7 +123,9 @@ def with_withheld(folder: Path) -> tuple[Path, dict[str, str], set[str]]:
     small = free_dataset(folder)
     free = {record.sha256 for record in small.records}
     reasons = {
-        small.add(encode(paint(100 + number), quality=88, comment=f"secret {reason}"), **said): reason
+        small.add(
+            encode(paint(100 + number), quality=88, comment=f"secret {reason}"), **said
+        ): reason
         for number, (reason, said) in enumerate(WITHHELD.items())
     }
     removed = small.add(encode(paint(200), "PNG"), ".png")
@@ -298,16 +299,18 @@ def test_boxes_are_published_as_coco_and_read_back(tmp_path: Path) -> None:
 def test_imagefolder_is_one_folder_a_split_and_class(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     publish(small.write(), tmp_path / "pub", settings("imagefolder"))
+    with (tmp_path / "pub" / "metadata.csv").open(newline="") as file:
+        listed = {row["file_name"]: row for row in csv.DictReader(file)}
+    files = {f"{record.split}/{record.label}/{record.sha256}.jpg" for record in small.records}
+    assert listed.keys() == files
+    assert all((tmp_path / "pub" / name).is_file() for name in files)
+    assert {row["licence"] for row in listed.values()} == {"CC-BY-4.0"}
     for split in SPLITS:
         folders = {path.name for path in (tmp_path / "pub" / split).iterdir() if path.is_dir()}
         assert folders == set(LABELS)
-        with (tmp_path / "pub" / split / "metadata.csv").open(newline="") as file:
-            listed = {row["file_name"]: row for row in csv.DictReader(file)}
-        files = {f"{path.parent.name}/{path.name}" for path in tmp_path.glob(f"pub/{split}/*/*")}
-        assert listed.keys() == files
-        for name, row in listed.items():
-            assert row["label"] == name.split("/")[0]
-            assert row["licence"] == "CC-BY-4.0"
+        numbers = pq.read_table(tmp_path / "pub" / split / "metadata.parquet")["label"].to_pylist()
+        inside = [name for name in files if name.startswith(f"{split}/")]
+        assert sorted(LABELS[n] for n in numbers) == sorted(n.split("/")[1] for n in inside)
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -319,7 +322,7 @@ def test_refusals_write_nothing(tmp_path: Path) -> None:
         small.add(licence="ask me")
     dataset = small.write()
     out = tmp_path / "pub"
-    with pytest.raises(UserError, match="none of the 4 pictures .* licence-unknown.*'ask me'"):
+    with pytest.raises(UserError, match=r"none of the 4 pictures .* licence-unknown.*'ask me'"):
         publish(dataset, out, OPEN)
     with pytest.raises(UserError, match="give --contact"):
         publish(dataset, out, settings(contact=" "))
@@ -375,7 +378,9 @@ def test_a_killed_publish_leaves_an_old_or_a_new_one(tmp_path: Path, where: str)
     old = files_of(out)
     small.add()
     dataset = small.write()
-    killed = subprocess.run([sys.executable, "-c", KILL, dataset, out, where], timeout=120, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILL, dataset, out, where], timeout=120, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     if where == "card":
         assert files_of(out) == old
@@ -414,7 +419,6 @@ def test_many_pictures_are_cleaned_in_processes_that_end_with_their_parent(tmp_p
     assert not (tmp_path / "pub").exists()
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split()[-1] == "220"
-    assert publish(dataset, tmp_path / "two", OPEN).published == 220
     assert len(pictures_in(tmp_path / "pub", "hub")) == 220
 
 
@@ -434,14 +438,13 @@ def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, form: Format) ->
         "    for row in d[split]:\n"
         "        assert row['image'].size == (120, 96), row\n"
         "        label = d[split].features['label']\n"
-        "        name = row['label'] if isinstance(row['label'], str) else label.int2str(row['label'])\n"
-        "        print(row['sha256'], split, name, row['skin_type'], row.get('boxes'))\n"
-        "if len(sys.argv) > 2:\n"
-        "    assert label.names == ['Acne', 'Eczema']\n"
-        "    assert isinstance(d['train'].features['boxes'], datasets.List)\n"
+        "        name = label.int2str(row['label'])\n"
+        "        print(row['sha256'], split, name, row['skin_type'], row['boxes'])\n"
+        "assert label.names == ['Acne', 'Eczema']\n"
+        "assert isinstance(d['train'].features['boxes'], datasets.List)\n"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
-    arguments = [sys.executable, "-c", code, tmp_path / "pub", *(["hub"] * (form == "hub"))]
+    arguments = [sys.executable, "-c", code, tmp_path / "pub"]
     done = subprocess.run(
         arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -449,12 +452,13 @@ def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, form: Format) ->
     lines = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in done.stdout.splitlines()}
     assert lines.keys() == {record.sha256 for record in small.records}
     for number, record in enumerate(small.records):
-        boxes = {1: "[{'x1': 10.0", 2: "[]"}.get(number, "None") if form == "hub" else "None"
+        boxes = {1: "[{'x1': 10.0", 2: "[]"}.get(number, "None")
         said = f"{record.split} {record.label} {record.skin_type} {boxes}"
         assert lines[record.sha256].startswith(said)
 
 
 @pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 @formats
 def test_mlcroissant_validates_and_reads_records(tmp_path: Path, form: Format) -> None:
     mlc = pytest.importorskip("mlcroissant")
@@ -479,7 +483,7 @@ def test_mlcroissant_validates_and_reads_records(tmp_path: Path, form: Format) -
 
 
 def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
-    dataset, withheld, free = with_withheld(tmp_path / "data")
+    dataset, _, free = with_withheld(tmp_path / "data")
     recipe = yaml.safe_load((dataset / "recipe.yaml").read_text())
     hostile = "evil | <script>alert(1)</script> ![x](https://evil.example/pixel.png)\n# big"
     recipe["name"] = hostile

@@ -18,10 +18,10 @@ from skindx.data.publish.row import Row
 from skindx.taxonomy import Taxonomy
 
 CARD = "README.md"
-_PATTERN: dict[Format, str] = {
-    "hub": "data/{split}-*.parquet",
-    "imagefolder": "{split}/**",
-    "webdataset": "data/{split}-*.tar",
+_PATTERNS: dict[Format, tuple[str, ...]] = {
+    "hub": ("data/{split}-*.parquet",),
+    "imagefolder": ("{split}/**",),
+    "webdataset": ("data/{split}-*.tar",),
 }
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
 # The names of licences that the hub knows.
@@ -95,12 +95,13 @@ def _front(
     }
     if not published:
         return front
-    pattern = _PATTERN[facts.format]
+    patterns = _PATTERNS[facts.format]
     front["configs"] = [
         {
             "config_name": "default",
             "data_files": [
-                {"split": split, "path": pattern.format(split=split)} for split in splits
+                {"split": split, "path": [each.format(split=split) for each in patterns]}
+                for split in splits
             ],
         }
     ]

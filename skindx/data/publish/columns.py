@@ -32,28 +32,31 @@ def arrow_schema() -> "pa.Schema":
     return pa.schema([(name, _arrow_type(name)) for name in NAMES])
 
 
-def shard_schema(classes: Sequence[str]) -> "pa.Schema":
-    """Return the schema of a shard with its features, as `datasets` itself writes it."""
+def shard_schema(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> "pa.Schema":
+    """Return the schema of a shard's columns with their features, as `datasets` itself writes it.
+
+    The column `label` holds the class's position in `classes`.
+    """
     import pyarrow as pa
 
     types = {
         "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
         "label": pa.int64(),
     }
-    fields = [(name, types.get(name) or _arrow_type(name)) for name in SHARD_NAMES]
-    info = json.dumps({"info": {"features": features(classes)}})
+    fields = [(name, types.get(name) or _arrow_type(name)) for name in names]
+    info = json.dumps({"info": {"features": features(classes, names)}})
     return pa.schema(fields, metadata={"huggingface": info})
 
 
-def features(classes: Sequence[str]) -> dict[str, Any]:
-    """Return the features of a shard as `datasets.Features.from_dict` reads them."""
+def features(classes: Sequence[str], names: Sequence[str] = SHARD_NAMES) -> dict[str, Any]:
+    """Return the features of columns as `datasets.Features.from_dict` reads them."""
     special: dict[str, Any] = {
         "image": {"_type": "Image"},
         "label": {"names": list(classes), "_type": "ClassLabel"},
         # A list around the feature is read by every version of `datasets`.
         "boxes": [{name: _value(name) for name in _BOX}],
     }
-    return {name: special.get(name) or _value(name) for name in SHARD_NAMES}
+    return {name: special.get(name) or _value(name) for name in names}
 
 
 def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
