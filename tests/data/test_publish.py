@@ -78,34 +78,42 @@ def pictures_in(folder: Path, form: Format) -> dict[str, bytes]:
     }
 
 
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallDataset, dict[Format, Path]]:
+    """Return a dataset that is free throughout, published in every format; do not change them."""
+    folder = tmp_path_factory.mktemp("free")
+    small = free_dataset(folder / "data")
+    small.write()
+    for form in FORMAT_NAMES:
+        done = publish(small.folder, folder / form, settings(form))
+        assert (done.kept, done.published, done.withheld, done.reencoded) == (16, 16, {}, 0)
+    return small, {form: folder / form for form in FORMAT_NAMES}
+
+
+Free = tuple[SmallDataset, dict[Format, Path]]
+
+
 @formats
-def test_every_free_picture_is_there_once_and_upright(tmp_path: Path, form: Format) -> None:
-    small = free_dataset(tmp_path / "data")
-    dataset = small.write()
-    done = publish(dataset, tmp_path / "pub", settings(form))
-    assert (done.kept, done.published, done.withheld) == (16, 16, {})
-    pictures = pictures_in(tmp_path / "pub", form)
+def test_every_free_picture_is_there_once_and_upright(free: Free, form: Format) -> None:
+    small, pub = free[0], free[1][form]
+    pictures = pictures_in(pub, form)
     assert pictures.keys() == {f"{record.sha256}.jpg" for record in small.records}
     for record in small.records:
-        stored = (dataset / record.path).read_bytes()
+        stored = (small.folder / record.path).read_bytes()
         assert np.array_equal(decode(pictures[f"{record.sha256}.jpg"]), decode(stored))
-    for row in read_published(tmp_path / "pub"):
+    for row in read_published(pub):
         assert row.published_sha256 == hashlib.sha256(pictures[row.file_name]).hexdigest()
-        assert (tmp_path / "pub" / row.path).is_file()
+        assert (pub / row.path).is_file()
 
 
 @formats
-def test_sums_are_right_and_complete(tmp_path: Path, form: Format) -> None:
-    publish(free_dataset(tmp_path / "data").write(), tmp_path / "pub", settings(form))
+def test_sums_are_right_and_complete(free: Free, form: Format) -> None:
+    pub = free[1][form]
     subprocess.run(
-        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"],
-        cwd=tmp_path / "pub",
-        check=True,
+        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=pub, check=True
     )
-    listed = (tmp_path / "pub" / "SHA256SUMS").read_text().splitlines()
-    assert {line.split("  ", 1)[1] for line in listed} == files_of(tmp_path / "pub").keys() - {
-        "SHA256SUMS"
-    }
+    listed = (pub / "SHA256SUMS").read_text().splitlines()
+    assert {line.split("  ", 1)[1] for line in listed} == files_of(pub).keys() - {"SHA256SUMS"}
 
 
 WITHHELD = {
@@ -264,9 +272,8 @@ def test_shards_are_cut_named_and_read_in_order(tmp_path: Path) -> None:
     assert max(sizes) < 40_000
 
 
-def test_tar_headers_say_nothing_of_this_machine(tmp_path: Path) -> None:
-    publish(free_dataset(tmp_path / "data").write(), tmp_path / "pub", settings("webdataset"))
-    for path in (tmp_path / "pub" / "data").iterdir():
+def test_tar_headers_say_nothing_of_this_machine(free: Free) -> None:
+    for path in (free[1]["webdataset"] / "data").iterdir():
         with tarfile.open(path) as tar:
             members = tar.getmembers()
             for first, second, third in zip(*[iter(members)] * 3, strict=True):
@@ -296,19 +303,18 @@ def test_boxes_are_published_as_coco_and_read_back(tmp_path: Path) -> None:
     assert (boxed[one].width, boxed[one].height) == (120, 96)
 
 
-def test_imagefolder_is_one_folder_a_split_and_class(tmp_path: Path) -> None:
-    small = free_dataset(tmp_path / "data")
-    publish(small.write(), tmp_path / "pub", settings("imagefolder"))
-    with (tmp_path / "pub" / "metadata.csv").open(newline="") as file:
+def test_imagefolder_is_one_folder_a_split_and_class(free: Free) -> None:
+    small, pub = free[0], free[1]["imagefolder"]
+    with (pub / "metadata.csv").open(newline="") as file:
         listed = {row["file_name"]: row for row in csv.DictReader(file)}
     files = {f"{record.split}/{record.label}/{record.sha256}.jpg" for record in small.records}
     assert listed.keys() == files
-    assert all((tmp_path / "pub" / name).is_file() for name in files)
+    assert all((pub / name).is_file() for name in files)
     assert {row["licence"] for row in listed.values()} == {"CC-BY-4.0"}
     for split in SPLITS:
-        folders = {path.name for path in (tmp_path / "pub" / split).iterdir() if path.is_dir()}
+        folders = {path.name for path in (pub / split).iterdir() if path.is_dir()}
         assert folders == set(LABELS)
-        numbers = pq.read_table(tmp_path / "pub" / split / "metadata.parquet")["label"].to_pylist()
+        numbers = pq.read_table(pub / split / "metadata.parquet")["label"].to_pylist()
         inside = [name for name in files if name.startswith(f"{split}/")]
         assert sorted(LABELS[n] for n in numbers) == sorted(n.split("/")[1] for n in inside)
 
@@ -426,9 +432,8 @@ def test_many_pictures_are_cleaned_in_processes_that_end_with_their_parent(tmp_p
 
 
 @pytest.mark.parametrize("form", ["hub", "imagefolder"])
-def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, form: Format) -> None:
-    small = free_dataset(tmp_path / "data")
-    publish(small.write(), tmp_path / "pub", settings(form))
+def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, free: Free, form: Format) -> None:
+    small, pub = free[0], free[1][form]
     code = (
         "import sys, datasets\n"
         "d = datasets.load_dataset(sys.argv[1])\n"
@@ -444,7 +449,7 @@ def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, form: Format) ->
         "assert isinstance(d['train'].features['boxes'], datasets.List)\n"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
-    arguments = [sys.executable, "-c", code, tmp_path / "pub"]
+    arguments = [sys.executable, "-c", code, pub]
     done = subprocess.run(
         arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
