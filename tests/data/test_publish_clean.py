@@ -3,6 +3,7 @@
 import io
 import struct
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,3 +216,18 @@ def test_broken_streams_are_refused_by_the_stripper() -> None:
     for broken in (b"", data[:1], data[:40], data[2:], data[:2] + b"\xff\xd0" + data[2:]):
         with pytest.raises(NotStrippable):
             strip_jpeg(broken)
+
+
+@pytest.mark.real
+def test_real_pictures_lose_no_pixel(real: Path) -> None:
+    files = (
+        sorted((real / "isic9").rglob("*.jpg"))[::80]
+        + sorted((real / "boxes").rglob("*.jpg"))[::80]
+    )
+    assert len(files) > 30
+    for file in files:
+        data = file.read_bytes()
+        clean = clean_picture(data)
+        assert not clean.reencoded
+        assert np.array_equal(decode(clean.data), decode(data))
+        assert len(clean.data) <= len(data)

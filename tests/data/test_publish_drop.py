@@ -16,7 +16,7 @@ from paint_pictures import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.manifest import Issue
-from skindx.data.publish import PublishSettings, drop, publish
+from skindx.data.publish import PublishSettings, croissant, drop, publish, side_files
 from skindx.data.publish.formats import FORMAT_NAMES, Format
 from skindx.data.publish.row import read_published
 from skindx.errors import UserError
@@ -25,6 +25,13 @@ from skindx.errors import UserError
 def settings(form: Format = "hub") -> PublishSettings:
     # Shards of a few pictures: a drop changes where they are cut.
     return PublishSettings(contact="a@b", unaudited=True, format=form, shard_mb=0.015)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out plots and mlcroissant, most of a small publish, where a test looks elsewhere."""
+    monkeypatch.setattr(side_files, "write_plots", lambda *_: [])
+    monkeypatch.setattr(croissant, "_validate", lambda *_: None)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -100,6 +107,7 @@ def test_a_dropped_picture_leaves_what_had_been_without_it(tmp_path: Path, form:
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=pub, check=True)
 
 
+@pytest.mark.usefixtures("quick")
 def test_published_bytes_name_their_picture_too_and_others_change_nothing(tmp_path: Path) -> None:
     small, _, _ = a_dataset(tmp_path / "data")
     commented = small.add(encode(paint(400), comment=b"so that both hashes differ"))
@@ -116,6 +124,7 @@ def test_published_bytes_name_their_picture_too_and_others_change_nothing(tmp_pa
     assert commented not in {row.sha256 for row in read_published(tmp_path / "pub")}
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_duplicate_that_never_entered_loses_its_row_as_well(tmp_path: Path) -> None:
     small, victim, _ = a_dataset(tmp_path / "data")
     publish(small.write(), tmp_path / "pub", settings())
@@ -142,6 +151,7 @@ def test_also_the_last_picture_can_go(tmp_path: Path, form: Format) -> None:
     )
 
 
+@pytest.mark.usefixtures("quick")
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was not written by `skindx publish`"):
         drop(tmp_path / "nowhere", ["ab"])
@@ -167,6 +177,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.usefixtures("quick")
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     small, victim, _ = a_dataset(tmp_path / "data")
     publish(small.write(), tmp_path / "pub", settings())

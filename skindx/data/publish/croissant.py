@@ -77,6 +77,10 @@ def write_croissant(
     value = metadata.to_json()
     path = folder / CROISSANT
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
+    _validate(mlc, path)
+
+
+def _validate(mlc: "mlc", path: Path) -> None:
     with warnings.catch_warnings():
         # rdflib, which mlcroissant reads with, deprecates what it uses itself.
         warnings.simplefilter("ignore", DeprecationWarning)

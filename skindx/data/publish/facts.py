@@ -9,7 +9,7 @@ from skindx import __version__
 from skindx.config import Settings
 from skindx.data.publish.formats import Format
 from skindx.data.recipe import BuildSettings
-from skindx.data.sources import FolderSource
+from skindx.data.sources import Source
 from skindx.errors import UserError
 from skindx.files import write_json
 
@@ -64,10 +64,7 @@ class Facts(Settings):
             for part in ("screen", "dedup", "split")
             for key, value in getattr(recipe, part).model_dump(mode="json").items()
         }
-        stated = (
-            source.licence if isinstance(source, FolderSource) else getattr(source, _DEFAULT, "")
-            for source in recipe.sources
-        )
+        stated = map(_stated_licence, recipe.sources)
         return cls(
             name=recipe.name,
             format=settings.format,
@@ -102,7 +99,13 @@ class Facts(Settings):
             raise UserError(f"{folder / FACTS} cannot be read ({detail}); publish again.") from None
 
 
-_DEFAULT = "default_licence"
+def _stated_licence(source: Source) -> str:
+    """Return the licence that a recipe gives to pictures of a source that names none.
+
+    Where a source has `default_licence`, its `licence` says where to look for the picture's own.
+    """
+    stated = getattr(source, "default_licence", getattr(source, "licence", ""))
+    return stated if isinstance(stated, str) else ""
 
 
 def newest(dates: Sequence[str]) -> str:

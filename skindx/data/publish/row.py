@@ -11,6 +11,9 @@ from skindx.data.licence import parse_licence
 from skindx.data.manifest import MANIFEST, SPLITS, Issue, Record, Split, read_rows
 from skindx.files import atomic_file
 
+TAKEN_DOWN = "taken-down"
+"""The reason of an issue that keeps a picture out because somebody asked for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -110,7 +113,7 @@ def public_issues(issues: Iterable[Issue], taken_down: Iterable[str] = ()) -> li
             detail=issue.detail if web_address(issue.url) and not issue.kept_sha256 else "",
         )
         for issue in issues
-        if issue.sha256 not in gone and issue.kept_sha256 not in gone
+        if issue.sha256 not in gone and issue.kept_sha256 not in gone and issue.reason != TAKEN_DOWN
     ]
 
 
@@ -136,6 +139,6 @@ def read_published(folder: Path) -> list[Row]:
     """Read a published folder's manifest. Raises UserError when it is none."""
     rows = read_rows(folder / MANIFEST, Row, "run `skindx publish`")
     for row in rows:
-        if row["boxes"] is not None:
+        if row.get("boxes") is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
     return [Row(**row) for row in rows]
