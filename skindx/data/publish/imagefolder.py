@@ -27,7 +27,7 @@ def write(
     """
     done: list[Row] = []
     for split, members in groupby(items, key=lambda item: item[0].split):
-        for key in classes:  # also an empty one: a class's number is its folder's place
+        for key in classes:  # also an empty one: torchvision numbers the folders
             (folder / split / key).mkdir(parents=True)
         for row, data in members:
             path = f"{split}/{row.label}/{row.file_name}"
