@@ -11,6 +11,7 @@ import typer
 from skindx import __version__
 from skindx.cli import boxes
 from skindx.cli.options import Sets, Split, console
+from skindx.cli.publish import publish
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
 
@@ -75,6 +76,9 @@ def build(
     with progress_bars() as progress:
         summary = build_dataset(settings, out, progress=progress)
     print_summary(summary, console())
+
+
+app.command()(publish)
 
 
 @app.command()

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from skindx.data.manifest import read_rows
+from skindx.data.manifest import MANIFEST, read_manifest, read_rows
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
 FLAGS = "flags.parquet"
 DECISIONS = "decisions.csv"
+LOOKED_AT = "looked_at.parquet"
 
 Reason = Literal["face", "text", "intimate", "label", "off-topic", "quality"]
 PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
@@ -34,6 +35,14 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """A program has looked at one picture for one reason, whether it raised a flag or not."""
+
+    sha256: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What a person decided about one picture, whatever it was flagged for."""
 
@@ -46,7 +55,11 @@ class Decision:
 
 
 def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason]) -> None:
-    """Write flags of the reasons `replacing`, atomically; flags of other reasons stay."""
+    """Write flags of the reasons `replacing`, atomically; flags of other reasons stay.
+
+    The caller has looked at every picture of the manifest for these reasons, which is noted too:
+    a picture without a flag is one that was looked at, or one that came later.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -58,6 +71,35 @@ def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason
     with atomic_file(dataset / FLAGS) as temporary:
         table = pa.Table.from_pylist([dataclasses.asdict(flag) for flag in rows], schema=schema)
         pq.write_table(table, temporary)
+    if (dataset / MANIFEST).exists():
+        _note_looks(dataset, gone)
+
+
+def _note_looks(dataset: Path, reasons: set[Reason]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    looks = [look for look in _read_looks(dataset) if look.reason not in reasons]
+    looks += [Look(r.sha256, reason) for r in read_manifest(dataset) for reason in sorted(reasons)]
+    schema = pa.schema([("sha256", pa.string()), ("reason", pa.string())])
+    with atomic_file(dataset / LOOKED_AT) as temporary:
+        rows = [dataclasses.asdict(look) for look in looks]
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+
+
+def _read_looks(dataset: Path) -> list[Look]:
+    if not (dataset / LOOKED_AT).exists():
+        return []
+    rows = read_rows(dataset / LOOKED_AT, Look, "run `skindx audit` again")
+    return [Look(**row) for row in rows]
+
+
+def looked_at(dataset: Path, reasons: Iterable[Reason] = PRIVATE) -> set[str]:
+    """Return the SHA-256 of the pictures that programs have looked at for all of `reasons`."""
+    seen: dict[Reason, set[str]] = defaultdict(set)
+    for look in _read_looks(dataset):
+        seen[look.reason].add(look.sha256)
+    return set.intersection(*(seen[reason] for reason in reasons))
 
 
 def read_flags(dataset: Path) -> list[Flag]:

@@ -1,9 +1,11 @@
 import pytest
 
+from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import (
     DECISIONS,
     Decision,
     Flag,
+    looked_at,
     read_decisions,
     read_flags,
     undecided,
@@ -46,3 +48,19 @@ def test_a_row_that_says_nothing_is_told(tmp_path, text, sentence):
     (tmp_path / DECISIONS).write_text(text)
     with pytest.raises(UserError, match=sentence):
         read_decisions(tmp_path)
+
+
+def test_what_was_looked_at_is_known_picture_by_picture(tmp_path):
+    def manifest(*names):
+        fields = {"perceptual_hash": "", "width": 1, "height": 1, "label": "a", "group": "g"}
+        write_manifest(tmp_path, [Record(n, n, **fields, split="train") for n in names])
+
+    manifest("aa", "bb")
+    write_flags(tmp_path, [Flag("aa", "face", 0.5)], ["face"])
+    assert looked_at(tmp_path, ["face"]) == {"aa", "bb"}
+    assert looked_at(tmp_path) == set()
+    manifest("bb", "cc")
+    write_flags(tmp_path, [], ["text", "intimate"])
+    assert looked_at(tmp_path) == {"bb"}
+    write_flags(tmp_path, [], ["face"])
+    assert looked_at(tmp_path) == {"bb", "cc"}

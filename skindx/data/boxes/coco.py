@@ -39,7 +39,12 @@ def read_coco(path: Path) -> dict[str, BoxedPicture]:
 
 
 def write_coco(path: Path, pictures: Mapping[str, BoxedPicture]) -> None:
-    """Write file name -> picture as COCO JSON, atomically; categories are the labels, sorted."""
+    """Write file name -> picture as COCO JSON, atomically."""
+    write_json(path, coco_json(pictures))
+
+
+def coco_json(pictures: Mapping[str, BoxedPicture]) -> dict[str, Any]:
+    """Return file name -> picture as COCO's tables; categories are the labels, sorted."""
     labels = sorted({box.label for picture in pictures.values() for box in picture.boxes})
     number = {label: i for i, label in enumerate(labels, start=1)}
     images: list[dict[str, Any]] = []
@@ -69,7 +74,7 @@ def write_coco(path: Path, pictures: Mapping[str, BoxedPicture]) -> None:
                 }
             )
     categories = [{"id": i, "name": label} for label, i in number.items()]
-    write_json(path, {"images": images, "categories": categories, "annotations": annotations})
+    return {"images": images, "categories": categories, "annotations": annotations}
 
 
 def read_json(path: Path) -> Any:

@@ -1,0 +1,48 @@
+"""skindx publish: the copy of a dataset that may be given away."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from skindx.cli.options import Sets
+
+Format = Literal["hub", "imagefolder", "webdataset"]
+
+
+def publish(
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Published folder to write.")],
+    *,
+    form: Annotated[
+        Format, typer.Option("--format", help="hub: Parquet shards for `load_dataset`.")
+    ] = "hub",
+    contact: Annotated[
+        str, typer.Option(help="Whom to ask for a take-down; default: the recipe's fetch.contact.")
+    ] = "",
+    unaudited: Annotated[
+        bool, typer.Option("--unaudited", help="Publish without `skindx audit`.")
+    ] = False,
+    sets: Sets = None,
+) -> None:
+    """Write the copy of a dataset for others: licences decide, metadata is stripped.
+
+    A picture of unknown or no-derivatives licence, or flagged for a face, text or an intimate
+    region, is listed with the reason; none of its bytes leave. An earlier copy in OUT is replaced.
+
+    Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
+    """
+    from skindx.data.progress import progress_bars
+    from skindx.data.publish import PublishSettings
+    from skindx.data.publish import publish as publish_dataset
+
+    start: dict[str, Any] = {"format": form, "contact": contact, "unaudited": unaudited}
+    settings = PublishSettings.load(None, sets or [], start=start)
+    with progress_bars() as progress:
+        done = publish_dataset(dataset, out, settings, progress=partial(progress, "publish"))
+    print(f"{done.folder}: {done.published} of {done.kept} pictures published.")
+    for reason, count in done.withheld.items():
+        print(f"  {count} withheld: {reason}")
+    if done.reencoded:
+        print(f"  {done.reencoded} coded once more, because only metadata made them right.")

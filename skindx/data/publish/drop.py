@@ -1,0 +1,71 @@
+"""Take pictures out of a folder that is already published."""
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.manifest import Issue, read_issues
+from skindx.data.publish.facts import Facts
+from skindx.data.publish.formats import FORMATS
+from skindx.data.publish.place import only_writer
+from skindx.data.publish.row import (
+    Row,
+    in_shard_order,
+    name_groups,
+    public_issues,
+    read_published,
+)
+from skindx.data.publish.side_files import write_side_files
+from skindx.errors import UserError
+from skindx.files import atomic_folder
+from skindx.taxonomy import load_taxonomy
+
+
+def drop(pub: Path, sha256s: Collection[str]) -> int:
+    """Remove pictures from a published folder of any format; return how many kept ones went.
+
+    `sha256s` are of originals or of published bytes. A picture goes with its manifest row, its
+    address, its box, its row in the issues table, and the rows of duplicates of it; counts, plots
+    and check sums are made anew. The whole folder is written again beside the old one and takes
+    its place: what is left equals a folder that never held the picture. Raises UserError for a
+    folder that `publish` did not write, or whose files are not what it wrote.
+    """
+    with only_writer(pub):
+        facts, rows, issues = Facts.read(pub), read_published(pub), read_issues(pub)
+        asked = {sha256.strip().lower() for sha256 in sha256s}
+        gone = asked | {row.sha256 for row in rows if row.published_sha256 in asked}
+        left = name_groups([row for row in rows if row.sha256 not in gone])
+        open_issues = public_issues(issues, gone)
+        if len(left) < len(rows) or len(open_issues) < len(issues):
+            _write_without(pub, facts, rows, left, open_issues)
+    return len(rows) - len(left)
+
+
+def _write_without(
+    pub: Path, facts: Facts, rows: Sequence[Row], left: Sequence[Row], issues: Sequence[Issue]
+) -> None:
+    taxonomy = load_taxonomy(pub / TAXONOMY)
+    layout = FORMATS[facts.format]
+    before, after = in_shard_order(rows), in_shard_order(left)
+    with atomic_folder(pub) as folder:
+        pictures = _without(layout.read(pub, before), before, after, pub)
+        written = layout.write(folder, pictures, taxonomy.keys, facts.shard_bytes)
+        by_sha = {row.sha256: row for row in written}
+        whole = [by_sha.get(row.sha256, row) for row in left]
+        write_side_files(folder, whole, issues, taxonomy, facts)
+
+
+def _without(
+    stored: Iterator[tuple[str, bytes]], before: Sequence[Row], after: Sequence[Row], pub: Path
+) -> Iterator[tuple[Row, bytes]]:
+    """Yield the rows that stay with their bytes, each checked against its hash."""
+    stays = {row.sha256: row for row in after}
+    for row, (sha256, data) in zip(before, stored, strict=True):
+        if row.sha256 != sha256 or hashlib.sha256(data).hexdigest() != row.published_sha256:
+            raise UserError(
+                f"{pub / row.path} does not hold what {pub}/manifest.parquet says; publish the "
+                f"dataset again."
+            )
+        if sha256 in stays:
+            yield stays[sha256], data

@@ -1,0 +1,116 @@
+"""What a published folder knows of its making beside its rows, so that a card can be redone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from skindx import __version__
+from skindx.config import Settings
+from skindx.data.publish.formats import Format
+from skindx.data.recipe import BuildSettings
+from skindx.data.sources import Source
+from skindx.errors import UserError
+from skindx.files import write_json
+
+FACTS = "publish.json"
+
+
+class PublishSettings(Settings):
+    """How a dataset is given away."""
+
+    format: Format = "hub"
+    contact: str = Field("", max_length=200)
+    """Whom to ask to take a picture down: a URL or mail address; "": the recipe's."""
+    url: str = Field("", pattern=r"^(https?://\S+)?$")
+    """Where the published folder will be found."""
+    version: str = Field("1.0.0", pattern=r"^\d+\.\d+\.\d+$")
+    citation: str = ""
+    """How to cite the dataset, such as BibTeX; "": by its name."""
+    unaudited: bool = False
+    """Publish although no program has looked for faces, text and intimate regions."""
+    shard_mb: float = Field(default=400.0, gt=0)
+    """Megabytes of pictures in one shard, about."""
+
+
+class Facts(Settings):
+    """Settings and recipe as far as others may know them: no path of the maker's disk."""
+
+    name: str
+    format: Format
+    contact: str
+    url: str
+    version: str
+    citation: str
+    skindx: str
+    audited: bool
+    shard_bytes: int
+    cleaning: dict[str, str]
+    """Recipe key -> value: thresholds and shares."""
+    stated_licences: tuple[str, ...]
+    """Licences that the recipe gives to pictures whose source names none."""
+
+    @classmethod
+    def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "Facts":
+        """Collect the facts. Raises UserError when nobody can be asked to take a picture down."""
+        contact = settings.contact.strip() or recipe.fetch.contact.strip()
+        if not contact:
+            raise UserError(
+                "a published dataset names whom to ask to take a picture down; give --contact "
+                "with a URL or mail address."
+            )
+        cleaning = {
+            f"{part}.{key}": ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for part in ("screen", "dedup", "split")
+            for key, value in getattr(recipe, part).model_dump(mode="json").items()
+        }
+        stated = map(_stated_licence, recipe.sources)
+        return cls(
+            name=recipe.name,
+            format=settings.format,
+            contact=contact,
+            url=settings.url,
+            version=settings.version,
+            citation=settings.citation
+            or f"{recipe.name}, version {settings.version}, a dataset of "
+            f"skin pictures built with skindx {__version__}.",
+            skindx=__version__,
+            audited=not settings.unaudited,
+            shard_bytes=round(settings.shard_mb * 1_000_000),
+            cleaning={**cleaning, "groups.radius": str(recipe.groups.radius)},
+            stated_licences=tuple(sorted({licence for licence in stated if licence})),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write `folder`/publish.json."""
+        write_json(folder / FACTS, self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Facts":
+        """Read a published folder's facts. Raises UserError when it is none."""
+        try:
+            return cls.model_validate_json((folder / FACTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(
+                f"{folder / FACTS} does not exist, so {folder} was not written by `skindx publish`."
+            ) from None
+        except (OSError, ValueError, ValidationError) as error:
+            detail = " ".join(str(error).split())[:200]
+            raise UserError(f"{folder / FACTS} cannot be read ({detail}); publish again.") from None
+
+
+def _stated_licence(source: Source) -> str:
+    """Return the licence that a recipe gives to pictures of a source that names none.
+
+    Where a source has `default_licence`, its `licence` says where to look for the picture's own.
+    """
+    stated = getattr(source, "default_licence", getattr(source, "licence", ""))
+    return stated if isinstance(stated, str) else ""
+
+
+def newest(dates: Sequence[str]) -> str:
+    """Return the day of the newest picture (ISO 8601), "" when no source says when.
+
+    It stands for the dataset's date, so that the same dataset always gives the same bytes.
+    """
+    return max(dates, default="")[:10]

@@ -1,0 +1,61 @@
+"""The published folder: which one may be replaced, by one process at a time, leaving no copies."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from skindx.data.publish.facts import FACTS
+from skindx.errors import UserError
+
+
+def check_place(out: Path, dataset: Path) -> None:
+    """Raise UserError unless `out` is absent, empty or an earlier published folder."""
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UserError(f"{out} is a file or a link; give --out a new or empty folder.")
+    if out.is_dir() and any(out.iterdir()) and not (out / FACTS).exists():
+        raise UserError(
+            f"{out} holds other files ({min(e.name for e in out.iterdir())}) and was not written "
+            f"by `skindx publish`; give --out a new or empty folder."
+        )
+    here, there = dataset.resolve(), out.resolve()
+    if there.is_relative_to(here) or here.is_relative_to(there):
+        raise UserError(
+            f"{out} and the private dataset {dataset} lie in each other; give --out a folder "
+            f"elsewhere."
+        )
+
+
+@contextmanager
+def only_writer(out: Path) -> Iterator[None]:
+    """Hold the folder around `out`, where one process at a time writes and renames.
+
+    What a killed one left beside `out` is cleared away first, so that no forgotten copy outlives
+    a take-down; where it was killed between its two renames, the old folder comes back. Raises
+    UserError while another process writes there.
+    """
+    parent = out.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(parent, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another publish or take-down is writing in {parent}; wait for it to end."
+            ) from None
+        _clear_away(out, parent)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear_away(out: Path, parent: Path) -> None:
+    left = [path for path in parent.iterdir() if path.name.startswith(f"{out.name}.tmp-")]
+    for path in left:
+        if path.name.endswith(".old") and not out.exists():
+            path.rename(out)
+        else:
+            shutil.rmtree(path)

@@ -1,0 +1,68 @@
+"""Everything beside the pictures; made from the rows alone, so that a take-down can redo it."""
+
+import csv
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.manifest import Issue, write_issues
+from skindx.data.publish.card import write_card
+from skindx.data.publish.coco import published_coco
+from skindx.data.publish.croissant import write_croissant
+from skindx.data.publish.facts import Facts
+from skindx.data.publish.limits import limits_of
+from skindx.data.publish.plots import write_plots
+from skindx.data.publish.row import Row, write_rows
+from skindx.files import sha256_file, write_json
+from skindx.taxonomy import Taxonomy
+
+SUMS = "SHA256SUMS"
+SPLITS_CSV = "splits.csv"
+COCO = "coco.json"
+
+
+def write_side_files(
+    folder: Path, rows: Sequence[Row], issues: Sequence[Issue], taxonomy: Taxonomy, facts: Facts
+) -> None:
+    """Write tables, boxes, Croissant, card and check sums beside the pictures in `folder`."""
+    write_rows(folder, rows)
+    write_issues(folder, issues)
+    _write_splits(folder / SPLITS_CSV, rows)
+    taxonomy.save(folder / TAXONOMY)
+    write_json(folder / COCO, published_coco(rows, facts.name))
+    facts.write(folder)
+    limits = limits_of(rows, taxonomy, facts)
+    # Each file is read once; what is written from here on joins the sums below.
+    sums = _sums(folder)
+    plots = write_plots(folder, rows, taxonomy)
+    pictures = {row.path for row in rows if facts.format == "imagefolder"}
+    described = {path: digest for path, digest in sums.items() if path not in pictures}
+    write_croissant(
+        folder, rows=rows, taxonomy=taxonomy, facts=facts, sums=described, limits=limits
+    )
+    write_card(
+        folder,
+        rows=rows,
+        issues=issues,
+        taxonomy=taxonomy,
+        facts=facts,
+        plots=plots,
+        limits=limits,
+    )
+    sums |= _sums(folder, known=sums)
+    lines = [f"{digest}  {path}\n" for path, digest in sorted(sums.items())]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def _write_splits(path: Path, rows: Sequence[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("sha256", "split", "label", "group"))
+        table.writerows((row.sha256, row.split, row.label, row.group) for row in rows)
+
+
+def _sums(folder: Path, known: Collection[str] = ()) -> dict[str, str]:
+    """Return the SHA-256 of each file below `folder` by its relative path, but for `known` ones."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    return {name: sha256_file(path) for name, path in names.items() if name not in known}

@@ -1,0 +1,545 @@
+"""A published folder, in every format: what is in it, what may never be, and what it loads as."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from paint_pictures import encode, paint
+from PIL import Image
+from small_dataset import LABELS, SmallDataset, free_dataset
+
+from skindx.data.boxes import read_coco
+from skindx.data.decode import decode
+from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
+from skindx.data.publish import PublishSettings, assemble, croissant, publish, side_files
+from skindx.data.publish.formats import FORMAT_NAMES, Format
+from skindx.data.publish.row import read_published
+from skindx.data.review import DECISIONS, Flag, write_flags
+from skindx.errors import UserError
+
+OPEN = PublishSettings(contact="down@example.org", unaudited=True)
+formats = pytest.mark.parametrize("form", FORMAT_NAMES)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out plots and mlcroissant, most of a small publish, where a test looks elsewhere."""
+    monkeypatch.setattr(side_files, "write_plots", lambda *_: [])
+    monkeypatch.setattr(croissant, "_validate", lambda *_: None)
+
+
+def settings(form: Format = "hub", **said: Any) -> PublishSettings:
+    return OPEN.model_copy(update={"format": form, **said})
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def everything_in(folder: Path) -> bytes:
+    """Return all bytes of a folder, and what is compressed in its tables once more in the open."""
+    parts = []
+    for name, data in files_of(folder).items():
+        parts.append(data)
+        if name.endswith(".parquet"):
+            for row in pq.read_table(folder / name).to_pylist():
+                parts += [row["image"]["bytes"]] if "image" in row else []
+                parts.append(repr({k: v for k, v in row.items() if k != "image"}).encode())
+    return b"\n".join(parts)
+
+
+def pictures_in(folder: Path, form: Format) -> dict[str, bytes]:
+    """Return the published bytes by file name, read as a user of the format would."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".tar":
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    found[member.name] = tar.extractfile(member).read()
+        elif path.suffix == ".parquet" and path.parent.name == "data":
+            for row in pq.read_table(path).to_pylist():
+                found[row["image"]["path"]] = row["image"]["bytes"]
+        elif form == "imagefolder" and path.suffix in (".jpg", ".png", ".webp"):
+            found[path.name] = path.read_bytes()
+    return {
+        name: data
+        for name, data in found.items()
+        if len(Path(name).stem) == 64 and not name.endswith((".json", ".cls"))
+    }
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallDataset, dict[Format, Path]]:
+    """Return a dataset that is free throughout, published in every format; do not change them."""
+    folder = tmp_path_factory.mktemp("free")
+    small = free_dataset(folder / "data")
+    small.write()
+    for form in FORMAT_NAMES:
+        done = publish(small.folder, folder / form, settings(form))
+        assert (done.kept, done.published, done.withheld, done.reencoded) == (16, 16, {}, 0)
+    return small, {form: folder / form for form in FORMAT_NAMES}
+
+
+Free = tuple[SmallDataset, dict[Format, Path]]
+
+
+@formats
+def test_every_free_picture_is_there_once_and_upright(free: Free, form: Format) -> None:
+    small, pub = free[0], free[1][form]
+    pictures = pictures_in(pub, form)
+    assert pictures.keys() == {f"{record.sha256}.jpg" for record in small.records}
+    for record in small.records:
+        stored = (small.folder / record.path).read_bytes()
+        assert np.array_equal(decode(pictures[f"{record.sha256}.jpg"]), decode(stored))
+    for row in read_published(pub):
+        assert row.published_sha256 == hashlib.sha256(pictures[row.file_name]).hexdigest()
+        assert (pub / row.path).is_file()
+
+
+@formats
+def test_sums_are_right_and_complete(free: Free, form: Format) -> None:
+    pub = free[1][form]
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=pub, check=True
+    )
+    listed = (pub / "SHA256SUMS").read_text().splitlines()
+    assert {line.split("  ", 1)[1] for line in listed} == files_of(pub).keys() - {"SHA256SUMS"}
+
+
+WITHHELD = {
+    "licence-unknown": {"licence": ""},
+    "licence-reserved": {"licence": "All rights reserved"},
+    "licence-no-derivatives": {"licence": "CC BY-NC-ND 4.0"},
+    "attribution-missing": {"licence": "CC BY 4.0", "creator": " ", "attribution": ""},
+    "reviewed": {},
+    "review-pending": {},
+}
+
+
+def with_withheld(folder: Path) -> tuple[Path, dict[str, str], set[str]]:
+    """Return a dataset, the reason of each picture that must stay, and those that may go."""
+    small = free_dataset(folder)
+    free = {record.sha256 for record in small.records}
+    reasons = {
+        small.add(
+            encode(paint(100 + number), quality=88, comment=f"secret {reason}"), **said
+        ): reason
+        for number, (reason, said) in enumerate(WITHHELD.items())
+    }
+    removed = small.add(encode(paint(200), "PNG"), ".png")
+    kept_by_a_person = small.add(encode(paint(201)))
+    dataset = small.write()
+    by_reason = {reason: sha256 for sha256, reason in reasons.items()}
+    pending = by_reason["review-pending"]
+    flags = [Flag(pending, "face", 0.9), Flag(pending, "text", 0.6)]
+    flags += [Flag(kept_by_a_person, "intimate", 0.8), Flag(min(free), "quality", 1.0)]
+    write_flags(dataset, flags, ["face", "text", "intimate", "quality"])
+    (dataset / DECISIONS).write_text(
+        "sha256,verdict,by,when,note\n"
+        f"{by_reason['reviewed']},withhold,Dr. No,,the nurse's name is on it\n"
+        f"{removed},remove,,,\n{kept_by_a_person},keep,,,\n"
+    )
+    return dataset, {**reasons, removed: "reviewed"}, free | {kept_by_a_person}
+
+
+@formats
+def test_no_byte_of_a_withheld_picture_is_published(tmp_path: Path, form: Format) -> None:
+    dataset, withheld, free = with_withheld(tmp_path / "data")
+    done = publish(dataset, tmp_path / "pub", settings(form, unaudited=False))
+    assert done.withheld == {**dict.fromkeys(WITHHELD, 1), "reviewed": 2}
+    rows = {row.sha256: row for row in read_published(tmp_path / "pub")}
+    assert rows.keys() == withheld.keys() | free
+    for sha256, reason in withheld.items():
+        row = rows[sha256]
+        assert row.withheld == reason
+        assert row.withheld_detail.endswith(".")
+        assert (row.path, row.file_name, row.published_sha256) == ("", "", "")
+        assert row.source_url.startswith("https://site.example/")
+    assert {sha256 for sha256, row in rows.items() if not row.withheld} == free
+    published = everything_in(tmp_path / "pub")
+    paths = {record.sha256: record.path for record in read_manifest(dataset)}
+    for sha256 in withheld:
+        data = (dataset / paths[sha256]).read_bytes()
+        # What a coded picture says of itself only: every run of 24 bytes of its scan.
+        for start in range(700, len(data) - 24, 24):
+            assert data[start : start + 24] not in published
+    assert b"nurse" not in published
+    for sha256 in free:  # the search does find what is published
+        data = (dataset / paths[sha256]).read_bytes()
+        assert data[700:1400] in published
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_dataset_nobody_looked_through_is_refused(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    dataset, strict = small.write(), settings(unaudited=False)
+    with pytest.raises(UserError, match=r"looked at 16 of the 16 .* run `skindx audit .*unaudited"):
+        publish(dataset, tmp_path / "pub", strict)
+    write_flags(dataset, [], ["label"])  # another look than for people
+    with pytest.raises(UserError, match="looked at 16 of the 16"):
+        publish(dataset, tmp_path / "pub", strict)
+    write_flags(dataset, [], ["face", "text"])
+    write_flags(dataset, [], ["intimate"])
+    publish(dataset, tmp_path / "pub", strict)
+    small.add()  # a rebuilt dataset has a picture that came after the look
+    small.write()
+    with pytest.raises(UserError, match="looked at 1 of the 17"):
+        publish(dataset, tmp_path / "pub", strict)
+    assert len(read_published(tmp_path / "pub")) == 16
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_audited_copy_of_an_unaudited_dataset_still_withholds_flags(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    dataset = small.write()
+    write_flags(dataset, [Flag(small.records[0].sha256, "face", 1.0)], ["face"])
+    assert publish(dataset, tmp_path / "pub", OPEN).withheld == {"review-pending": 1}
+
+
+def test_nothing_of_this_disk_and_no_patient_is_named(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    small.add(source_url="Acne/Jane Doe 1970.jpg", source="folder:pictures", group="Jane Doe")
+    small.issues += [
+        Issue("Acne/Jane Doe.jpg", "ab", "Acne", "damaged", "Acne/Jane Doe.jpg is torn"),
+        Issue("https://s.example/1", "cd", "Acne", "near-duplicate", "as Jane Doe", "ef"),
+        Issue("https://s.example/2", "cd", "Acne", "too-small", "32 x 32 pixels"),
+        Issue("https://s.example/Jane", "0e", "Acne", "taken-down", "asked by mail"),
+    ]
+    publish(small.write(), tmp_path / "pub", OPEN)
+    everything = everything_in(tmp_path / "pub")
+    for name in (b"Jane", b"patient-", b"dr.smith", str(tmp_path).encode()):
+        assert name not in everything
+    assert [(i.url, i.reason, i.detail) for i in read_issues(tmp_path / "pub")] == [
+        ("", "damaged", ""),
+        ("https://s.example/1", "near-duplicate", ""),
+        ("https://s.example/2", "too-small", "32 x 32 pixels"),
+    ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_groups_keep_together_under_new_names(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data", 12)
+    twins = sorted(small.add(group="Jane", split="train") for _ in range(2))
+    publish(small.write(), tmp_path / "pub", OPEN)
+    groups = {row.sha256: row.group for row in read_published(tmp_path / "pub")}
+    assert groups[twins[0]] == groups[twins[1]] == twins[0]
+    assert len(set(groups.values())) == 13
+    with (tmp_path / "pub" / "splits.csv").open(newline="") as file:
+        listed = list(csv.DictReader(file))
+    assert {row["sha256"]: row["group"] for row in listed} == groups
+    splits = {record.sha256: record.split for record in small.records}
+    assert {row["sha256"]: row["split"] for row in listed} == splits
+
+
+@formats
+def test_the_same_dataset_gives_the_same_bytes(tmp_path: Path, form: Format) -> None:
+    dataset, _, _ = with_withheld(tmp_path / "data")
+    small_shards = settings(form, shard_mb=0.02, unaudited=False)
+    publish(dataset, tmp_path / "one", small_shards)
+    os.utime(dataset / "manifest.parquet", (1, 1))
+    publish(dataset, tmp_path / "two" / "deep", small_shards)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two" / "deep")
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_earlier_copy_is_replaced_whole_also_in_another_format(tmp_path: Path) -> None:
+    dataset = free_dataset(tmp_path / "data").write()
+    publish(dataset, tmp_path / "fresh", settings("webdataset"))
+    publish(dataset, tmp_path / "pub", settings("imagefolder"))
+    publish(dataset, tmp_path / "pub", settings("webdataset"))
+    assert files_of(tmp_path / "pub") == files_of(tmp_path / "fresh")
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "fresh", "pub"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_shards_are_cut_named_and_read_in_order(tmp_path: Path) -> None:
+    publish(free_dataset(tmp_path / "data", 40).write(), tmp_path / "pub", settings(shard_mb=0.01))
+    names = sorted(path.name for path in (tmp_path / "pub" / "data").iterdir())
+    train = [name for name in names if name.startswith("train-")]
+    assert len(train) > 1
+    assert train == [f"train-{i:05d}-of-{len(train):05d}.parquet" for i in range(len(train))]
+    hashes = [
+        sha256
+        for name in train
+        for sha256 in pq.read_table(tmp_path / "pub" / "data" / name)["sha256"].to_pylist()
+    ]
+    assert hashes == sorted(hashes)
+    sizes = [(tmp_path / "pub" / "data" / name).stat().st_size for name in train]
+    assert max(sizes) < 40_000
+
+
+def test_tar_headers_say_nothing_of_this_machine(free: Free) -> None:
+    for path in (free[1]["webdataset"] / "data").iterdir():
+        with tarfile.open(path) as tar:
+            members = tar.getmembers()
+            for first, second, third in zip(*[iter(members)] * 3, strict=True):
+                key = Path(first.name).stem
+                assert [m.name for m in (first, second, third)] == [
+                    f"{key}.jpg", f"{key}.json", f"{key}.cls"
+                ]  # fmt: skip
+                about = json.loads(tar.extractfile(second).read())
+                assert about["sha256"] == key
+                assert LABELS[int(tar.extractfile(third).read())] == about["label"]
+            for member in members:
+                said = (member.mtime, member.uid, member.gid, member.uname, member.gname)
+                assert said == (0, 0, 0, "", "")
+                assert member.isreg()
+
+
+@pytest.mark.usefixtures("quick")
+def test_boxes_are_published_as_coco_and_read_back(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    small.add(licence="", boxes=small.records[1].boxes)
+    publish(small.write(), tmp_path / "pub", OPEN)
+    boxed = read_coco(tmp_path / "pub" / "coco.json")
+    one, none = (f"{small.records[number].sha256}.jpg" for number in (1, 2))
+    assert boxed.keys() == {one, none}
+    assert boxed[none].boxes == ()
+    (box,) = boxed[one].boxes
+    assert (box.x1, box.y1, box.x2, box.y2) == (10, 20, 60, 70.5)
+    assert (boxed[one].width, boxed[one].height) == (120, 96)
+
+
+def test_imagefolder_is_one_folder_a_split_and_class(free: Free) -> None:
+    small, pub = free[0], free[1]["imagefolder"]
+    with (pub / "metadata.csv").open(newline="") as file:
+        listed = {row["file_name"]: row for row in csv.DictReader(file)}
+    files = {f"{record.split}/{record.label}/{record.sha256}.jpg" for record in small.records}
+    assert listed.keys() == files
+    assert all((pub / name).is_file() for name in files)
+    assert {row["licence"] for row in listed.values()} == {"CC-BY-4.0"}
+    for split in SPLITS:
+        folders = {path.name for path in (pub / split).iterdir() if path.is_dir()}
+        assert folders == set(LABELS)
+        numbers = pq.read_table(pub / split / "metadata.parquet")["label"].to_pylist()
+        inside = [name for name in files if name.startswith(f"{split}/")]
+        assert sorted(LABELS[n] for n in numbers) == sorted(n.split("/")[1] for n in inside)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def test_refusals_write_nothing(tmp_path: Path) -> None:
+    small = SmallDataset(tmp_path / "data")
+    for _ in range(4):
+        small.add(licence="ask me")
+    dataset = small.write()
+    out = tmp_path / "pub"
+    with pytest.raises(UserError, match=r"none of the 4 pictures .* licence-unknown.*'ask me'"):
+        publish(dataset, out, OPEN)
+    with pytest.raises(UserError, match="give --contact"):
+        publish(dataset, out, settings(contact=" "))
+    with pytest.raises(UserError, match="lie in each other"):
+        publish(dataset, dataset / "pub", OPEN)
+    with pytest.raises(UserError, match=r"run `skindx build` first"):
+        publish(tmp_path / "nowhere", out, OPEN)
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+    out.mkdir()
+    (out / "thesis.tex").write_text("ten years")
+    with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
+        publish(dataset, out, OPEN)
+    assert files_of(out) == {"thesis.tex": b"ten years"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_changed_store_is_found_and_the_old_copy_stays(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    dataset = small.write()
+    publish(dataset, tmp_path / "pub", OPEN)
+    before = files_of(tmp_path / "pub")
+    (dataset / small.records[5].path).write_bytes(encode(paint(99)))
+    with pytest.raises(UserError, match="no longer holds the picture"):
+        publish(dataset, tmp_path / "pub", OPEN)
+    assert files_of(tmp_path / "pub") == before
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "pub"}
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+from skindx.data.publish import PublishSettings, publish
+import skindx.data.publish.side_files as side, shutil, skindx.files as files
+where = sys.argv[3]
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+if where == "card": side.write_card = die
+if where == "between the renames":
+    replace = Path.replace
+    def once(self, target):
+        result = replace(self, target)
+        if str(target).endswith(".old"): die()
+        return result
+    Path.replace = once
+if where == "before the old one goes": files.shutil.rmtree = die
+publish(Path(sys.argv[1]), Path(sys.argv[2]), PublishSettings(contact="a@b", unaudited=True))
+"""
+
+
+@pytest.mark.parametrize("where", ["card", "between the renames", "before the old one goes"])
+def test_a_killed_publish_leaves_an_old_or_a_new_one(tmp_path: Path, where: str) -> None:
+    small = free_dataset(tmp_path / "data")
+    out = tmp_path / "pub"
+    publish(small.write(), out, PublishSettings(contact="a@b", unaudited=True))
+    old = files_of(out)
+    small.add()
+    dataset = small.write()
+    killed = subprocess.run(
+        [sys.executable, "-c", KILL, dataset, out, where], timeout=120, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    if where == "card":
+        assert files_of(out) == old
+    # The next one finds its way from any state, and leaves no copy behind.
+    (dataset / small.records[0].path).unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        publish(dataset, out, PublishSettings(contact="a@b", unaudited=True))
+    count = 17 if where == "before the old one goes" else 16
+    assert len(read_published(out)) == count
+    assert (files_of(out) == old) is (count == 16)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "pub"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_processes_give_what_one_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Free
+) -> None:
+    monkeypatch.setattr(assemble, "_INLINE", 4)
+    publish(free[0].folder, tmp_path / "pub", OPEN)
+    name = "data/train-00000-of-00001.parquet"
+    assert (tmp_path / "pub" / name).read_bytes() == (free[1]["hub"] / name).read_bytes()
+
+
+@pytest.mark.long
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    dataset = free_dataset(tmp_path / "data", 220).write()
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys; from pathlib import Path; from skindx.data.publish import *\n"
+        "if __name__ == '__main__':\n"
+        "    said = PublishSettings(contact='a@b', unaudited=True)\n"
+        "    tell = lambda done, total: print(done, flush=True)\n"
+        "    publish(Path(sys.argv[1]), Path(sys.argv[2]), said, progress=tell)\n"
+    )
+    arguments = [sys.executable, script, dataset, tmp_path / "pub"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "1\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{child}/cmdline").exists() for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert children
+    assert not (tmp_path / "pub").exists()
+
+
+# --- what others read ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["hub", "imagefolder"])
+def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, free: Free, form: Format) -> None:
+    small, pub = free[0], free[1][form]
+    code = (
+        "import sys, datasets\n"
+        "d = datasets.load_dataset(sys.argv[1])\n"
+        "assert list(d) == ['train', 'val', 'calibration', 'test'], d\n"
+        "assert isinstance(d['train'].features['image'], datasets.Image)\n"
+        "for split in d:\n"
+        "    for row in d[split]:\n"
+        "        assert row['image'].size == (120, 96), row\n"
+        "        label = d[split].features['label']\n"
+        "        name = label.int2str(row['label'])\n"
+        "        print(row['sha256'], split, name, row['skin_type'], row['boxes'])\n"
+        "assert label.names == ['Acne', 'Eczema']\n"
+        "assert isinstance(d['train'].features['boxes'], datasets.List)\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
+    arguments = [sys.executable, "-c", code, pub]
+    done = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in done.stdout.splitlines()}
+    assert lines.keys() == {record.sha256 for record in small.records}
+    for number, record in enumerate(small.records):
+        boxes = {1: "[{'x1': 10.0", 2: "[]"}.get(number, "None")
+        said = f"{record.split} {record.label} {record.skin_type} {boxes}"
+        assert lines[record.sha256].startswith(said)
+
+
+@pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+@formats
+def test_mlcroissant_validates_and_reads_records(tmp_path: Path, form: Format) -> None:
+    mlc = pytest.importorskip("mlcroissant")
+    small = free_dataset(tmp_path / "data")
+    small.add(licence="")
+    publish(small.write(name='odd "name" / <b>'), tmp_path / "pub", settings(form))
+    dataset = mlc.Dataset(jsonld=tmp_path / "pub" / "croissant.json")
+    assert not dataset.metadata.issues.errors
+    listed = {record["manifest/sha256"].decode() for record in dataset.records("manifest")}
+    assert listed == {record.sha256 for record in small.records}
+    assert [r["labels/key"] for r in dataset.records("labels")] == list(LABELS)
+    if form == "hub":
+        first = next(iter(dataset.records("pictures")))
+        assert isinstance(first["pictures/image"], Image.Image)
+        assert first["pictures/image"].size == (120, 96)
+    distribution = json.loads((tmp_path / "pub" / "croissant.json").read_text())["distribution"]
+    for file in distribution:
+        if "sha256" in file:
+            data = (tmp_path / "pub" / file["contentUrl"]).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == file["sha256"]
+    assert {"manifest.parquet", "splits.csv"} <= {file["@id"] for file in distribution}
+
+
+def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
+    dataset, _, free = with_withheld(tmp_path / "data")
+    recipe = yaml.safe_load((dataset / "recipe.yaml").read_text())
+    hostile = "evil | <script>alert(1)</script> ![x](https://evil.example/pixel.png)\n# big"
+    recipe["name"] = hostile
+    recipe["sources"][0]["licence"] = hostile
+    (dataset / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    publish(dataset, tmp_path / "pub", settings(unaudited=False))
+    card = (tmp_path / "pub" / "README.md").read_text()
+    _, front, body = card.split("---\n", 2)
+    meta = yaml.safe_load(front)
+    assert meta["pretty_name"] == hostile
+    assert meta["license"] == "cc-by-4.0"
+    counted = {each["name"]: each["num_examples"] for each in meta["dataset_info"]["splits"]}
+    assert sum(counted.values()) == len(free)
+    assert "<script>" not in body
+    assert "](https://evil" not in body
+    assert "\n# big" not in body
+    assert f"{len(free)} pictures of skin in 2 classes" in body
+    assert "down@example.org" in body
+    assert "| licence-no-derivatives | 1 |" in body
+    for name in ("classes", "sizes", "skin_types", "licences"):
+        assert f"(plots/{name}.png)" in body
+        with Image.open(io.BytesIO((tmp_path / "pub" / f"plots/{name}.png").read_bytes())) as plot:
+            assert plot.width > 500
+
+
+@pytest.mark.usefixtures("quick")
+def test_several_licences_are_named_picture_by_picture(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    small.add(licence="CC0")
+    publish(small.write(), tmp_path / "pub", OPEN)
+    front = yaml.safe_load((tmp_path / "pub" / "README.md").read_text().split("---\n")[1])
+    assert (front["license"], front["license_name"]) == ("other", "per-picture")
