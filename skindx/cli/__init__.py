@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
+from skindx.cli.audit import audit
+from skindx.cli.dedup import dedup
 from skindx.cli.options import Sets, Split, console
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
@@ -32,6 +34,10 @@ def _version(wanted: bool) -> None:
     if wanted:
         print(f"skindx {__version__}")
         raise typer.Exit
+
+
+app.command()(audit)
+app.add_typer(dedup)
 
 
 @app.callback()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import decode
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.near import Embeddings, write_embeddings
 from skindx.errors import UserError
@@ -19,6 +18,8 @@ from skindx.models.classifier import (
     load_weights,
 )
 from skindx.models.preprocess import Preprocess, centre_square
+from skindx.studies.stored_duplicates import stored_duplicates
+from skindx.studies.stored_picture import read_picture
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +41,7 @@ class EmbedSettings(ClassifierSettings):
 def embed(
     dataset: Path, settings: EmbedSettings, out: Path, progress: Progress | None = None
 ) -> Embeddings:
-    """Embed every picture of the manifest and write `out`. Raises UserError.
+    """Embed the manifest's pictures and its stored near duplicates; write `out`. Raises UserError.
 
     Features are the network's pooled ones (for a MobileNetV2 1,280 numbers), scaled to length 1.
     """
@@ -53,7 +54,7 @@ def embed(
 def embed_with_bundle(
     dataset: Path, bundle: Path, out: Path, progress: Progress | None = None
 ) -> Embeddings:
-    """Embed every picture with a bundle's first member and write `out`. Raises UserError.
+    """Embed them with a bundle's first member and write `out`. Raises UserError.
 
     The bundle has learned the labels of its training pictures, the wrong ones as well.
     """
@@ -66,16 +67,6 @@ def embed_with_bundle(
     return _embed(dataset, member.classifier, member.preprocess, model, out, progress=progress)
 
 
-def read_picture(dataset: Path, record: Record) -> NDArray[np.uint8]:
-    """Return a picture's pixels_HWC. Raises UserError for one that is gone or damaged."""
-    try:
-        return decode((dataset / record.path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{dataset / record.path} cannot be read ({error}); run `skindx build` again."
-        ) from None
-
-
 def _embed(
     dataset: Path,
     classifier: Classifier,
@@ -86,6 +77,7 @@ def _embed(
     progress: Progress | None,
 ) -> Embeddings:
     records = read_manifest(dataset)
+    records += stored_duplicates(dataset, records)
     net = classifier.eval()
     net.net.reset_classifier(0)  # type: ignore[operator]
     rows = []

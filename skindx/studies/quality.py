@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag, write_flags
-from skindx.studies.embeddings import read_picture
 from skindx.studies.extra import need
+from skindx.studies.stored_picture import read_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,7 +42,7 @@ def audit_quality(dataset: Path, progress: Progress = silent) -> Mapping[str, in
     lab = Imagelab(torchvision_dataset=pictures)
     # It draws bars of its own on the error stream.
     with contextlib.redirect_stderr(io.StringIO()):
-        lab.find_issues(dict.fromkeys(ISSUES, {}), n_jobs=1, verbose=False)
+        lab.find_issues({issue: {} for issue in ISSUES}, n_jobs=1, verbose=False)
     table = lab.issues
     flags = [
         Flag(records[i].sha256, "quality", 1 - float(table[f"{issue}_score"][i]), _detail(issue))
