@@ -109,7 +109,7 @@ def sweep(
     from skindx.data.progress import progress_bars
     from skindx.studies.dedup_sweep import SweepSettings
     from skindx.studies.dedup_sweep import sweep as run_sweep
-    from skindx.studies.sweep_files import check_plot, lines, write_sweep
+    from skindx.studies.sweep_files import check_plot, print_sweep, write_sweep
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     check_plot()
@@ -117,6 +117,5 @@ def sweep(
     with progress_bars() as progress:
         found = run_sweep(dataset, table, settings, progress)
     write_sweep(out, found)
-    for line in lines(found):
-        console().print(line, markup=False, highlight=False)
+    print_sweep(found, console())
     print(f"plot: {out / 'sweep.png'}")

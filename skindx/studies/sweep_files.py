@@ -5,13 +5,17 @@ import dataclasses
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from skindx.errors import UserError
 from skindx.files import atomic_file, write_json, write_text
-from skindx.studies.dedup_sweep import Point, Sweep
+from skindx.studies.dedup_sweep import Sweep
 from skindx.studies.report import bounds, percent, points
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 JSON, TABLE, PLOT = "sweep.json", "sweep.csv", "sweep.png"
 
@@ -53,18 +57,39 @@ def table(sweep: Sweep) -> str:
     return buffer.getvalue()
 
 
+def print_sweep(sweep: Sweep, console: "Console") -> None:
+    """Print the points as a table, and what they mean in plain sentences."""
+    from rich.table import Table
+
+    out = Table("hashes", "bits", "kept", "duplicates", "contradicted", "top-1", "loss", "random")
+    for column in out.columns[1:]:
+        column.justify = "right"
+    for each in sweep.points:
+        out.add_row(
+            each.hashes,
+            str(each.radius),
+            str(each.kept),
+            str(each.duplicates),
+            str(each.contradicted),
+            percent(each.accuracy),
+            f"{points(each.loss.value)} {bounds(each.loss, 'points')}",
+            percent(float(np.mean(each.random))),
+        )
+    console.print(out)
+    for line in lines(sweep):
+        console.print(line, markup=False, highlight=False)
+
+
 def lines(sweep: Sweep) -> Iterator[str]:
     """Tell what was found, the choice last."""
     yield (
         f"{sweep.train} training pictures, {sweep.test} test pictures; top-1 with all of them "
         f"{percent(sweep.accuracy)} {bounds(sweep.accuracy)}."
     )
-    for each in sweep.points:
-        yield _line(each, sweep.train)
-    if sweep.chosen is None:
-        yield f"Every thinning loses more than {points(sweep.loss)} points: keep all pictures."
-        return
     chosen = sweep.chosen
+    if chosen is None:
+        yield f"Every threshold loses more than {100 * sweep.loss:.1f} points: keep all pictures."
+        return
     yield (
         f"Smallest set that loses at most {100 * sweep.loss:.1f} points: {chosen.hashes} within "
         f"{chosen.radius} bits, {chosen.kept} of {sweep.train} pictures, loss "
@@ -73,16 +98,12 @@ def lines(sweep: Sweep) -> Iterator[str]:
     if chosen.loss.high > sweep.loss:
         yield "The interval reaches beyond what is accepted: this test split cannot promise it."
     if chosen.accuracy.value <= max(chosen.random):
-        yield "As many pictures taken at random do as well: this gain is not the hash's."
-
-
-def _line(point: Point, train: int) -> str:
-    return (
-        f"  {point.hashes} within {point.radius} bits: {point.kept} of {train} kept "
-        f"({point.contradicted} contradictions), top-1 {percent(point.accuracy)}, loss "
-        f"{points(point.loss.value)} {bounds(point.loss, 'points')}; at random "
-        f"{percent(float(np.mean(point.random)))}"
-    )
+        yield "As many pictures taken at random can do as well: the gain is not the hash's."
+    if chosen.contradicted > chosen.duplicates:
+        yield (
+            "Most of what goes are look-alikes with different labels: at this threshold the hash "
+            "no longer finds duplicates."
+        )
 
 
 def plot(sweep: Sweep, path: Path) -> None:
