@@ -30,7 +30,8 @@ def audit(
         Path | None, typer.Option(help="With --labels: embed with this network's weights first.")
     ] = None,
     bundle: Annotated[
-        Path | None, typer.Option(help="With --labels: embed with this bundle first.")
+        Path | None,
+        typer.Option(help="With --labels: embed with this bundle, which knows its labels."),
     ] = None,
     plant: Annotated[
         float | None,
