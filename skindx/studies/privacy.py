@@ -2,7 +2,8 @@
 
 Body parts: NudeNet 3.4's `320n.onnx` (a YOLOv8n; AGPL-3.0, see NOTICE). Its own wrapper is not
 used: with pixels in the order that it asks for it swaps red and blue, and found one face where the
-right order finds two. Text: RapidOCR (PP-OCRv4). Both see decoded pixels, never a file, and never the network.
+right order finds two. Text: RapidOCR (PP-OCRv4). Both see decoded pixels, never a file, and never
+the network.
 """
 
 import ast
