@@ -10,6 +10,8 @@ import typer
 
 from skindx import __version__
 from skindx.cli import boxes
+from skindx.cli.audit import audit
+from skindx.cli.dedup import dedup
 from skindx.cli.options import Sets, Split, console
 from skindx.cli.publish import publish
 from skindx.errors import JobError, UserError
@@ -37,6 +39,10 @@ def _version(wanted: bool) -> None:
     if wanted:
         print(f"skindx {__version__}")
         raise typer.Exit
+
+
+app.command()(audit)
+app.add_typer(dedup)
 
 
 @app.callback()

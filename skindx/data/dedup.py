@@ -16,6 +16,7 @@ from skindx.config import Settings
 from skindx.data.hashes import HashKind
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
+from skindx.data.near import EmbeddingSettings
 from skindx.data.screen import Screened
 
 # L = links
@@ -34,6 +35,8 @@ class DedupSettings(Settings):
 
     hashes: tuple[HashKind, ...] = Field(default=("perceptual", "difference"), min_length=1)
     radius: int = Field(default=4, ge=0, le=32)
+    embeddings: EmbeddingSettings | None = None
+    """A second stage for what hashes miss; None: hashes alone."""
 
 
 @dataclass(frozen=True, slots=True)

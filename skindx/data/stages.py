@@ -16,6 +16,7 @@ from skindx.data.hashes import near_links
 from skindx.data.label import map_labels, stranger, taxonomy_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
+from skindx.data.near import add_similar
 from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
 from skindx.data.screen import Screened, screen_files
@@ -110,6 +111,10 @@ def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:
     run.report("compare", 0, len(pictures))
     codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
     links_L3 = near_links(codes_NKO, max(settings.dedup.radius, settings.groups.radius))
+    if settings.dedup.embeddings:
+        sha256s = [same[0].row.sha256 for same in pictures]
+        links_L3, known = add_similar(links_L3, sha256s, settings.dedup.embeddings)
+        run.notes.append(f"{known} of {len(pictures)} pictures were compared by embeddings too.")
     cleaned = deduplicate(pictures, links_L3, settings.dedup.radius)
     run.issues += cleaned.issues
     run.keys.check(pictures)

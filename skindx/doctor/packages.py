@@ -3,7 +3,21 @@
 from skindx.doctor.finding import Finding, installed
 
 DISTRIBUTIONS = {
-    "data": ("numba", "scrapy"),
+    "data": (
+        "mlcroissant",
+        "numba",
+        "pycocotools",
+        "scrapy",
+        "supervision",
+    ),
+    "audit": (
+        "cleanlab",
+        "cleanvision",
+        "faiss-cpu",
+        "nudenet",
+        "onnxruntime",
+        "rapidocr-onnxruntime",
+    ),
     "train": ("deepspeed", "ninja", "setuptools"),
     "detect": ("ultralytics", "pycocotools"),
     "app": ("gradio", "fastapi", "uvicorn"),

@@ -1,0 +1,147 @@
+"""`skindx audit`: what a person should look at before a dataset is trusted or published."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skindx.cli.options import Sets
+from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    from skindx.data.manifest import Record
+    from skindx.data.near import Embeddings
+    from skindx.data.progress import Progress
+
+
+def audit(
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    *,
+    labels: Annotated[bool, typer.Option("--labels", help="Review the labels instead.")] = False,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Ask cleanvision about quality instead.")
+    ] = False,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="With --labels: a table of `skindx dedup embed`; default: DATASET's."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="With --labels: embed with this network's weights first.")
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="With --labels: embed with this bundle, which knows its labels."),
+    ] = None,
+    plant: Annotated[
+        float | None,
+        typer.Option(help="With --labels: swap this share, and only tell how many are found."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of folds and planted errors.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes; 0 takes all cores.")] = 0,
+    sets: Sets = None,
+) -> None:
+    """Flag pictures that a person should look at; nothing is removed.
+
+    Without an option it looks for faces, text and intimate regions (models that run here; nothing
+    leaves this machine) and goes on where it was stopped. --set changes its thresholds:
+    --set face=0.4; with --weights, the network: --set model=resnet18. Flags go to
+    DATASET/flags.parquet, a person's answers to DATASET/decisions.csv.
+
+    Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
+    """
+    from skindx.data.progress import progress_bars
+
+    if labels and quality:
+        raise UserError("--labels and --quality are two audits; run one after the other.")
+    for_labels = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
+    given = [name for name, value in {**for_labels, "--plant": plant}.items() if value is not None]
+    if given and not labels:
+        raise UserError(f"{given[0]} is for the review of labels; add --labels.")
+    with progress_bars() as progress:
+        if labels:
+            lines = _labels(dataset, for_labels, plant, seed, sets or [], progress=progress)
+        elif quality:
+            lines = _quality(dataset, progress)
+        else:
+            lines = _privacy(dataset, workers, sets or [], progress)
+    print("\n".join(lines))
+
+
+def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress") -> list[str]:
+    from skindx.studies.audit import audit as look
+    from skindx.studies.audit import summary_lines
+    from skindx.studies.privacy import PrivacySettings
+
+    settings = PrivacySettings.load(None, sets)
+    return [*summary_lines(look(dataset, settings, workers=workers, progress=progress))]
+
+
+def _quality(dataset: Path, progress: "Progress") -> list[str]:
+    from skindx.studies.quality import audit_quality
+
+    found = audit_quality(dataset, progress)
+    return [f"{count} flagged: {issue}" for issue, count in found.items()] or ["nothing flagged"]
+
+
+def _labels(
+    dataset: Path,
+    sources: dict[str, Path | None],
+    plant: float | None,
+    seed: int,
+    sets: list[str],
+    *,
+    progress: "Progress",
+) -> list[str]:
+    from skindx.data.manifest import read_manifest
+    from skindx.studies.extra import need
+    from skindx.studies.label_page import PAGE, write_review
+    from skindx.studies.label_review import review_labels
+    from skindx.studies.leakage import siblings_by_chance, siblings_in_train
+
+    need("cleanlab")
+    if plant is not None:
+        if not 0 < plant <= 0.5:
+            raise UserError(f"--plant {plant} must be a share of the labels, up to 0.5.")
+        if sources["--bundle"]:
+            raise UserError("a bundle has learned the true labels; plant errors with --weights.")
+    records = read_manifest(dataset)
+    table = _embeddings(dataset, sources, sets, progress)
+    if plant is not None:
+        return _planted(records, table, plant, seed)
+    review = review_labels(records, table, seed=seed)
+    write_review(dataset, review, {record.sha256: record for record in records})
+    leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
+    return [
+        f"{review.suspected} of {review.pictures} labels are in doubt; the first "
+        f"{len(review.doubts)} are listed in {dataset / PAGE} and beside it as CSV.",
+        f"The classifier agrees with {100 * review.accuracy:.1f} % of the labels out of fold.",
+        f"Test pictures with a sibling in train: {100 * leak:.1f} %; by a random split "
+        f"{100 * by_chance:.1f} %.",
+    ]
+
+
+def _planted(records: "list[Record]", table: "Embeddings", share: float, seed: int) -> list[str]:
+    from skindx.studies.label_review import plant_errors
+
+    return [
+        f"of {each.planted} planted errors {each.found} are among the first {each.looked} "
+        f"({100 * each.recall:.0f} %; precision {100 * each.precision:.0f} %, at random "
+        f"{100 * each.by_chance:.0f} %)"
+        for each in plant_errors(records, table, share, seed)
+    ]
+
+
+def _embeddings(
+    dataset: Path, sources: dict[str, Path | None], sets: list[str], progress: "Progress"
+) -> "Embeddings":
+    from skindx.cli.dedup import embed_dataset
+    from skindx.data.near import EMBEDDINGS, read_embeddings
+
+    if sum(path is not None for path in sources.values()) > 1:
+        raise UserError("give one of --embeddings, --weights and --bundle.")
+    if sources["--weights"] or sources["--bundle"]:
+        return embed_dataset(
+            dataset, sources["--weights"], sources["--bundle"], sets, partial(progress, "embed")
+        )
+    return read_embeddings(sources["--embeddings"] or dataset / EMBEDDINGS)

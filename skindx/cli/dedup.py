@@ -1,0 +1,121 @@
+"""`skindx dedup`: embeddings for a second look, and what de-duplication costs and saves."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skindx.cli.options import Sets, console
+from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    from skindx.data.near import Embeddings
+
+dedup = typer.Typer(
+    name="dedup",
+    no_args_is_help=True,
+    help="Near duplicates: embed pictures for a second look, sweep the threshold.",
+)
+
+Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
+
+
+@dedup.command()
+def embed(
+    dataset: Dataset,
+    *,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights (safetensors or a plain state dict).")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Use a bundle's first member instead of weights.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The network's settings (YAML).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Default: DATASET/embeddings.parquet.")
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Write one vector a picture: what a frozen network says of it before its last layer.
+
+    The network is a timm model, mobilenetv2_100 unless --set model=NAME says otherwise. A recipe
+    takes the table as a second stage after the hashes, `dedup: {embeddings: {path: TABLE}}`, and
+    `skindx audit --labels` judges labels by it.
+
+    Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
+    """
+    from skindx.data.progress import progress_bars
+
+    with progress_bars() as progress:
+        made = embed_dataset(
+            dataset, weights, bundle, sets or [], partial(progress, "embed"), config=config, out=out
+        )
+    print(f"{len(made.sha256s)} pictures, {made.vectors_ND.shape[1]} numbers each: {made.model}")
+
+
+def embed_dataset(
+    dataset: Path,
+    weights: Path | None,
+    bundle: Path | None,
+    sets: list[str],
+    progress: Callable[[int, int], None],
+    *,
+    config: Path | None = None,
+    out: Path | None = None,
+) -> "Embeddings":
+    """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
+    from skindx.data.near import EMBEDDINGS
+    from skindx.studies.embeddings import EmbedSettings, embed_with_bundle
+    from skindx.studies.embeddings import embed as embed_pictures
+
+    target = out or dataset / EMBEDDINGS
+    if (weights is None and config is None) == (bundle is None):
+        raise UserError(
+            "embeddings need a trained network: give one of --weights, --config and --bundle."
+        )
+    if bundle:
+        return embed_with_bundle(dataset, bundle, target, progress)
+    if weights:
+        sets = [*sets, f"weights={json.dumps(str(weights))}"]
+    settings = EmbedSettings.load(config, sets)
+    return embed_pictures(dataset, settings, target, progress)
+
+
+@dedup.command()
+def sweep(
+    dataset: Dataset,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for sweep.json, .csv and .png.")],
+    embeddings: Annotated[
+        Path | None, typer.Option(help="Table to train on; default: DATASET/embeddings.parquet.")
+    ] = None,
+    loss: Annotated[float, typer.Option(help="Accuracy that you accept to lose.")] = 0.01,
+    sets: Sets = None,
+) -> None:
+    """Draw size and accuracy against the threshold of the hashes (CE-Dedup).
+
+    At each radius the training pictures are thinned as a build would, a classifier of embeddings
+    is trained on what is left, and the test split stays untouched. Beside each point stand as many
+    pictures taken at random. --set radii=[0,4,8] and --set hashes=[[average],[wavelet]] choose
+    what is tried.
+
+    Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
+    """
+    from skindx.data.near import EMBEDDINGS, read_embeddings
+    from skindx.data.progress import progress_bars
+    from skindx.studies.dedup_sweep import SweepSettings
+    from skindx.studies.dedup_sweep import sweep as run_sweep
+    from skindx.studies.sweep_files import check_plot, print_sweep, write_sweep
+
+    settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
+    check_plot()
+    table = read_embeddings(embeddings or dataset / EMBEDDINGS)
+    with progress_bars() as progress:
+        found = run_sweep(dataset, table, settings, progress)
+    write_sweep(out, found)
+    print_sweep(found, console())
+    print(f"plot: {out / 'sweep.png'}")

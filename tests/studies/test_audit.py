@@ -1,0 +1,178 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny_dataset import jpeg, skin, tiny_dataset
+
+from skindx.data.manifest import Record, write_manifest
+from skindx.data.review import DECISIONS, Flag, read_flags, write_flags
+from skindx.data.store import put
+from skindx.errors import UserError
+from skindx.studies import audit as module
+from skindx.studies.audit import JOURNAL, audit, summary_lines
+from skindx.studies.privacy import PrivacySettings, Sighting
+from skindx.studies.quality import audit_quality
+
+ROOT = Path(__file__).parents[2]
+
+
+class Fake:
+    """Sees a face in every picture whose mean is even."""
+
+    looks = 0
+
+    def __init__(self, settings: PrivacySettings) -> None:
+        self.settings = settings
+
+    def look(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
+        Fake.looks += 1
+        mean = int(pixels_HWC.mean() * 100)
+        return [] if mean % 2 else [Sighting("face", 0.5, f"face at {mean}")]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
+    monkeypatch.setattr(module, "PrivacyDetector", Fake)
+    monkeypatch.setattr(Fake, "looks", 0)
+    return Fake
+
+
+def run(dataset: Path, **thresholds: float) -> module.AuditSummary:
+    return audit(dataset, PrivacySettings(**thresholds), workers=1)
+
+
+def test_each_picture_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> None:
+    tiny_dataset(tmp_path, 12)
+    write_flags(tmp_path, [Flag("aa", "label", 0.5), Flag("gone", "face", 0.5)], ["label", "face"])
+    first = run(tmp_path)
+    flags = read_flags(tmp_path)
+    assert (first.pictures, first.looked, fake.looks) == (12, 12, 12)
+    assert 0 < first.flagged["face"] == first.waiting < 12
+    assert Flag("aa", "label", 0.5) in flags, "flags of other reasons stay"
+    assert "gone" not in {flag.sha256 for flag in flags}, "of pictures that left, none"
+    again = run(tmp_path)
+    assert (again.looked, fake.looks) == (0, 12)
+    assert again.flagged == first.flagged
+    assert read_flags(tmp_path) == flags
+    assert "12 pictures, 0 of them looked at now." in list(summary_lines(again))
+
+
+def test_other_thresholds_look_again(fake: type[Fake], tmp_path: Path) -> None:
+    tiny_dataset(tmp_path, 4)
+    run(tmp_path)
+    assert run(tmp_path, face=0.9).looked == 4
+    assert run(tmp_path).looked == 0, "what the first thresholds saw is not forgotten"
+
+
+def test_only_what_is_new_is_looked_at(fake: type[Fake], tmp_path: Path) -> None:
+    records = tiny_dataset(tmp_path, 8)
+    run(tmp_path)
+    sha256, path = put(tmp_path, jpeg(skin(99)), ".jpg")
+    new = Record(path, sha256, "0" * 16, 120, 96, "a", "new", "train")
+    write_manifest(tmp_path, [*records[2:], new])
+    summary = run(tmp_path)
+    assert (summary.pictures, summary.looked) == (7, 1)
+    assert {flag.sha256 for flag in read_flags(tmp_path)} <= {r.sha256 for r in [*records, new]}
+
+
+def test_a_decided_picture_waits_no_more(fake: type[Fake], tmp_path: Path) -> None:
+    tiny_dataset(tmp_path, 8)
+    first = run(tmp_path)
+    sha256 = read_flags(tmp_path)[0].sha256
+    (tmp_path / DECISIONS).write_text(f"sha256,verdict\n{sha256},keep\n")
+    assert run(tmp_path).waiting == first.waiting - 1
+
+
+def test_a_torn_line_is_looked_at_again(fake: type[Fake], tmp_path: Path) -> None:
+    tiny_dataset(tmp_path, 6)
+    run(tmp_path)
+    flags, journal = read_flags(tmp_path), tmp_path / JOURNAL
+    journal.write_bytes(journal.read_bytes()[:-9])
+    assert run(tmp_path).looked == 1
+    assert read_flags(tmp_path) == flags
+    assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 6
+    journal.write_text("nonsense\n")
+    with pytest.raises(UserError, match=r"audit.jsonl, line 1, is no line of an audit"):
+        run(tmp_path)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_audit
+from skindx.studies import audit as module
+class Slow(test_audit.Fake):
+    def look(self, pixels_HWC):
+        time.sleep(0.05)
+        return super().look(pixels_HWC)
+module.PrivacyDetector = Slow
+test_audit.run(Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -> None:
+    tiny_dataset(tmp_path / "killed", 40)
+    tiny_dataset(tmp_path / "whole", 40)
+    folder = str(Path(__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), folder], env=environment
+    )
+    journal = tmp_path / "killed" / JOURNAL
+    deadline = time.monotonic() + 60
+    while not (journal.exists() and journal.read_text().count("\n") >= 5):
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = journal.read_text().count("\n")
+    assert read_flags(tmp_path / "killed") == []
+    summary = run(tmp_path / "killed")
+    assert 0 < summary.looked == 40 - done
+    run(tmp_path / "whole")
+    assert read_flags(tmp_path / "killed") == read_flags(tmp_path / "whole")
+
+
+def test_a_picture_that_is_gone_is_named(fake: type[Fake], tmp_path: Path) -> None:
+    records = tiny_dataset(tmp_path, 4)
+    (tmp_path / records[1].path).unlink()
+    with pytest.raises(UserError, match=r"cannot be read .* run `skindx build` again"):
+        run(tmp_path)
+
+
+def test_processes_see_what_one_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the real models, in fresh processes."""
+    monkeypatch.setattr(module, "_FEW", 2)
+    tiny_dataset(tmp_path / "a", 6)
+    tiny_dataset(tmp_path / "b", 6)
+    settings = PrivacySettings(intimate=0.05, face=0.05, text=0.05)
+    one = audit(tmp_path / "a", settings, workers=1)
+    two = audit(tmp_path / "b", settings, workers=2)
+    assert one == two
+    assert read_flags(tmp_path / "a") == read_flags(tmp_path / "b")
+
+
+def test_quality_flags_what_cleanvision_finds_odd(tmp_path: Path) -> None:
+    records = tiny_dataset(tmp_path, 8)
+    black, path = put(tmp_path, jpeg(np.full((96, 120, 3), 8, np.uint8)), ".jpg")
+    odd = Record(path, black, "0" * 16, 120, 96, "a", "dark", "train")
+    write_manifest(tmp_path, [*records, odd])
+    write_flags(tmp_path, [Flag("aa", "face", 0.5)], ["face"])
+    steps: list[tuple[int, int]] = []
+    found = audit_quality(tmp_path, lambda stage, done, total: steps.append((done, total)))
+    assert found["dark"] == 1
+    flags = read_flags(tmp_path)
+    assert Flag("aa", "face", 0.5) in flags
+    (dark,) = [flag for flag in flags if flag.detail == "dark"]
+    assert (dark.sha256, dark.reason) == (black, "quality")
+    assert 0.5 < dark.score <= 1
+    assert steps[-1] == (18, 18)

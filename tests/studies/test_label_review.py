@@ -1,0 +1,208 @@
+import csv
+import io
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from tiny_dataset import class_vectors, skin, tiny_dataset, with_embeddings
+
+from skindx.data.manifest import Record, read_manifest
+from skindx.data.near import Embeddings
+from skindx.data.review import Flag, read_flags, write_flags
+from skindx.errors import UserError
+from skindx.studies.label_page import PAGE, TABLE, render, table, write_review
+from skindx.studies.label_review import (
+    Recovery,
+    doubt_order,
+    out_of_fold,
+    plant_errors,
+    review_labels,
+)
+from skindx.studies.leakage import siblings_by_chance, siblings_in_train
+
+HOSTILE = '<img src=x onerror="alert(1)">&"\'</title>'
+
+
+def records_of(count: int, classes: int = 2, group: int = 2) -> list[Record]:
+    return [
+        Record(
+            f"store/{n}.jpg", f"{n:064x}", "0" * 16, 9, 9, "abcdef"[(n // group) % classes],
+            f"g{n // group}", "train", source_url=f"{n}.jpg",
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def test_a_swapped_label_is_found_and_the_true_one_suggested() -> None:
+    records = records_of(80, classes=4)
+    embeddings = class_vectors(records)
+    swapped = [replace(records[5], label="d"), replace(records[40], label="b")]
+    assert [records[5].label, records[40].label] == ["c", "a"]
+    review = review_labels([*records[:5], swapped[0], *records[6:40], swapped[1], *records[41:]],
+                           embeddings)  # fmt: skip
+    assert {(d.sha256, d.given, d.suggested) for d in review.doubts[:2]} == {
+        (records[5].sha256, "d", "c"),
+        (records[40].sha256, "b", "a"),
+    }
+    assert [doubt.rank for doubt in review.doubts] == list(range(1, len(review.doubts) + 1))
+    assert [d.score for d in review.doubts] == sorted(d.score for d in review.doubts)
+    assert review.doubts[0].flag.reason == "label"
+    assert review.doubts[0].flag.score == 1 - review.doubts[0].score
+    assert (review.pictures, review.folds, review.model) == (80, 5, "made up")
+
+
+def test_the_list_is_no_longer_than_a_person_can_look_at() -> None:
+    records = records_of(80, classes=4)
+    embeddings = class_vectors(records, noise=5)
+    review = review_labels(records, embeddings, listed=0.05)
+    assert len(review.doubts) == 4 < review.suspected
+
+
+def test_folds_never_let_a_group_judge_itself() -> None:
+    """Vectors that tell groups and nothing else: torn groups would give the label away."""
+    random = np.random.default_rng(0)
+    groups = np.repeat(np.arange(60), 4)
+    vectors = np.repeat(random.normal(size=(60, 64)), 4, axis=0).astype(np.float32)
+    labels = np.repeat(random.integers(0, 2, 60), 4)
+    grouped, _ = out_of_fold(vectors, labels, groups.astype(str))
+    torn, _ = out_of_fold(vectors, labels, np.arange(240).astype(str))
+    assert abs((grouped.argmax(axis=1) == labels).mean() - 0.5) < 0.2
+    assert (torn.argmax(axis=1) == labels).mean() > 0.95
+
+
+def test_every_picture_is_judged_and_small_classes_get_fewer_folds() -> None:
+    records = records_of(40, classes=2)
+    vectors = class_vectors(records).vectors_ND
+    labels = np.array([0] * 34 + [1] * 6)
+    groups = np.array([f"g{n // 2}" for n in range(40)])
+    probabilities, folds = out_of_fold(vectors, labels, groups)
+    assert folds == 3
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    with pytest.raises(UserError, match="all its pictures in one group"):
+        out_of_fold(vectors, np.array([0] * 38 + [1] * 2), groups)
+
+
+def test_the_order_is_by_the_probability_of_the_given_label() -> None:
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
+    assert doubt_order(np.array([0, 0, 1, 1]), probabilities).tolist() == [1, 2, 3, 0]
+
+
+def test_planted_errors_are_found_again_and_counted() -> None:
+    records = records_of(200, classes=4)
+    halves = plant_errors(records, class_vectors(records, noise=0.1), 0.05, seed=1)
+    assert [(each.looked, each.planted) for each in halves] == [(5, 10), (10, 10), (20, 10)]
+    assert halves[1].found >= 9
+    assert plant_errors(records, class_vectors(records, noise=0.1), 0.05, seed=1) == halves
+    blind = plant_errors(records, class_vectors(records, noise=50), 0.05, seed=1)
+    assert blind[1].found <= 4
+    each = Recovery(looked=20, found=5, planted=10, pictures=200)
+    assert (each.precision, each.recall, each.by_chance) == (0.25, 0.5, 0.05)
+
+
+def test_missing_embeddings_and_one_class_are_told() -> None:
+    records = records_of(20)
+    embeddings = class_vectors(records)
+    with pytest.raises(UserError, match="1 of 21 pictures have no embedding"):
+        review_labels([*records, replace(records[0], sha256="f" * 64)], embeddings)
+    with pytest.raises(UserError, match="two classes"):
+        review_labels([replace(record, label="a") for record in records], embeddings)
+
+
+def test_without_cleanlab_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"cleanlab.*skindx\[audit\]"):
+        review_labels([], Embeddings((), np.empty((0, 1), np.float32), ""))
+
+
+class References(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.active: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
+        self.active += [name for name, _ in attrs if name.startswith("on")]
+        if tag in {"script", "link", "iframe", "form"}:
+            self.active.append(tag)
+
+
+def test_the_page_escapes_everything_and_asks_for_nothing() -> None:
+    records = [
+        replace(record, label=HOSTILE if record.label == "a" else "b", source_url=HOSTILE)
+        for record in records_of(40)
+    ]
+    embeddings = class_vectors(records, noise=2)
+    review = review_labels(records, replace(embeddings, model=HOSTILE), listed=0.2)
+    html = render(review, HOSTILE, lambda doubt: skin(0))
+    ET.fromstring(html)
+    parsed = References()
+    parsed.feed(html)
+    assert len(parsed.found) == len(review.doubts)
+    assert all(each.startswith("data:image/jpeg;base64,") for each in parsed.found)
+    assert parsed.active == []
+
+
+def test_table_page_and_flags_stand_in_the_dataset(tmp_path: Path) -> None:
+    tiny_dataset(tmp_path)
+    records = read_manifest(tmp_path)
+    write_flags(tmp_path, [Flag("aa", "face", 0.5), Flag("bb", "label", 0.5)], ["face", "label"])
+    review = review_labels(records, class_vectors(records, noise=2), listed=0.2)
+    write_review(tmp_path, review, {record.sha256: record for record in records})
+    rows = list(csv.DictReader(io.StringIO((tmp_path / TABLE).read_text())))
+    assert [row["sha256"] for row in rows] == [doubt.sha256 for doubt in review.doubts]
+    assert (tmp_path / TABLE).read_text() == table(review)
+    assert float(rows[0]["score"]) == review.doubts[0].score
+    assert (tmp_path / PAGE).stat().st_size > 10_000
+    flags = read_flags(tmp_path)
+    assert Flag("aa", "face", 0.5) in flags
+    assert {f.sha256 for f in flags if f.reason == "label"} == {d.sha256 for d in review.doubts}
+    assert read_manifest(tmp_path) == records, "nothing is removed"
+
+
+def test_leakage_by_hand() -> None:
+    def split(groups: str, splits: str) -> list[Record]:
+        names = {"r": "train", "e": "test"}
+        return [
+            replace(records_of(1)[0], group=group, split=names[side])
+            for group, side in zip(groups, splits, strict=True)
+        ]
+
+    assert siblings_in_train(split("aabb", "rree")) == 0
+    assert siblings_in_train(split("aabb", "rere")) == 1
+    assert siblings_in_train(split("aabc", "reee")) == 1 / 3
+    assert siblings_in_train(split("ab", "rr")) == 0
+    # One pair: a random split that tests one of four pictures meets its sibling in train always.
+    assert siblings_by_chance(split("aaaa", "rrre")) == 1
+    assert siblings_by_chance(split("abcd", "rrre")) == 0
+
+
+def test_the_leakage_by_chance_of_pairs_is_that_of_the_hypergeometric(tmp_path: Path) -> None:
+    records = with_embeddings(tmp_path, 40)
+    train = sum(record.split == "train" for record in records)
+    assert siblings_in_train(records) == 0
+    assert abs(siblings_by_chance(records) - train / 39) < 0.12
+
+
+@pytest.mark.real
+def test_planted_errors_in_real_pictures(real: Path) -> None:
+    """Colour alone tells dermoscopic classes a little: the ranking must beat chance by far."""
+    from skindx.data.decode import decode
+
+    records, vectors = [], []
+    for number, folder in enumerate(sorted((real / "isic9" / "Train").iterdir())[1:5]):
+        for n, file in enumerate(sorted(folder.glob("*.jpg"))[:60]):
+            pixels = decode(file.read_bytes()).reshape(-1, 3).astype(float) / 255
+            sha256 = f"{number}{n:063x}"
+            record = records_of(1)[0]
+            records.append(replace(record, sha256=sha256, label=folder.name, group=sha256))
+            spread = np.concatenate([np.quantile(pixels, q, axis=0) for q in (0.02, 0.1, 0.5, 0.9)])
+            vectors.append(spread - 0.5)
+    made = np.array(vectors, np.float32)
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    embeddings = Embeddings(tuple(record.sha256 for record in records), made, "colours")
+    found = [plant_errors(records, embeddings, 0.05, seed)[2] for seed in range(3)]
+    assert sum(each.recall for each in found) / 3 > 2 * 2 * found[0].by_chance

@@ -1,0 +1,90 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from network_guard import run_guarded
+
+from skindx import cli
+
+sys.path.insert(0, str(Path(__file__).parent / "studies"))
+from tiny_dataset import tiny_dataset, with_embeddings
+
+Skindx = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["skindx", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 1
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_an_audit_reaches_nobody_and_says_nothing_odd(tmp_path: Path) -> None:
+    tiny_dataset(tmp_path / "data", 4)
+    done = run_guarded(["-m", "skindx", "audit", tmp_path / "data", "--workers", "1"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (done.calls, done.stderr) == ([], "")
+    assert "4 pictures, 4 of them looked at now." in done.stdout
+    assert (tmp_path / "data" / "flags.parquet").is_file()
+
+
+def test_labels_are_reviewed_and_planted_errors_counted(skindx: Skindx, tmp_path: Path) -> None:
+    with_embeddings(tmp_path)
+    code, said, err = skindx("audit", str(tmp_path), "--labels")
+    assert code == 0, err
+    assert "sibling in train: 0.0 %" in said
+    assert (tmp_path / "label_review.html").is_file()
+    before = (tmp_path / "flags.parquet").read_bytes()
+    code, said, err = skindx("audit", str(tmp_path), "--labels", "--plant", "0.1")
+    assert code == 0, err
+    assert said.count("of 4 planted errors") == 3
+    assert (tmp_path / "flags.parquet").read_bytes() == before
+
+
+def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
+    with_embeddings(tmp_path / "data")
+    sets = ["--set", "radii=[0,4]", "--set", "hashes=[[perceptual]]", "--set", "seeds=1"]
+    code, said, err = skindx(
+        "dedup", "sweep", str(tmp_path / "data"), "--out", str(tmp_path / "out"), *sets
+    )
+    assert code == 0, err
+    assert "training pictures" in said
+    assert (tmp_path / "out" / "sweep.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("audit", "nowhere"), "no dataset"),
+        (("audit", "{data}", "--labels", "--quality"), "two audits"),
+        (("audit", "{data}", "--plant", "0.1"), "add --labels"),
+        (("audit", "{data}", "--labels", "--plant", "3"), "up to 0.5"),
+        (("audit", "{data}", "--labels"), "skindx dedup embed"),
+        (("audit", "{data}", "--labels", "--weights", "w", "--bundle", "b"), "give one of"),
+        (("audit", "{data}", "--labels", "--plant", "0.1", "--bundle", "b"), "--weights"),
+        (("audit", "{data}", "--set", "fase=0.3"), "did you mean 'face'"),
+        (("dedup", "embed", "{data}"), "trained network"),
+        (("dedup", "embed", "{data}", "--weights", "no.pth"), "no.pth do not exist"),
+        (("dedup", "sweep", "{data}", "--out", "{data}/s"), "embeddings.parquet does not exist"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    skindx: Skindx, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    tiny_dataset(tmp_path, 4)
+    before = {path.name for path in tmp_path.iterdir()}
+    code, _, err = skindx(*(each.replace("{data}", str(tmp_path)) for each in arguments))
+    assert code == 2, err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert told in err
+    assert {path.name for path in tmp_path.iterdir()} == before
