@@ -3,13 +3,7 @@
 from skindx.doctor.finding import Finding, installed
 
 DISTRIBUTIONS = {
-    "data": (
-        "mlcroissant",
-        "numba",
-        "pycocotools",
-        "scrapy",
-        "supervision",
-    ),
+    "data": ("defusedxml", "matplotlib", "mlcroissant", "numba", "pycocotools", "scrapy"),
     "audit": (
         "cleanlab",
         "cleanvision",
