@@ -30,6 +30,8 @@ class BuildSettings(Settings):
     split: SplitSettings = SplitSettings()
     boxes: Path | None = None
     """COCO JSON of lesion boxes, joined by the file name of each picture's URL."""
+    blocklist: Path | None = None
+    """A block list that several datasets share; that of the dataset folder counts always."""
     seed: int = 0
     workers: int = Field(default=0, ge=0)
     """Processes that screen pictures; 0 takes all cores that this process may use."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from skindx.data.boxes import Box, BoxedPicture
 from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
+from skindx.data.freeze import Places
 from skindx.data.groups import GroupKeys, file_name, group_names
 from skindx.data.hashes import near_links
 from skindx.data.label import map_labels, taxonomy_of
@@ -19,7 +20,7 @@ from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
 from skindx.data.screen import Screened, screen_files
 from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.split import assert_disjoint, split_groups
+from skindx.data.split import assert_disjoint
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
@@ -37,6 +38,8 @@ class Run:
     taxonomy: Taxonomy | None
     keys: GroupKeys
     boxes: Mapping[str, BoxedPicture]
+    places: Places
+    """Where earlier builds put pictures and groups."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)
@@ -150,10 +153,9 @@ def make_records(
     groups: Mapping[str, str],
     by_sha: Mapping[str, Sequence[Picture]],
     taxonomy: Taxonomy,
+    placed: Places,
 ) -> list[Record]:
-    """Split the kept pictures and write down what is known of each, in the taxonomy's order."""
-    members = [(groups[picture.row.sha256], picture.label) for picture in kept]
-    splits = split_groups(members, run.settings.split, run.settings.seed)
+    """Write down what is known of each kept picture, in the taxonomy's order."""
     rows = [
         Record(
             path=row.path,
@@ -163,7 +165,7 @@ def make_records(
             height=picture.screened.height,
             label=picture.label,
             group=groups[row.sha256],
-            split=splits[groups[row.sha256]],
+            split=placed[groups[row.sha256]].split,
             boxes=_boxes(run, by_sha[row.sha256]),
             source=row.source,
             source_url=row.url,
@@ -173,6 +175,7 @@ def make_records(
             attribution=row.attribution,
             retrieved=row.retrieved,
             skin_type=row.skin_type,
+            fold=placed[groups[row.sha256]].fold,
         )
         for picture in kept
         for row in (picture.row,)
