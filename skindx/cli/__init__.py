@@ -55,6 +55,7 @@ def build(
             "with --diff, to compare only."
         ),
     ] = None,
+    *,
     taxonomy: Annotated[
         str | None,
         typer.Option(help="skin10, skin100, isic9 or a YAML file; default: the recipe's."),
@@ -82,7 +83,15 @@ def build(
     """
     from skindx.cli.build import run_build
 
-    run_build(source, out, taxonomy, freeze, resplit, diff, sets or [])
+    run_build(
+        source,
+        out,
+        taxonomy=taxonomy,
+        freeze=freeze,
+        resplit=resplit,
+        older=diff,
+        sets=sets or [],
+    )
 
 
 @app.command()

@@ -10,6 +10,7 @@ from skindx.errors import UserError
 def run_build(
     source: Path | None,
     out: Path,
+    *,
     taxonomy: str | None,
     freeze: Path | None,
     resplit: bool,
@@ -39,7 +40,9 @@ def run_build(
             summary = build(settings, out, resplit=resplit, progress=progress)
         print_summary(summary, console())
     elif not before:
-        raise UserError("nothing to build from; give a recipe or a folder that holds class folders.")
+        raise UserError(
+            "nothing to build from; give a recipe or a folder that holds class folders."
+        )
     if before:
         difference = compare(before, read_version(out))
         write_diff(out, difference)

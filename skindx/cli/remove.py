@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 def remove(
     datasets: Annotated[list[Path], typer.Argument(help="Dataset folders to take it out of.")],
+    *,
     url: Annotated[list[str] | None, typer.Option(help="URL of the picture.")] = None,
     sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
     reason: Annotated[str, typer.Option(help="Why; it is kept, so name nobody.")] = "",
-    near: Annotated[
-        bool, typer.Option("--near/--only-exact", help="Also its near copies.")
-    ] = True,
+    near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its near copies.")] = True,
     published: Annotated[
         list[Path] | None, typer.Option(help="Published folder to take it out of as well.")
     ] = None,
@@ -75,7 +74,7 @@ def remove(
         write_gallery(dataset, folder)
         print(f"gallery {folder}: written anew without them")
     for folder in published or []:
-        from skindx.data.publish import drop
+        from skindx.data.publish import drop  # type: ignore[import-not-found, unused-ignore]
 
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
@@ -87,9 +86,9 @@ def remove(
 
 
 def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Path, Path]]:
-    from skindx.data.gallery import dataset_of
+    from skindx.data.gallery import dataset_of, galleries_in
 
-    pairs = [(each / "gallery", each) for each in datasets if (each / "gallery").is_dir()]
+    pairs = [(folder, each) for each in datasets for folder in galleries_in(each)]
     for folder in named:
         dataset = dataset_of(folder)
         mine = [each for each in datasets if each.resolve() == dataset]

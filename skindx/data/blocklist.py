@@ -16,8 +16,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import DamagedPicture, decode
-from skindx.data.hashes import HashKind, hash_thumbnails, thumbnail
+from skindx.data.hashes import HashKind
 from skindx.data.ledger import LedgerRow
 from skindx.errors import UserError
 from skindx.files import write_text
@@ -139,16 +138,6 @@ def join(paths: Iterable[Path], more: Iterable[Blocked] = ()) -> BlockList:
     """Return the entries of several block lists, and `more`, as one."""
     lists = [read_blocklist(path) for path in dict.fromkeys(paths)]
     return BlockList([*(entry for each in lists for entry in each.by_sha.values()), *more])
-
-
-def upright_codes(data: bytes) -> dict[str, str]:
-    """Return the code of each kind of hash, hexadecimal; none for bytes that do not decode."""
-    try:
-        pixels_HWC = decode(data)
-    except DamagedPicture:
-        return {}
-    codes_K = hash_thumbnails(thumbnail(pixels_HWC)[None], KINDS)[0, :, 0]
-    return {kind: f"{code:016x}" for kind, code in zip(KINDS, codes_K.tolist(), strict=True)}
 
 
 def web_address(url: str) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
     kept, dropped = drop_small_classes(run, kept, groups, pictures)
     placed = place_groups(run, kept, groups, held)
     by_sha = {same[0].row.sha256: same for same in pictures}
-    records = make_records(run, kept, groups, by_sha, taxonomy, placed)
+    records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     absent = set(taxonomy.keys) - {same[0].label for same in pictures}
     summary = BuildSummary(
         name=settings.name,

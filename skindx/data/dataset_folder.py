@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from skindx.data.manifest import ISSUES, MANIFEST, Issue, Record, write_issues, write_manifest
+from skindx.data.manifest import MANIFEST, Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources.folder import FolderSource
 from skindx.data.store import STORE

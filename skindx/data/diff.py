@@ -152,7 +152,9 @@ def print_diff(difference: DatasetDiff, console: "Console") -> None:
         return
     classes = Table("class", "before", "after", "change")
     for label, (old, new) in difference.classes.items():
-        classes.add_row(escape(printable(label)), str(old), str(new), f"{new - old:+d}" if new != old else "")
+        classes.add_row(
+            escape(printable(label)), str(old), str(new), f"{new - old:+d}" if new != old else ""
+        )
     totals = [sum(pair[side] for pair in difference.classes.values()) for side in (0, 1)]
     classes.add_section()
     classes.add_row("all", *map(str, totals), f"{totals[1] - totals[0]:+d}")

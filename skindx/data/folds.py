@@ -1,4 +1,4 @@
-"""Folds for out-of-fold predictions: stratified by class, whole groups only, the same every time."""
+"""Folds for out-of-fold predictions: stratified by class, whole groups only, repeatable."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,6 @@ import csv
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from skindx.data.blocklist import is_sha256
 from skindx.data.manifest import MANIFEST, SPLITS, Split, read_manifest
@@ -78,7 +77,7 @@ def _place(row: Mapping[str, str | None], where: str) -> Place:
         raise UserError(f"{where}: the split {split!r} is none of {', '.join(SPLITS)}; correct it.")
     if fold and not fold.isdecimal():
         raise UserError(f"{where}: the fold {fold!r} is no number; correct it.")
-    return Place(cast(Split, split), int(fold) if fold else None)
+    return Place(split, int(fold) if fold else None)
 
 
 def _add(

@@ -43,7 +43,7 @@ class Record:
     skin_type: int | None = None
     """Fitzpatrick 1..6, where a person said so."""
     fold: int | None = None
-    """0 .. folds - 1 outside calibration and test; None there, and where no folds were asked for."""
+    """0 .. folds - 1 outside calibration and test; None there, and where folds are switched off."""
 
 
 @dataclass(frozen=True, slots=True)

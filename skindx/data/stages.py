@@ -153,6 +153,7 @@ def make_records(
     groups: Mapping[str, str],
     by_sha: Mapping[str, Sequence[Picture]],
     taxonomy: Taxonomy,
+    *,
     placed: Places,
 ) -> list[Record]:
     """Write down what is known of each kept picture, in the taxonomy's order."""

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from skindx.data.blocklist import (
     BLOCKLIST,
+    KINDS,
     Blocked,
     BlockList,
     is_sha256,
     join,
     now,
-    read_blocklist,
-    upright_codes,
     web_address,
     write_blocklist,
 )
@@ -93,7 +92,7 @@ def plan(
     known = {dataset: _known(dataset) for dataset in datasets}
     lists = {dataset: join(_lists(dataset)) for dataset in datasets}
     asked = _resolve(known, lists, urls, sha256s)
-    bytes_of = {sha256: _bytes(datasets, sha256) for sha256 in asked}
+    codes = _upright_codes(datasets, asked)
     when = now()
     entries = [
         Blocked(
@@ -102,10 +101,10 @@ def plan(
             asked=sha256,
             reason=reason,
             when=when,
-            codes=upright_codes(data) if data else {},
+            codes=codes.get(sha256, {}),
             manifests=_manifests(known, sha256),
         )
-        for sha256, data in bytes_of.items()
+        for sha256 in asked
     ]
     before = [entry for each in lists.values() for entry in each.by_sha.values()]
     roots = BlockList([*(e for e in before if e.sha256 in asked), *entries])
@@ -168,11 +167,15 @@ def _resolve(
         found = {each.sha256 for rows in known.values() for each in rows if each.url == url}
         found |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
         if not found - {""}:
-            raise UserError(f"{where} knows no picture of the URL {url!r}; give it as its page had it.")
+            raise UserError(
+                f"{where} knows no picture of the URL {url!r}; give it as its page had it."
+            )
         asked |= dict.fromkeys(sorted(found - {""}))
     for sha256 in sha256s:
         if not is_sha256(sha256):
-            raise UserError(f"--sha {sha256!r} is no SHA-256; give 64 lower-case hexadecimal digits.")
+            raise UserError(
+                f"--sha {sha256!r} is no SHA-256; give 64 lower-case hexadecimal digits."
+            )
         if not (
             any(each.sha256 == sha256 for rows in known.values() for each in rows)
             or any(sha256 in each.by_sha for each in lists.values())
@@ -183,9 +186,18 @@ def _resolve(
     return list(asked)
 
 
-def _bytes(datasets: Iterable[Path], sha256: str) -> bytes:
-    files = [file for dataset in datasets for file in store_files(dataset, sha256)]
-    return files[0].read_bytes() if files else b""
+def _upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return SHA-256 -> kind of hash -> code, of the pictures that are stored and decode."""
+    files = {s: f for s in sha256s for dataset in datasets for f in store_files(dataset, s)}
+    screened = screen_files(list(files.values()), _ANYTHING, KINDS, workers=1)
+    return {
+        sha256: {
+            kind: f"{code:016x}"
+            for kind, code in zip(KINDS, each.codes_KO[:, 0].tolist(), strict=True)
+        }
+        for sha256, each in zip(files, screened, strict=True)
+        if not each.reason
+    }
 
 
 def _web(known: Iterable[Sequence[Known]], sha256: str) -> tuple[str, ...]:
@@ -225,7 +237,9 @@ def _near(dataset: Path, roots: BlockList, progress: Progress) -> dict[str, str]
         workers=os.cpu_count() or 1,
         on_progress=lambda done, total: progress("compare", done, total),
     )
-    sound = [(file.stem, each) for file, each in zip(files, screened, strict=True) if not each.reason]
+    sound = [
+        (file.stem, each) for file, each in zip(files, screened, strict=True) if not each.reason
+    ]
     if not sound:
         return {}
     codes_NKO: NDArray[np.uint64] = np.stack([each.codes_KO for _, each in sound])

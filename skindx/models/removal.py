@@ -1,4 +1,4 @@
-"""What a take-down means for a bundle: weights cannot forget, so the bundle says what it learned."""
+"""What a take-down means for a bundle: weights cannot forget, so it says what it learned."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
