@@ -23,6 +23,7 @@ from skindx.files import write_text
 
 BLOCKLIST = "blocklist.jsonl"
 TAKEN_DOWN = "taken-down"
+NEAR_REASON = "it shows nearly the same as a picture that was taken down"
 KINDS: tuple[HashKind, ...] = get_args(HashKind)
 
 # N = pictures, K = kinds of hash, O = orientations

@@ -14,7 +14,7 @@ from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import MANIFEST
 from skindx.data.placing import group_aliases, hold_splits, place_groups
 from skindx.data.progress import Progress, silent
-from skindx.data.purge import purge, withhold, withhold_near
+from skindx.data.purge import purge
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.stages import (
     Run,
@@ -27,6 +27,7 @@ from skindx.data.stages import (
 )
 from skindx.data.summary import BuildSummary, counts
 from skindx.data.switch import only_writer
+from skindx.data.withhold import withhold, withhold_near
 from skindx.taxonomy import load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]

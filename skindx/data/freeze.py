@@ -49,26 +49,40 @@ def read_places(path: Path) -> dict[str, Place]:
         path = path / SPLITS_TABLE
     elif not path.exists():
         raise UserError(f"{path} does not exist; give a dataset folder or a splits.csv.")
-    places: dict[str, Place] = {}
+    rows: list[tuple[str, str, Place]] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             if not {"sha256", "split"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{path} needs the columns sha256 and split in its first line.")
             for row in reader:
-                where = f"{path}, line {reader.line_num}"
-                _add(places, row["sha256"], row.get("group"), _place(row, where), where)
+                place = _place(row, f"{path}, line {reader.line_num}")
+                sha256, group = (row["sha256"] or "").strip(), (row.get("group") or "").strip()
+                rows.append((sha256.lower(), group, place))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV ({error}).") from None
-    return places
+    return _collect(rows, path)
 
 
 def _of_manifest(folder: Path) -> dict[str, Place]:
-    places: dict[str, Place] = {}
-    for record in read_manifest(folder):
-        place = Place(record.split, record.fold)
-        _add(places, record.sha256, record.group, place, str(folder / MANIFEST))
-    return places
+    records = read_manifest(folder)
+    rows = [(each.sha256, each.group, Place(each.split, each.fold)) for each in records]
+    return _collect(rows, folder / MANIFEST)
+
+
+def _collect(rows: Iterable[tuple[str, str, Place]], path: Path) -> dict[str, Place]:
+    pictures: dict[str, Place] = {}
+    groups: dict[str, Place] = {}
+    for sha256, group, place in rows:
+        if group:
+            groups[group] = nearest((groups.get(group, place), place))
+        if sha256 and pictures.setdefault(sha256, place).split != place.split:
+            raise UserError(
+                f"{path}: {sha256} stands in {pictures[sha256].split} and in {place.split}; "
+                f"correct it."
+            )
+    # A group may be named by a picture that has left it: what the picture's own line says counts.
+    return groups | pictures
 
 
 def _place(row: Mapping[str, str | None], where: str) -> Place:
@@ -78,19 +92,6 @@ def _place(row: Mapping[str, str | None], where: str) -> Place:
     if fold and not fold.isdecimal():
         raise UserError(f"{where}: the fold {fold!r} is no number; correct it.")
     return Place(split, int(fold) if fold else None)
-
-
-def _add(
-    places: dict[str, Place], sha256: str | None, group: str | None, place: Place, where: str
-) -> None:
-    sha256, group = (sha256 or "").strip().lower(), (group or "").strip()
-    if sha256:
-        known = places.setdefault(sha256, place)
-        # A group without keys is named by a picture, which may then stand before its own line.
-        if known.split != place.split:
-            raise UserError(f"{where}: {sha256} stands in {known.split} and {place.split}.")
-    if group and group != sha256:
-        places[group] = nearest((places[group], place)) if group in places else place
 
 
 def nearest(places: Iterable[Place]) -> Place:

@@ -44,7 +44,7 @@ def hold_splits(
                 f"{sides[sha256]}"
             )
             row = picture.row
-            run.issues.append(Issue(row.url, sha256, row.label, SPLIT_CONFLICT, detail))
+            run.issues.append(Issue(row.url, sha256, picture.label, SPLIT_CONFLICT, detail))
         else:
             staying.append(picture)
     return staying, held

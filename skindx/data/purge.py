@@ -8,24 +8,18 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Collection, Sequence
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
-import numpy as np
-
 from skindx.data.blocklist import (
-    BLOCKLIST,
     TAKEN_DOWN,
     Blocked,
     BlockList,
-    join,
-    now,
-    web_address,
     withheld,
-    write_blocklist,
 )
 from skindx.data.dataset_folder import SUMMARY
-from skindx.data.ledger import LEDGER, LedgerRow, read_lines, row_of
+from skindx.data.ledger import LEDGER, read_lines, row_of
 from skindx.data.manifest import (
     ISSUES,
     MANIFEST,
@@ -35,13 +29,14 @@ from skindx.data.manifest import (
     write_issues,
     write_manifest,
 )
-from skindx.data.screen import Screened
-from skindx.data.stages import Run
 from skindx.data.store import STORE
 from skindx.data.summary import counts
 from skindx.data.switch import only_writer, settle, together
 from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
+
+CACHE = "cache"
+"""Where loaders keep decoded pictures of a dataset; it may be deleted while nobody trains."""
 
 _LEDGER_WAIT_S = 10.0
 
@@ -49,10 +44,13 @@ _LEDGER_WAIT_S = 10.0
 def purge(dataset: Path, blocked: BlockList) -> int:
     """Take `blocked` out of `dataset`; return the number of store files deleted.
 
-    The tables change together, then the bytes go. The picture's row stays in the issues table and
-    in the ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
+    The loader's cache goes first, then the tables change together, then the bytes go. The row of
+    a picture stays in the issues table and in the ledger, without its creator. Only for who holds
+    `only_writer`. Raises UserError.
     """
     settle(dataset)
+    if _held(dataset, blocked):
+        shutil.rmtree(dataset / CACHE, ignore_errors=True)
     ledger = dataset / LEDGER
     if ledger.exists():
         # A crawl whose build was killed needs a moment to see that its parent is gone.
@@ -64,6 +62,14 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     for file in files:
         file.unlink(missing_ok=True)
     return len(files)
+
+
+def _held(dataset: Path, blocked: BlockList) -> bool:
+    if any(store_files(dataset, sha256) for sha256 in blocked.by_sha):
+        return True
+    if not (dataset / MANIFEST).exists():
+        return False
+    return any(blocked.find(each.sha256, each.source_url) for each in read_manifest(dataset))
 
 
 def store_files(dataset: Path, sha256: str) -> list[Path]:
@@ -88,13 +94,13 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
     for record in records:
         entry = blocked.find(record.sha256, record.source_url)
         if entry:
-            rows.append(_issue(record.source_url, record.label, entry))
+            rows.append(taken_down(record.source_url, record.label, entry))
         else:
             kept.append(record)
     for issue in issues:
         entry = blocked.find(issue.sha256, issue.url)
         if entry:
-            rows.append(_issue(issue.url, issue.label, entry))
+            rows.append(taken_down(issue.url, issue.label, entry))
         elif issue.kept_sha256 in blocked.by_sha:
             rows.append(dataclasses.replace(issue, kept_sha256=""))
         else:
@@ -110,7 +116,8 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
         write_json(staging / SUMMARY, summary | counts(kept, rows))
 
 
-def _issue(url: str, label: str, entry: Blocked) -> Issue:
+def taken_down(url: str, label: str, entry: Blocked) -> Issue:
+    """Return the row that stays of a picture in the issues table."""
     return Issue(url, entry.sha256, label, TAKEN_DOWN, entry.detail)
 
 
@@ -159,49 +166,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); correct or delete it.") from None
-
-
-def withhold(dataset: Path, rows: Sequence[LedgerRow], blocked: BlockList) -> list[LedgerRow]:
-    """Return a build's rows with the blocked ones taken down; their bytes leave the store."""
-    clean: list[LedgerRow] = []
-    for row in rows:
-        entry = blocked.find(row.sha256, row.url)
-        if entry and row.path:
-            (dataset / row.path).unlink(missing_ok=True)
-        clean.append(withheld(row, entry) if entry else row)
-    return clean
-
-
-def withhold_near(
-    run: Run, sound: Sequence[tuple[LedgerRow, Screened]], blocked: BlockList
-) -> list[tuple[LedgerRow, Screened]]:
-    """Return what is no near copy of a blocked picture; what is one is blocked and purged too."""
-    if not len(blocked):
-        return list(sound)
-    dedup = run.settings.dedup
-    codes_NKO = np.stack([screened.codes_KO for _, screened in sound])
-    found = blocked.near(codes_NKO, dedup.hashes, dedup.radius)
-    entries = [_near_entry(sound[position][0], entry) for position, entry in found.items()]
-    if entries:
-        list_ = run.out / BLOCKLIST
-        write_blocklist(list_, join([list_], entries))
-        purge(run.out, BlockList(entries))
-    for position, entry in zip(found, entries, strict=True):
-        row = sound[position][0]
-        run.issues.append(_issue(row.url, row.label, entry))
-    staying = [each for position, each in enumerate(sound) if position not in found]
-    if not staying:
-        raise UserError(
-            f"every sound picture of {run.settings.name} was taken down; add other pictures."
-        )
-    return staying
-
-
-def _near_entry(row: LedgerRow, entry: Blocked) -> Blocked:
-    return Blocked(
-        row.sha256,
-        web_address(row.url),
-        asked=entry.sha256,
-        reason="it shows nearly the same as a picture that was taken down",
-        when=now(),
-    )

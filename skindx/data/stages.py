@@ -142,8 +142,9 @@ def drop_small_classes(
         )
     for picture in kept:
         if picture.label in dropped:
-            detail = dropped[picture.label]
-            run.issues.append(_issue(picture.row, "class-too-small", detail))
+            row, detail = picture.row, dropped[picture.label]
+            issue = Issue(row.url, row.sha256, picture.label, "class-too-small", detail)
+            run.issues.append(issue)
     return [picture for picture in kept if picture.label not in dropped], dropped
 
 

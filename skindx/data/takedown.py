@@ -1,18 +1,15 @@
 """Take-down: find a picture and its copies in datasets, and keep them out for good."""
 
 import json
-import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from skindx.data.blocklist import (
     BLOCKLIST,
-    KINDS,
+    NEAR_REASON,
     Blocked,
     BlockList,
     is_sha256,
@@ -21,25 +18,16 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
+from skindx.data.copies import near_copies, upright_codes
 from skindx.data.dataset_folder import RECIPE, SUMMARY
-from skindx.data.dedup import DedupSettings
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import MANIFEST, read_issues, read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.purge import purge, store_files
 from skindx.data.recipe import BuildSettings
-from skindx.data.screen import ScreenSettings, screen_files
-from skindx.data.store import STORE
 from skindx.data.switch import only_writer
 from skindx.errors import UserError
 from skindx.files import sha256_file
-
-# Whatever decodes is looked at: also a copy that the build found too small or too dark.
-_ANYTHING = ScreenSettings(
-    min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_detail=0
-)
-
-# N = pictures, K = kinds of hash, O = orientations
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,41 +79,31 @@ def plan(
     """
     known = {dataset: _known(dataset) for dataset in datasets}
     lists = {dataset: join(_lists(dataset)) for dataset in datasets}
-    asked = _resolve(known, lists, urls, sha256s)
-    codes = _upright_codes(datasets, asked)
-    when = now()
-    entries = [
-        Blocked(
-            sha256,
-            _web(known.values(), sha256),
-            asked=sha256,
-            reason=reason,
-            when=when,
-            codes=codes.get(sha256, {}),
-            manifests=_manifests(known, sha256),
-        )
-        for sha256 in asked
-    ]
     before = [entry for each in lists.values() for entry in each.by_sha.values()]
-    roots = BlockList([*(e for e in before if e.sha256 in asked), *entries])
-    copies = {entry.sha256: entry.asked for entry in before if entry.asked in asked}
-    for dataset in datasets if near else ():
-        copies = _near(dataset, roots, progress) | copies
-    entries += [
-        Blocked(
+    asked = _resolve(known, lists, urls, sha256s)
+    codes, when, manifests = upright_codes(datasets, asked), now(), _manifests(known)
+
+    def block(sha256: str, root: str, why: str) -> Blocked:
+        return Blocked(
             sha256,
             _web(known.values(), sha256),
             asked=root,
-            reason=reason or "it shows nearly the same as a picture that was taken down",
+            reason=why,
             when=when,
-            manifests=_manifests(known, sha256),
+            codes=codes.get(sha256, {}),
+            manifests=manifests.get(sha256, {}),
         )
-        for sha256, root in sorted(copies.items())
-        if sha256 not in asked
-    ]
+
+    entries = [block(sha256, sha256, reason) for sha256 in asked]
+    roots = BlockList([*(entry for entry in before if entry.sha256 in asked), *entries])
+    copies = {entry.sha256: entry.asked for entry in before if entry.asked in asked}
+    for dataset in datasets if near else ():
+        copies = near_copies(dataset, roots, progress) | copies
+    why = reason or NEAR_REASON
+    entries += [block(s, root, why) for s, root in sorted(copies.items()) if s not in asked]
     # What a list knew comes first: its date and reason stay.
     mine = {entry.sha256 for entry in entries}
-    blocked = BlockList([*(e for e in before if e.sha256 in mine), *entries])
+    blocked = BlockList([*(entry for entry in before if entry.sha256 in mine), *entries])
     going, staying = _sort(known, asked, mine)
     return Plan(tuple(datasets), blocked, going, staying)
 
@@ -186,65 +164,25 @@ def _resolve(
     return list(asked)
 
 
-def _upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return SHA-256 -> kind of hash -> code, of the pictures that are stored and decode."""
-    files = {s: f for s in sha256s for dataset in datasets for f in store_files(dataset, s)}
-    screened = screen_files(list(files.values()), _ANYTHING, KINDS, workers=1)
-    return {
-        sha256: {
-            kind: f"{code:016x}"
-            for kind, code in zip(KINDS, each.codes_KO[:, 0].tolist(), strict=True)
-        }
-        for sha256, each in zip(files, screened, strict=True)
-        if not each.reason
-    }
-
-
 def _web(known: Iterable[Sequence[Known]], sha256: str) -> tuple[str, ...]:
     urls = {each.url for rows in known for each in rows if each.sha256 == sha256}
     return tuple(address for url in sorted(urls) for address in web_address(url))
 
 
-def _manifests(known: Mapping[Path, Sequence[Known]], sha256: str) -> dict[str, str]:
-    """Return the SHA-256 of each manifest that holds a picture, also before earlier take-downs."""
-    found: dict[str, str] = {}
+def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str]]:
+    """Return SHA-256 of a picture -> SHA-256 of each manifest that holds it -> its split there.
+
+    A take-down only takes rows away: the manifests before earlier ones held the picture as well.
+    """
+    found: dict[str, dict[str, str]] = defaultdict(dict)
     for dataset, rows in known.items():
+        summary = dataset / SUMMARY
+        told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+        manifests = [sha256_file(dataset / MANIFEST), *told.get("earlier_manifests", [])]
         for each in rows:
-            if each.sha256 == sha256 and each.split:
-                manifests = [sha256_file(dataset / MANIFEST), *earlier_manifests(dataset)]
-                found |= dict.fromkeys(manifests, each.split)
+            if each.split:
+                found[each.sha256] |= dict.fromkeys(manifests, each.split)
     return found
-
-
-def earlier_manifests(dataset: Path) -> list[str]:
-    """Return the SHA-256 of the manifest as it was before each take-down since it was built."""
-    path = dataset / SUMMARY
-    if not path.exists():
-        return []
-    earlier: list[str] = json.loads(path.read_text(encoding="utf-8")).get("earlier_manifests", [])
-    return earlier
-
-
-def _near(dataset: Path, roots: BlockList, progress: Progress) -> dict[str, str]:
-    """Return the SHA-256 of the dataset's near copies of `roots` -> the root of each."""
-    recipe = dataset / RECIPE
-    dedup = BuildSettings.load(recipe).dedup if recipe.exists() else DedupSettings()
-    files = sorted((dataset / STORE).glob("*/*"))
-    screened = screen_files(
-        files,
-        _ANYTHING,
-        dedup.hashes,
-        workers=os.cpu_count() or 1,
-        on_progress=lambda done, total: progress("compare", done, total),
-    )
-    sound = [
-        (file.stem, each) for file, each in zip(files, screened, strict=True) if not each.reason
-    ]
-    if not sound:
-        return {}
-    codes_NKO: NDArray[np.uint64] = np.stack([each.codes_KO for _, each in sound])
-    found = roots.near(codes_NKO, dedup.hashes, dedup.radius)
-    return {sound[position][0]: entry.sha256 for position, entry in found.items()}
 
 
 def _sort(

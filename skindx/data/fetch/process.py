@@ -34,6 +34,7 @@ def crawl(job: Job) -> bool:
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
 
+    from skindx.data.blocklist import BLOCKLIST, read_blocklist
     from skindx.data.fetch.book import Book
     from skindx.data.fetch.settings import scrapy_settings
     from skindx.data.fetch.spider import PictureSpider
@@ -41,7 +42,8 @@ def crawl(job: Job) -> bool:
 
     ended = []
     with open_ledger(job.dataset) as ledger:
-        book = Book(ledger, read_ledger(job.dataset), job.dataset)
+        blocked = read_blocklist(job.dataset / BLOCKLIST)
+        book = Book(ledger, read_ledger(job.dataset), job.dataset, blocked)
         process = AsyncCrawlerProcess(scrapy_settings(job.fetch))
         crawler = process.create_crawler(PictureSpider)
 
