@@ -156,6 +156,8 @@ def test_a_picture_goes_from_everywhere(
     assert "These would go:" in out
     assert record.source_url in out
     assert "learned from 1 of them" in out
+    own = tmp_path / "pictures" / record.source_url
+    assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert dropped == []
 

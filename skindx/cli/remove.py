@@ -43,7 +43,7 @@ def remove(
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
     from skindx.data.progress import progress_bars
-    from skindx.data.takedown import carry_out, plan
+    from skindx.data.takedown import carry_out, own_copies, plan
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
@@ -64,6 +64,8 @@ def remove(
     for path, uses in used:
         for line in _bundle_lines(path, uses):
             print(line)
+    for file in own_copies(planned):
+        print(f"your own copy stays until you delete it: {_printable(str(file))}")
     if dry_run:
         return
     carry_out(planned)
@@ -161,10 +163,14 @@ def _cells(going: "Going") -> list[str]:
     return [_plain(cell) for cell in cells]
 
 
+def _printable(text: str) -> str:
+    from skindx.data.diff import printable
+
+    return printable(text)
+
+
 def _plain(text: str) -> str:
     """Keep a stranger's text from being read as markup, or as orders to the terminal."""
     from rich.markup import escape
 
-    from skindx.data.diff import printable
-
-    return escape(printable(text))
+    return escape(_printable(text))

@@ -25,6 +25,7 @@ from skindx.data.manifest import MANIFEST, read_issues, read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.purge import purge, store_files
 from skindx.data.recipe import BuildSettings
+from skindx.data.sources.folder import FolderSource
 from skindx.data.switch import only_writer
 from skindx.errors import UserError
 from skindx.files import sha256_file
@@ -115,6 +116,22 @@ def carry_out(planned: Plan) -> None:
             for path in _lists(dataset):
                 write_blocklist(path, join([path], planned.blocked.by_sha.values()))
             purge(dataset, planned.blocked)
+
+
+def own_copies(planned: Plan) -> list[Path]:
+    """Return the files in the user's own source folders that show what was taken down.
+
+    They are not ours to delete; the next build reads them and leaves them out.
+    """
+    copies: dict[Path, None] = {}
+    for dataset in planned.datasets:
+        recipe = dataset / RECIPE
+        sources = BuildSettings.load(recipe).sources if recipe.exists() else ()
+        for source in sources:
+            if isinstance(source, FolderSource):
+                files = [source.path / each.known.url for each in planned.going]
+                copies |= dict.fromkeys(file for file in files if file.is_file())
+    return list(copies)
 
 
 def _known(dataset: Path) -> list[Known]:

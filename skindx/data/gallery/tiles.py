@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from skindx.config import read_yaml
+from skindx.data.dataset_folder import RECIPE
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
 from skindx.data.store import STORE
@@ -56,10 +58,16 @@ def read_tiles(dataset: Path) -> Tiles:
     }
     shown = {tile.sha256 for tile in (*kept.values(), *dropped, *review)}
     return Tiles(
-        dataset.resolve().name,
+        _name(dataset),
         {"kept": list(kept.values()), "dropped": dropped, "review": review},
         {sha256: path for sha256, path in files.items() if sha256 in shown},
     )
+
+
+def _name(dataset: Path) -> str:
+    recipe = dataset / RECIPE
+    name = read_yaml(recipe).get("name") if recipe.exists() else None
+    return str(name or dataset.resolve().name)
 
 
 def _kept(record: Record, flags: Sequence[Flag], decision: Decision | None) -> Tile:
