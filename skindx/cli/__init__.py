@@ -12,8 +12,10 @@ from skindx import __version__
 from skindx.cli import boxes
 from skindx.cli.audit import audit
 from skindx.cli.dedup import dedup
+from skindx.cli.gallery import gallery
 from skindx.cli.options import Sets, Split, console
 from skindx.cli.publish import publish
+from skindx.cli.remove import remove
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
 
@@ -56,32 +58,51 @@ def _root(
 
 @app.command()
 def build(
-    source: Annotated[
-        Path, typer.Argument(help="A recipe (YAML), or a folder that holds one folder a class.")
-    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A recipe (YAML), or a folder that holds one folder a class. May be left out "
+            "with --diff, to compare only."
+        ),
+    ] = None,
+    *,
     taxonomy: Annotated[
         str | None,
         typer.Option(help="skin10, skin100, isic9 or a YAML file; default: the recipe's."),
+    ] = None,
+    freeze: Annotated[
+        Path | None,
+        typer.Option(help="Dataset or splits.csv whose pictures keep their split here too."),
+    ] = None,
+    resplit: Annotated[
+        bool, typer.Option("--resplit", help="Split anew; old results are then not comparable.")
+    ] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(help="Older version: say what changed since, also in OUT/diff.json."),
     ] = None,
     sets: Sets = None,
 ) -> None:
     """Turn pictures into a dataset: acquire, screen, de-duplicate, split.
 
     Every picture that does not enter it is listed in OUT/issues.parquet with its reason. A build
-    that was stopped goes on where it was: run the same command again.
+    that was stopped goes on where it was: run the same command again. Built again, a dataset
+    keeps every picture's split, and what `skindx remove` took down stays out.
 
     Example: skindx build my/pictures --out runs/mine/data
     """
-    from skindx.data.build import build as build_dataset
-    from skindx.data.build import load_build_settings
-    from skindx.data.progress import progress_bars
-    from skindx.data.summary import print_summary
+    from skindx.cli.build import run_build
 
-    settings = load_build_settings(source, sets or [], taxonomy)
-    with progress_bars() as progress:
-        summary = build_dataset(settings, out, progress=progress)
-    print_summary(summary, console())
+    run_build(
+        source,
+        out,
+        taxonomy=taxonomy,
+        freeze=freeze,
+        resplit=resplit,
+        older=diff,
+        sets=sets or [],
+    )
 
 
 app.command()(publish)
@@ -215,6 +236,10 @@ def demo(
     from skindx.demo import run_demo
 
     run_demo(out, seed)
+
+
+app.command()(remove)
+app.command()(gallery)
 
 
 def main() -> None:

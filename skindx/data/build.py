@@ -1,17 +1,21 @@
 """From sources to a dataset folder: acquire, screen, label, de-duplicate, group, split, write."""
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from skindx.data.acquire import acquire
+from skindx.data.blocklist import BLOCKLIST, BlockList, join, write_blocklist
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
-from skindx.data.dataset_folder import check_out, write_dataset
+from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
+from skindx.data.freeze import Places, fitting_folds, read_places, write_places
 from skindx.data.groups import GroupKeys
-from skindx.data.manifest import SPLITS, Record
+from skindx.data.ledger import LedgerRow, read_ledger
+from skindx.data.manifest import MANIFEST
+from skindx.data.placing import group_aliases, hold_splits, place_groups
 from skindx.data.progress import Progress, silent
+from skindx.data.purge import purge
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.stages import (
     Run,
@@ -22,18 +26,23 @@ from skindx.data.stages import (
     make_records,
     screen_rows,
 )
-from skindx.data.summary import BuildSummary
+from skindx.data.summary import BuildSummary, totals
+from skindx.data.switch import only_writer
 from skindx.data.targets import count_by_source
-from skindx.taxonomy import Taxonomy, load_taxonomy
+from skindx.data.withhold import withhold, withhold_near
+from skindx.taxonomy import load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
 
 
-def build(settings: BuildSettings, out: Path, *, progress: Progress | None = None) -> BuildSummary:
+def build(
+    settings: BuildSettings, out: Path, *, resplit: bool = False, progress: Progress | None = None
+) -> BuildSummary:
     """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
 
     Beside the store and the ledger everything is written at the end: a failed build leaves no
-    half dataset, and an older dataset in `out` stays until the new one is whole. Raises
+    half dataset, and an older dataset in `out` stays until the new one is whole. Pictures that
+    `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
     UserError for bad input, before anything is written where that can be known.
     """
     check_out(out, settings)
@@ -45,32 +54,44 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
+        {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
     )
+    blocked = join(_blocklists(settings, out))
     look_at_folders(run)
-    rows = acquire(
+    out.mkdir(parents=True, exist_ok=True)
+    with only_writer(out):
+        if len(blocked):
+            write_blocklist(out / BLOCKLIST, blocked)
+            purge(out, blocked)
+        return _build(run, blocked)
+
+
+def _build(run: Run, blocked: BlockList) -> BuildSummary:
+    settings, out = run.settings, run.out
+    found = acquire(
         settings.sources, settings.fetch, out, on_progress=partial(run.report, "acquire")
     )
-    taxonomy, pictures = label_rows(run, screen_rows(run, rows))
+    rows = withhold(out, found, blocked)
+    sound = withhold_near(run, screen_rows(run, rows), blocked)
+    taxonomy, pictures = label_rows(run, sound)
     cleaned, groups = clean(run, pictures)
-    kept, dropped = drop_small_classes(run, cleaned.kept, groups, pictures)
-    records = make_records(run, kept, groups, {s[0].row.sha256: s for s in pictures}, taxonomy)
+    aliases = group_aliases(pictures, groups, run.keys)
+    kept, held = hold_splits(run, cleaned.kept, aliases)
+    kept, dropped = drop_small_classes(run, kept, groups, pictures)
+    placed = place_groups(run, kept, groups, held)
+    by_sha = {same[0].row.sha256: same for same in pictures}
+    records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     absent = set(taxonomy.keys) - {same[0].label for same in pictures}
-    sizes = Counter(record.group for record in records)
     summary = BuildSummary(
         name=settings.name,
         found=len(rows),
-        kept=len(records),
-        issues=dict(Counter(issue.reason for issue in run.issues).most_common()),
-        splits=_count(records, taxonomy),
         dropped_classes=dropped,
         absent_classes=tuple(key for key in taxonomy.keys if key in absent),
         exact_conflicts=cleaned.exact_conflicts,
         near_conflicts=cleaned.near_conflicts,
-        groups=len(sizes),
-        largest_group=max(sizes.values()),
-        boxed=sum(record.boxes is not None for record in records),
         notes=tuple(run.notes),
         counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
+        **totals(records, run.issues),
     )
     write_dataset(
         out,
@@ -79,15 +100,25 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
         taxonomy=taxonomy.subset({record.label for record in records}),
         settings=settings,
         summary=summary,
+        write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
     )
+    sweep_store(out, _named(out, rows))
     return summary
 
 
-def _count(records: Sequence[Record], taxonomy: Taxonomy) -> dict[str, dict[str, int]]:
-    counts = Counter((record.label, record.split) for record in records)
-    labels = {record.label for record in records}
-    return {
-        key: {split: counts[key, split] for split in SPLITS}
-        for key in taxonomy.keys
-        if key in labels
-    }
+def _places(settings: BuildSettings, out: Path) -> Places:
+    """Return what `out` has placed; what `split.frozen` says of the same picture goes before."""
+    before = read_places(out) if (out / MANIFEST).exists() else {}
+    frozen = settings.split.frozen
+    return {**before, **(read_places(frozen) if frozen else {})}
+
+
+def _blocklists(settings: BuildSettings, out: Path) -> list[Path]:
+    frozen = settings.split.frozen
+    folders = [out, frozen] if frozen and frozen.is_dir() else [out]
+    shared = [settings.blocklist] if settings.blocklist else []
+    return [*shared, *(folder / BLOCKLIST for folder in folders)]
+
+
+def _named(out: Path, rows: Sequence[LedgerRow]) -> set[str]:
+    return {row.path for row in (*rows, *read_ledger(out)) if row.path}

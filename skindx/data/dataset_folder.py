@@ -1,14 +1,14 @@
 """The dataset folder: which one a build may write to, and how it changes from old to new."""
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from skindx.data.manifest import ISSUES, MANIFEST, Issue, Record, write_issues, write_manifest
+from skindx.data.manifest import MANIFEST, Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.store import STORE
 from skindx.data.summary import BuildSummary
+from skindx.data.switch import settle, together
 from skindx.errors import UserError
 from skindx.files import write_json
 from skindx.taxonomy import Taxonomy
@@ -16,7 +16,6 @@ from skindx.taxonomy import Taxonomy
 TAXONOMY = "taxonomy.yaml"
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
-_STAGING = ".building"
 
 
 def check_out(out: Path, settings: BuildSettings) -> None:
@@ -24,6 +23,7 @@ def check_out(out: Path, settings: BuildSettings) -> None:
     if out.is_symlink() or out.exists():
         if not out.is_dir():
             raise UserError(f"{out} is a file; give --out a new or empty folder.")
+        settle(out)
         names = {entry.name for entry in out.iterdir()}
         begun = {MANIFEST, STORE} & names or any(name.startswith("ledger") for name in names)
         if names and not begun:
@@ -48,18 +48,26 @@ def write_dataset(
     taxonomy: Taxonomy,
     settings: BuildSettings,
     summary: BuildSummary,
+    write_splits: Callable[[Path], None],
 ) -> None:
-    """Write all tables beside the old ones, then put them in place together, the manifest last."""
-    staging = out / _STAGING
-    shutil.rmtree(staging, ignore_errors=True)
-    try:
-        staging.mkdir(parents=True)
+    """Write all tables beside the old ones, then put them in place together, all or none."""
+    with together(out) as staging:
         taxonomy.save(staging / TAXONOMY)
         settings.save(staging / RECIPE)
         write_issues(staging, issues)
         write_json(staging / SUMMARY, summary.as_json())
+        write_splits(staging)
         write_manifest(staging, records)
-        for name in (TAXONOMY, RECIPE, ISSUES, SUMMARY, MANIFEST):
-            (staging / name).replace(out / name)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+
+
+def sweep_store(out: Path, named: Collection[str]) -> int:
+    """Delete the store's files whose path is not `named`, also what killed writes left there.
+
+    Returns how many; only for who holds `only_writer`, once the new manifest is in place.
+    """
+    swept = 0
+    for file in (out / STORE).glob("*/*"):
+        if file.relative_to(out).as_posix() not in named:
+            file.unlink()
+            swept += 1
+    return swept

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from skindx.data.boxes import Box
+from skindx.data.switch import settle
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
@@ -41,6 +42,8 @@ class Record:
     """UTC, ISO 8601."""
     skin_type: int | None = None
     """Fitzpatrick 1..6, where a person said so."""
+    fold: int | None = None
+    """0 .. folds - 1 outside calibration and test; None there, and where folds are switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
         "height": pa.int32(),
         "boxes": boxes_type(),
         "skin_type": pa.int8(),
+        "fold": pa.int8(),
     }
     names = [field.name for field in dataclasses.fields(Record)]
     schema = pa.schema([(name, special.get(name, pa.string())) for name in names])
@@ -91,7 +95,7 @@ def read_manifest(folder: Path) -> list[Record]:
     """Read a dataset folder's manifest. Raises UserError when it is absent or not a manifest."""
     rows = read_rows(folder / MANIFEST, Record, "run `skindx build` first")
     for row in rows:
-        if row["boxes"] is not None:
+        if row.get("boxes") is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
     return [Record(**row) for row in rows]
 
@@ -118,19 +122,24 @@ def read_issues(folder: Path) -> list[Issue]:
 
 
 def read_rows(path: Path, row_type: type, advice: str) -> list[dict]:  # type: ignore[type-arg]
-    """Read a Parquet table whose columns are the fields of a dataclass. Raises UserError."""
+    """Read a Parquet table whose columns are the fields of a dataclass. Raises UserError.
+
+    A column may be missing, as in a table of an older version, when its field has a default.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    settle(path.parent)
     if not path.exists():
         raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read ({error}); {advice}.") from None
-    wanted = [field.name for field in dataclasses.fields(row_type)]
-    missing = sorted(set(wanted) - set(table.column_names))
-    if missing:
+    fields, there = dataclasses.fields(row_type), set(table.column_names)
+    wanted = [field.name for field in fields if field.name in there]
+    needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+    if missing := sorted(needed - there):
         raise UserError(f"{path} lacks the columns {', '.join(missing)}; {advice}.")
     rows: list[dict] = table.select(wanted).to_pylist()  # type: ignore[type-arg]
     return rows

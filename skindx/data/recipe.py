@@ -37,6 +37,8 @@ class BuildSettings(Settings):
     """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio): a path, or {kind: …, path: …}.
 
     Joined by SHA-256 where the file has it, else by the file name of each picture's URL."""
+    blocklist: Path | None = None
+    """A block list that several datasets share; that of the dataset folder counts always."""
     seed: int = 0
     workers: int = Field(default=0, ge=0)
     """Processes that screen pictures; 0 takes all cores that this process may use."""

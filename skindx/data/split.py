@@ -3,9 +3,10 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from skindx.config import Settings
 from skindx.data.manifest import SPLITS, Split
@@ -15,12 +16,26 @@ _NEED: tuple[Split, ...] = ("train", "test", "val", "calibration")
 
 
 class SplitSettings(Settings):
-    """The share of each split; they add up to 1."""
+    """The share of each split, adding up to 1; the number of folds; what stays where it was."""
 
     train: float = Field(default=0.6, gt=0, lt=1)
     val: float = Field(default=0.1, ge=0, lt=1)
     calibration: float = Field(default=0.1, ge=0, lt=1)
     test: float = Field(default=0.2, gt=0, lt=1)
+    folds: int = Field(default=5, ge=0, le=100)
+    """Folds of the pictures outside calibration and test; 0: none."""
+    frozen: Path | None = None
+    """A dataset folder or a splits.csv whose pictures and groups keep their split.
+
+    What the folder that is built into held before counts always.
+    """
+
+    @field_validator("folds")
+    @classmethod
+    def _more_than_one(cls, folds: int) -> int:
+        if folds == 1:
+            raise ValueError("one fold is no folds; 0 switches them off, else two or more")
+        return folds
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -36,10 +51,14 @@ class SplitSettings(Settings):
 
 
 def split_groups(
-    members: Sequence[tuple[str, str]], settings: SplitSettings, seed: int
+    members: Sequence[tuple[str, str]],
+    settings: SplitSettings,
+    seed: int,
+    held: Mapping[str, Split] | None = None,
 ) -> dict[str, Split]:
     """Return the split of each group; `members` holds (group, label) of each picture.
 
+    Groups in `held` stay in the split that they have there, the others are placed around them.
     First every split with a share gets one group of each class, the rarest class first (train its
     largest, the others its smallest). The rest goes, largest group first, where most is missing.
     So a class of at least four groups is in all four splits, unless groups of several classes
@@ -50,7 +69,7 @@ def split_groups(
     for group, label in members:
         content[group][label] += 1
     # Ascending in size; the hash makes equal ones a shuffled but stable sequence.
-    groups = sorted(content, key=lambda g: (content[g].total(), _shuffle(seed, g)))
+    groups = sorted(content, key=lambda g: (content[g].total(), shuffle_key(seed, g)))
     missing = _targets(members, settings)
     assigned: dict[str, Split] = {}
 
@@ -59,6 +78,9 @@ def split_groups(
         for label, count in content[group].items():
             missing[label, split] -= count
 
+    for group in groups:
+        if held and group in held:
+            assign(group, held[group])
     by_class = {label: [g for g in groups if label in content[g]] for _, label in members}
     for label in sorted(by_class, key=lambda label: (len(by_class[label]), label)):
         have = {assigned[g] for g in by_class[label] if g in assigned}
@@ -93,7 +115,8 @@ def _neediest(
     )
 
 
-def _shuffle(seed: int, group: str) -> str:
+def shuffle_key(seed: int, group: str) -> str:
+    """Return what sorts groups into a random order that is the same in every process."""
     return hashlib.sha256(f"{seed}/{group}".encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
 from skindx.data.boxes.index import BoxIndex
 from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
+from skindx.data.freeze import Places
 from skindx.data.groups import GroupKeys, file_name, group_names
 from skindx.data.hashes import near_links
 from skindx.data.label import map_labels, stranger, taxonomy_of
@@ -21,7 +22,7 @@ from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
 from skindx.data.screen import Screened, screen_files
 from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.split import assert_disjoint, split_groups
+from skindx.data.split import assert_disjoint
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
@@ -41,6 +42,8 @@ class Run:
     boxes: Mapping[str, BoxedPicture]
     drawn: Mapping[str, tuple[Box, ...]]
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
+    places: Places
+    """Where earlier builds put pictures and groups."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)
@@ -146,8 +149,9 @@ def drop_small_classes(
         )
     for picture in kept:
         if picture.label in dropped:
-            detail = dropped[picture.label]
-            run.issues.append(_issue(picture.row, "class-too-small", detail))
+            row, detail = picture.row, dropped[picture.label]
+            issue = Issue(row.url, row.sha256, picture.label, "class-too-small", detail)
+            run.issues.append(issue)
     return [picture for picture in kept if picture.label not in dropped], dropped
 
 
@@ -157,10 +161,10 @@ def make_records(
     groups: Mapping[str, str],
     by_sha: Mapping[str, Sequence[Picture]],
     taxonomy: Taxonomy,
+    *,
+    placed: Places,
 ) -> list[Record]:
-    """Split the kept pictures and write down what is known of each, in the taxonomy's order."""
-    members = [(groups[picture.row.sha256], picture.label) for picture in kept]
-    splits = split_groups(members, run.settings.split, run.settings.seed)
+    """Write down what is known of each kept picture, in the taxonomy's order."""
     names = {(p.row.sha256, file_name(p.row.url)) for same in by_sha.values() for p in same}
     index = BoxIndex(run.boxes, sorted(names))
     rows = [
@@ -172,7 +176,7 @@ def make_records(
             height=picture.screened.height,
             label=picture.label,
             group=groups[row.sha256],
-            split=splits[groups[row.sha256]],
+            split=placed[groups[row.sha256]].split,
             boxes=_boxes(run, index, by_sha[row.sha256]),
             source=row.source,
             source_url=row.url,
@@ -182,6 +186,7 @@ def make_records(
             attribution=row.attribution,
             retrieved=row.retrieved,
             skin_type=row.skin_type,
+            fold=placed[groups[row.sha256]].fold,
         )
         for picture in kept
         for row in (picture.row,)

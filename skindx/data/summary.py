@@ -1,10 +1,11 @@
 """What a build found, kept and dropped, for the eye and as JSON."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from skindx.data.manifest import SPLITS
+from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.data.targets import ClassCount, print_counts
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class BuildSummary:
     notes: tuple[str, ...] = ()
     counts: tuple[ClassCount, ...] = ()
     """By class: what each source gave, against the recipe's targets."""
+    folds: tuple[int, ...] = ()
+    """Pictures of each fold."""
+    earlier_manifests: tuple[str, ...] = ()
+    """SHA-256 of this build's manifest before each take-down, oldest first."""
 
     @property
     def exact_duplicates(self) -> int:
@@ -68,7 +73,32 @@ class BuildSummary:
             f"{self.groups} groups, the largest with {self.largest_group} pictures; no group "
             f"stands in two splits."
         )
+        if self.folds:
+            sizes = ", ".join(map(str, self.folds))
+            lines.append(f"{len(self.folds)} folds of train and val: {sizes} pictures.")
         return lines
+
+
+def totals(records: Sequence[Record], issues: Sequence[Issue]) -> dict[str, Any]:
+    """Return those values of a BuildSummary that follow from the manifest and the issues table.
+
+    Classes stand in the order of `records`.
+    """
+    places = Counter((record.label, record.split) for record in records)
+    groups = Counter(record.group for record in records)
+    folds = Counter(record.fold for record in records if record.fold is not None)
+    return {
+        "kept": len(records),
+        "issues": dict(Counter(issue.reason for issue in issues).most_common()),
+        "splits": {
+            label: {split: places[label, split] for split in SPLITS}
+            for label in dict.fromkeys(record.label for record in records)
+        },
+        "groups": len(groups),
+        "largest_group": max(groups.values(), default=0),
+        "boxed": sum(record.boxes is not None for record in records),
+        "folds": tuple(folds[fold] for fold in range(max(folds, default=-1) + 1)),
+    }
 
 
 def print_summary(summary: BuildSummary, console: "Console") -> None:
@@ -82,9 +112,9 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
         column.justify = "right"
     for key, counts in summary.splits.items():
         table.add_row(key, *(str(counts[s]) for s in SPLITS), str(sum(counts.values())))
-    totals = [sum(counts[split] for counts in summary.splits.values()) for split in SPLITS]
+    sums = [sum(counts[split] for counts in summary.splits.values()) for split in SPLITS]
     table.add_section()
-    table.add_row("all", *map(str, totals), str(sum(totals)))
+    table.add_row("all", *map(str, sums), str(sum(sums)))
     console.print(table)
     if any(each.target for each in summary.counts) or _sources(summary) > 1:
         print_counts(summary.counts, console)

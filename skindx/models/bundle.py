@@ -132,15 +132,27 @@ def open_bundle(path: Path) -> Bundle:
 
 def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
     """Put what an evaluation measured into the bundle and its model card, in one step."""
+    _rewrite(open_bundle(path), {}, metrics)
+
+
+def add_provenance(path: Path, facts: dict[str, Any]) -> None:
+    """Put what became known later into the bundle's provenance and its model card, in one step."""
     bundle = open_bundle(path)
-    with atomic_folder(path) as folder:
-        for name in bundle.spec.files:
+    _rewrite(bundle, facts, bundle.metrics())
+
+
+def _rewrite(bundle: Bundle, facts: dict[str, Any], metrics: dict[str, Any] | None) -> None:
+    provenance = bundle.spec.provenance | facts
+    spec = bundle.spec.model_copy(update={"provenance": provenance})
+    with atomic_folder(bundle.path) as folder:
+        for name in spec.files:
             if name not in (METRICS, CARD):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                _link(path / name, folder / name)
-        write_json(folder / METRICS, metrics)
-        write_text(folder / CARD, model_card(bundle.spec, bundle.taxonomy, metrics))
-        _write_index(folder, bundle.spec)
+                _link(bundle.path / name, folder / name)
+        if metrics is not None:
+            write_json(folder / METRICS, metrics)
+        write_text(folder / CARD, model_card(spec, bundle.taxonomy, metrics))
+        _write_index(folder, spec)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -27,7 +27,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- detector: {'yes' if spec.detector else 'none'}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]
-    lines += [f"- {key}: {value}" for key, value in spec.provenance.items()]
+    lines += [f"- {key}: {_plain(value)}" for key, value in spec.provenance.items()]
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     return "\n".join(lines) + "\n"
@@ -50,6 +50,10 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
     if metrics["detector"]:
         lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
     return lines
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _interval(value: dict[str, float | None]) -> str:

@@ -18,6 +18,7 @@ from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 DATASET = {"store", "manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"}
+DATASET |= {"splits.csv", "summary.json"}
 
 
 def fill(folder: Path, count: int, seed: int) -> None:
@@ -53,7 +54,7 @@ def settings_for(root: Path, *sets: str, taxonomy: str | None = "isic9") -> Buil
 def test_a_folder_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     summary = build(settings_for(root), out)
-    assert {path.name for path in out.iterdir()} == DATASET | {"summary.json"}
+    assert {path.name for path in out.iterdir()} == DATASET
     assert summary.issues == {
         "conflicting-duplicate": 8,
         "exact-duplicate": 1,

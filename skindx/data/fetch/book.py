@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from skindx.data.blocklist import BlockList, withheld
 from skindx.data.fetch.outcome import PASSING, Outcome
 from skindx.data.ledger import LedgerRow, LedgerWriter
 
@@ -18,9 +19,18 @@ class Book:
     A URL under two checksums counts as two: what is right for one of them is wrong for the other.
 
     `earlier` are the rows that the ledger holds when the crawl starts.
+    `earlier` are the rows that the ledger holds when the crawl starts. What is `blocked` is not
+    fetched, and its row names nobody.
     """
 
-    def __init__(self, ledger: LedgerWriter, earlier: Sequence[LedgerRow], dataset: Path) -> None:
+    def __init__(
+        self,
+        ledger: LedgerWriter,
+        earlier: Sequence[LedgerRow],
+        dataset: Path,
+        blocked: BlockList | None = None,
+    ) -> None:
+        self._blocked = blocked or BlockList()
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
         self._answers = {_asked(row): _answer(row) for row in earlier if _is_final(row, dataset)}
@@ -37,6 +47,9 @@ class Book:
         if key in self._known:
             return False
         self._known.add(key)
+        entry = self._blocked.find("", row.url)
+        if entry:
+            row = withheld(row, entry)
         if row.status:
             self._write(replace(row, retrieved=now()))
         elif _asked(row) in self._answers:

@@ -35,6 +35,7 @@ def crawl(job: Job) -> bool:
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
 
+    from skindx.data.blocklist import BLOCKLIST, read_blocklist
     from skindx.data.fetch.book import Book
     from skindx.data.fetch.settings import scrapy_settings
     from skindx.data.fetch.spider import PictureSpider
@@ -43,8 +44,9 @@ def crawl(job: Job) -> bool:
     ended = []
     sources = [source for source in job.sources if isinstance(source, WebSource)]
     with open_ledger(job.dataset) as ledger:
-        book = Book(ledger, read_ledger(job.dataset), job.dataset)
         fetch = with_endpoints(job.fetch, sources)
+        blocked = read_blocklist(job.dataset / BLOCKLIST)
+        book = Book(ledger, read_ledger(job.dataset), job.dataset, blocked)
         process = AsyncCrawlerProcess(scrapy_settings(fetch))
         crawler = process.create_crawler(PictureSpider)
 

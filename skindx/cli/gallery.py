@@ -1,0 +1,27 @@
+"""`skindx gallery`: look at a dataset in a browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def gallery(
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write; default: DATASET/gallery.")
+    ] = None,
+) -> None:
+    """Write pages that show what was kept, dropped and is to be reviewed, and why.
+
+    Static HTML without scripts: it opens from the disk and asks nothing of the network. It shows
+    private pictures; do not publish it.
+
+    Example: skindx gallery runs/mine/data
+    """
+    from skindx.data.gallery import write_gallery
+    from skindx.data.progress import progress_bars
+
+    with progress_bars() as progress:
+        index = write_gallery(dataset, out or dataset / "gallery", progress=progress)
+    print(f"open {index.resolve().as_uri()}")

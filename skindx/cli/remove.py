@@ -1,0 +1,176 @@
+"""`skindx remove`: take a picture down, everywhere."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skindx.cli.options import console
+from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    from skindx.data.takedown import Going, Plan
+
+
+def remove(
+    datasets: Annotated[list[Path], typer.Argument(help="Dataset folders to take it out of.")],
+    *,
+    url: Annotated[list[str] | None, typer.Option(help="URL of the picture.")] = None,
+    sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; it is kept, so name nobody.")] = "",
+    near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its near copies.")] = True,
+    published: Annotated[
+        list[Path] | None, typer.Option(help="Published folder to take it out of as well.")
+    ] = None,
+    gallery: Annotated[
+        list[Path] | None,
+        typer.Option(help="Gallery to take it out of; DATASET/gallery is always seen to."),
+    ] = None,
+    bundle: Annotated[
+        list[Path] | None, typer.Option(help="Bundle that is to say whether it learned from it.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go; write nothing.")
+    ] = False,
+) -> None:
+    """Take a picture down: out of datasets, galleries and published copies, and keep it out.
+
+    Its near copies (scaled, turned, recoded) go with it and are listed. DATASET/blocklist.jsonl
+    holds its hashes and URL: no later build takes it in or fetches it again. Killed at any moment,
+    the same command goes on.
+
+    Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
+    """
+    from skindx.data.progress import progress_bars
+    from skindx.data.takedown import carry_out, own_copies, plan
+
+    if not (url or sha):
+        raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
+    galleries = _galleries(datasets, gallery or [])
+    _check_published(published or [])
+    with progress_bars() as progress:
+        planned = plan(
+            datasets,
+            urls=url or [],
+            sha256s=sha or [],
+            reason=reason,
+            near=near,
+            progress=progress,
+        )
+    # Whether a bundle can be opened is known before anything is changed.
+    used = [(each, _used(each, planned)) for each in bundle or []]
+    _tell(planned, dry_run)
+    for path, uses in used:
+        for line in _bundle_lines(path, uses):
+            print(line)
+    for file in own_copies(planned):
+        print(f"your own copy stays until you delete it: {_printable(str(file))}")
+    if dry_run:
+        return
+    carry_out(planned)
+    gone = list(planned.blocked.by_sha)
+    for folder, dataset in galleries:
+        from skindx.data.gallery import write_gallery
+
+        write_gallery(dataset, folder)
+        print(f"gallery {folder}: written anew without them")
+    for folder in published or []:
+        from skindx.data.publish import drop
+
+        print(f"published {folder}: {drop(folder, gone)} taken out")
+    for path, uses in used:
+        from skindx.models.removal import record_removal
+
+        record_removal(path, uses)
+    lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in datasets)
+    print(f"{len(gone)} on the block list: {lists}")
+
+
+def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Path, Path]]:
+    from skindx.data.gallery import dataset_of, galleries_in
+
+    pairs = [(folder, each) for each in datasets for folder in galleries_in(each)]
+    for folder in named:
+        dataset = dataset_of(folder)
+        mine = [each for each in datasets if each.resolve() == dataset]
+        if not mine:
+            raise UserError(
+                f"the gallery {folder} shows {dataset}, which is none of the datasets named; "
+                f"name it as well."
+            )
+        pairs.append((folder, mine[0]))
+    return list(dict.fromkeys(pairs))
+
+
+def _check_published(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is no folder; give one that `skindx publish` wrote.")
+
+
+def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
+    from skindx.models.removal import uses
+
+    return uses(bundle, planned.blocked.by_sha.values())
+
+
+def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:
+    learned = sum(split == "train" for split in used.values())
+    unknown = sum(split is None for split in used.values())
+    lines = []
+    if learned:
+        lines.append(
+            f"bundle {path} learned from {learned} of them, and weights cannot forget: its card "
+            f"says so; train it again on the rebuilt dataset."
+        )
+    if unknown:
+        lines.append(
+            f"bundle {path} was trained on another version of the dataset: whether it learned "
+            f"from {unknown} of them is not known, and its card says so."
+        )
+    if (path.resolve().parent / "evaluation").is_dir():
+        lines.append(
+            f"{path.resolve().parent / 'evaluation'} may show them among its mistakes: run "
+            f"`skindx evaluate` again."
+        )
+    return lines or [f"bundle {path} did not learn from them."]
+
+
+def _tell(planned: "Plan", dry_run: bool) -> None:
+    from rich.table import Table
+
+    table = Table("dataset", "picture", "label", "split", "because", "URL")
+    for column in table.columns:
+        column.overflow = "fold"
+    words = {"asked": "asked for", "copy": "near copy"}
+    for each in planned.going:
+        table.add_row(*_cells(each), words[each.why], _plain(each.known.url))
+    screen = console()
+    screen.print("These would go:" if dry_run else "These go:")
+    screen.print(table)
+    if planned.staying:
+        screen.print("Of the same patient, lesion or page, and staying unless you name them too:")
+        beside = Table("dataset", "picture", "label", "split", "URL")
+        for each in planned.staying:
+            beside.add_row(*_cells(each), _plain(each.known.url))
+        screen.print(beside)
+
+
+def _cells(going: "Going") -> list[str]:
+    known = going.known
+    cells = (str(going.dataset), known.sha256[:12], known.label, known.split or "not kept")
+    return [_plain(cell) for cell in cells]
+
+
+def _printable(text: str) -> str:
+    from skindx.data.diff import printable
+
+    return printable(text)
+
+
+def _plain(text: str) -> str:
+    """Keep a stranger's text from being read as markup, or as orders to the terminal."""
+    from rich.markup import escape
+
+    return escape(_printable(text))

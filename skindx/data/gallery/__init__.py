@@ -1,0 +1,67 @@
+"""A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
+
+No script, no outside reference, every value escaped: pages of strangers' words that open from the
+disk. They show private pictures and are not for publishing.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from skindx.data.gallery.pages import write_pages
+from skindx.data.gallery.thumbnails import THUMBS, write_thumbnails
+from skindx.data.gallery.tiles import read_tiles
+from skindx.data.progress import Progress, silent
+from skindx.errors import UserError
+from skindx.files import atomic_folder, write_json
+
+MARK = "gallery.json"
+INDEX = "index.html"
+
+
+def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> Path:
+    """Write the gallery of a dataset folder; return its first page.
+
+    An older gallery in `out` stays until the new one is whole, and gives its thumbnails. Raises
+    UserError for what is no dataset, and for a folder that holds anything but a gallery.
+    """
+    if (out / MARK).exists():
+        dataset_of(out)
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} holds other files; give --out a new or empty folder.")
+    _sweep(out)
+    tiles = read_tiles(dataset)
+    with atomic_folder(out) as folder:
+        files = {sha256: dataset / path for sha256, path in tiles.files.items()}
+        shown = write_thumbnails(folder / THUMBS, files, out / THUMBS, progress)
+        write_pages(folder, tiles, shown)
+        write_json(folder / MARK, {"dataset": str(dataset.resolve())})
+    return out / INDEX
+
+
+def dataset_of(gallery: Path) -> Path:
+    """Return the dataset folder that a gallery shows. Raises UserError for what is no gallery."""
+    try:
+        mark: Any = json.loads((gallery / MARK).read_text(encoding="utf-8"))
+        return Path(mark["dataset"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{gallery} is no gallery; give a folder that `skindx gallery` wrote."
+        ) from None
+
+
+def galleries_in(dataset: Path) -> list[Path]:
+    """Return DATASET/gallery, if there is one, or what a killed writing left of it."""
+    folder = dataset / "gallery"
+    return [folder] if folder.is_dir() or _left_overs(folder) else []
+
+
+def _left_overs(out: Path) -> list[Path]:
+    return list(out.parent.glob(f"{out.name}.tmp-*")) if out.parent.is_dir() else []
+
+
+def _sweep(out: Path) -> None:
+    # They hold thumbnails, maybe of a picture that was taken down since.
+    for folder in _left_overs(out):
+        shutil.rmtree(folder)

@@ -1,0 +1,124 @@
+"""What the gallery shows: one tile a picture, with what to say of it."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from skindx.config import read_yaml
+from skindx.data.dataset_folder import RECIPE
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
+from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
+from skindx.data.store import STORE
+
+View = Literal["kept", "dropped", "review"]
+VIEWS: tuple[View, ...] = get_args(View)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One picture in one view."""
+
+    sha256: str
+    """"" when nothing was stored."""
+    labels: tuple[str, ...]
+    """Several where sources contradict each other."""
+    facets: tuple[str, ...]
+    """The split of a kept picture, the reason of a dropped one, the flags of one to review."""
+    urls: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    """What else there is to say, name and value."""
+    beside: "Tile | None" = None
+    """The picture that stays in the place of a dropped one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """All tiles of a dataset by view, and the stored file of each SHA-256."""
+
+    name: str
+    by_view: Mapping[View, Sequence[Tile]]
+    files: Mapping[str, str]
+
+
+def read_tiles(dataset: Path) -> Tiles:
+    """Read a dataset folder's tables. Raises UserError for what is no dataset."""
+    records, issues = read_manifest(dataset), read_issues(dataset)
+    flags: dict[str, list[Flag]] = defaultdict(list)
+    for flag in read_flags(dataset):
+        flags[flag.sha256].append(flag)
+    decisions, waiting = read_decisions(dataset), undecided(dataset, get_args(Reason))
+    kept = {r.sha256: _kept(r, flags.get(r.sha256, []), decisions.get(r.sha256)) for r in records}
+    dropped = list(_dropped(issues, kept))
+    known = {tile.sha256: tile for tile in dropped} | kept
+    review = [_waiting(known.get(sha256), sha256, raised) for sha256, raised in waiting.items()]
+    files = {
+        file.stem: file.relative_to(dataset).as_posix() for file in (dataset / STORE).glob("*/*")
+    }
+    shown = {tile.sha256 for tile in (*kept.values(), *dropped, *review)}
+    return Tiles(
+        _name(dataset),
+        {"kept": list(kept.values()), "dropped": dropped, "review": review},
+        {sha256: path for sha256, path in files.items() if sha256 in shown},
+    )
+
+
+def _name(dataset: Path) -> str:
+    recipe = dataset / RECIPE
+    name = read_yaml(recipe).get("name") if recipe.exists() else None
+    return str(name or dataset.resolve().name)
+
+
+def _kept(record: Record, flags: Sequence[Flag], decision: Decision | None) -> Tile:
+    facts = [("size", f"{record.width} × {record.height}"), *_origin(record)]
+    if record.fold is not None:
+        facts.append(("fold", str(record.fold)))
+    if record.group != record.sha256:
+        facts.append(("group", record.group))
+    if record.boxes is not None:
+        facts.append(("boxes", str(len(record.boxes)) if record.boxes else "looked, none"))
+    facts += [_told(flag) for flag in flags]
+    if decision:
+        who = f" by {decision.by}" if decision.by else ""
+        facts.append(("decided", f"{decision.verdict}{who}"))
+    return Tile(record.sha256, (record.label,), (record.split,), (record.source_url,), tuple(facts))
+
+
+def _origin(record: Record) -> Iterator[tuple[str, str]]:
+    yield "licence", record.licence or "unknown"
+    if record.creator:
+        yield "by", record.creator
+    if record.attribution:
+        yield "credit", record.attribution
+    if record.skin_type is not None:
+        yield "skin type", str(record.skin_type)
+
+
+def _told(flag: Flag) -> tuple[str, str]:
+    return f"{flag.reason} {100 * flag.score:.0f} %", flag.detail
+
+
+def _dropped(issues: Sequence[Issue], kept: Mapping[str, Tile]) -> Iterator[Tile]:
+    """Yield one tile an issue; the same bytes under the same reason share one, with all labels."""
+    same: dict[tuple[str, str], list[Issue]] = defaultdict(list)
+    for issue in issues:
+        same[issue.sha256 or issue.url, issue.reason].append(issue)
+    for rows in same.values():
+        first = rows[0]
+        details = dict.fromkeys(issue.detail for issue in rows if issue.detail)
+        yield Tile(
+            first.sha256,
+            tuple(dict.fromkeys(issue.label for issue in rows)),
+            (first.reason,),
+            tuple(dict.fromkeys(issue.url for issue in rows)),
+            tuple(("why", detail) for detail in details),
+            kept.get(first.kept_sha256),
+        )
+
+
+def _waiting(tile: Tile | None, sha256: str, flags: Sequence[Flag]) -> Tile:
+    reasons = tuple(dict.fromkeys(flag.reason for flag in flags))
+    facts = tuple(_told(flag) for flag in flags)
+    labels, urls = (tile.labels, tile.urls) if tile else (("",), ())
+    return Tile(sha256, labels, reasons, urls, facts)

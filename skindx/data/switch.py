@@ -1,0 +1,85 @@
+"""Several files of a dataset folder change together, all or none, whenever a kill comes.
+
+The new files are written into a folder of their own; renaming it is the one step that makes them
+count. What is left, moving each to its place, is finished by whoever reads the folder next.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from skindx.errors import UserError
+
+STAGING = ".building"
+READY = ".ready"
+
+
+@contextmanager
+def together(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder; when the block ends its files take their places in `folder` at once.
+
+    When the block fails `folder` stays as it was. Only for who holds `only_writer`.
+    """
+    settle(folder)
+    staging = folder / STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        staging.replace(folder / READY)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    settle(folder)
+
+
+def settle(folder: Path) -> None:
+    """Finish a change of `folder` that a kill cut short; usually there is none.
+
+    Any number of processes may do so at once. Raises UserError where this one may not write.
+    """
+    ready = folder / READY
+    if not ready.is_dir():
+        return
+    try:
+        with suppress(FileNotFoundError):  # another process was quicker
+            for path in sorted(ready.iterdir()):
+                with suppress(FileNotFoundError):
+                    path.replace(folder / path.name)
+            ready.rmdir()
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:  # the next change has come meanwhile
+            return
+        raise UserError(
+            f"a change of {folder} was cut short and cannot be finished here ({error.strerror}); "
+            f"read it once as a user who may write there."
+        ) from None
+
+
+@contextmanager
+def only_writer(path: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a folder (or file) against other builds and removals; a kill sets it free.
+
+    Raises UserError when another process still has it after `wait_s` seconds.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UserError(
+                        f"another build or removal is at work in {path}; wait for it, or end it."
+                    ) from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""The stages of a build that keep out what was taken down: the same bytes or URL, near copies."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from skindx.data.blocklist import (
+    BLOCKLIST,
+    NEAR_REASON,
+    Blocked,
+    BlockList,
+    join,
+    now,
+    web_address,
+    withheld,
+    write_blocklist,
+)
+from skindx.data.ledger import LedgerRow
+from skindx.data.purge import purge, taken_down
+from skindx.data.screen import Screened
+from skindx.data.stages import Run
+from skindx.errors import UserError
+
+
+def withhold(dataset: Path, rows: Sequence[LedgerRow], blocked: BlockList) -> list[LedgerRow]:
+    """Return a build's rows with the blocked ones taken down; their bytes leave the store."""
+    clean: list[LedgerRow] = []
+    for row in rows:
+        entry = blocked.find(row.sha256, row.url)
+        if entry and row.path:
+            (dataset / row.path).unlink(missing_ok=True)
+        clean.append(withheld(row, entry) if entry else row)
+    return clean
+
+
+def withhold_near(
+    run: Run, sound: Sequence[tuple[LedgerRow, Screened]], blocked: BlockList
+) -> list[tuple[LedgerRow, Screened]]:
+    """Return what is no near copy of a blocked picture; what is one is blocked and purged too."""
+    if not len(blocked):
+        return list(sound)
+    dedup = run.settings.dedup
+    codes_NKO = np.stack([screened.codes_KO for _, screened in sound])
+    found = blocked.near(codes_NKO, dedup.hashes, dedup.radius)
+    entries = [_near_entry(sound[position][0], entry) for position, entry in found.items()]
+    if entries:
+        list_ = run.out / BLOCKLIST
+        write_blocklist(list_, join([list_], entries))
+        purge(run.out, BlockList(entries))
+    for position, entry in zip(found, entries, strict=True):
+        row = sound[position][0]
+        run.issues.append(taken_down(row.url, row.label, entry))
+    staying = [each for position, each in enumerate(sound) if position not in found]
+    if not staying:
+        raise UserError(
+            f"every sound picture of {run.settings.name} was taken down; add other pictures."
+        )
+    return staying
+
+
+def _near_entry(row: LedgerRow, entry: Blocked) -> Blocked:
+    return Blocked(
+        row.sha256,
+        web_address(row.url),
+        asked=entry.sha256,
+        reason=NEAR_REASON,
+        when=now(),
+    )

@@ -1,0 +1,220 @@
+"""Frozen splits: whatever comes, goes and comes back, no picture ever changes its split."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skindx.data.dedup import Picture, distinct
+from skindx.data.freeze import Place, fitting_folds, read_places, write_places
+from skindx.data.groups import GroupKeys, GroupSettings, group_names
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import Record, write_manifest
+from skindx.data.placing import group_aliases, hold_splits, place_groups
+from skindx.data.progress import silent
+from skindx.data.recipe import BuildSettings
+from skindx.data.screen import Screened
+from skindx.data.sources.folder import FolderSource
+from skindx.data.split import SplitSettings, split_groups
+from skindx.data.stages import Run
+from skindx.errors import UserError
+
+SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
+KEYS = GroupKeys(GroupSettings())
+
+
+def sha(number: int) -> str:
+    return f"{number:064x}"
+
+
+@dataclass
+class Built:
+    """What one build made of its pictures."""
+
+    splits: dict[str, str]
+    folds: dict[str, int | None]
+    groups: dict[str, str]
+    conflicts: set[str]
+
+
+def build(
+    folder: Path,
+    numbers: set[int],
+    links: set[tuple[int, int]],
+    keys: dict[int, str],
+    split: SplitSettings | None = None,
+) -> Built:
+    """Split pictures as a build does; two are linked if `links` has them, or by equal `keys`."""
+    pictures = distinct(
+        [
+            Picture(
+                LedgerRow(f"{n}.jpg", "ab"[n % 2], "stored", sha256=sha(n), group=keys.get(n, "")),
+                "ab"[n % 2],
+                SOUND,
+            )
+            for n in numbers
+        ]
+    )
+    position = {same[0].row.sha256: i for i, same in enumerate(pictures)}
+    near = [(position[sha(i)], position[sha(j)], 0) for i, j in links if {i, j} <= numbers]
+    groups = group_names(pictures, np.array(near, np.int64).reshape(-1, 3), KEYS, 6)
+    source = FolderSource(path=folder)
+    recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
+    before = read_places(folder) if (folder / "splits.csv").exists() else {}
+    places = fitting_folds(before, recipe.split.folds)
+    run = Run(recipe, folder, silent, None, KEYS, {}, places)
+    aliases = group_aliases(pictures, groups, KEYS)
+    kept, held = hold_splits(run, [same[0] for same in pictures], aliases)
+    placed = place_groups(run, kept, groups, held)
+    write_places(folder, aliases, groups, placed, run.places)
+    of = {picture.row.sha256: placed[groups[picture.row.sha256]] for picture in kept}
+    return Built(
+        {name: place.split for name, place in of.items()},
+        {name: place.fold for name, place in of.items()},
+        groups,
+        {issue.sha256 for issue in run.issues},
+    )
+
+
+pictures = st.sets(st.integers(0, 29), min_size=1)
+versions = st.lists(
+    st.tuples(
+        pictures,
+        st.sets(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=6),
+        st.dictionaries(st.integers(0, 29), st.sampled_from(["lesion 1", "lesion 2", "page"])),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+@given(versions)
+@settings(max_examples=60)
+def test_no_picture_ever_changes_its_split(
+    tmp_path_factory: pytest.TempPathFactory,
+    versions: list[tuple[set[int], set[tuple[int, int]], dict[int, str]]],
+) -> None:
+    folder = tmp_path_factory.mktemp("dataset")
+    first: dict[str, str] = {}
+    for numbers, links, keys in versions:
+        built = build(folder, numbers, links, keys)
+        assert built.splits.keys() | built.conflicts == {sha(n) for n in numbers}
+        assert built.splits.keys().isdisjoint(built.conflicts)
+        for name, split in built.splits.items():
+            assert first.setdefault(name, split) == split
+        sides: dict[str, set[str]] = {}
+        for name, split in built.splits.items():
+            sides.setdefault(built.groups[name], set()).add(split)
+        assert all(len(side) == 1 for side in sides.values())
+        # Only what stood elsewhere before is dropped: a new picture never is.
+        assert built.conflicts <= first.keys()
+        for name, fold in built.folds.items():
+            assert (fold is None) == (built.splits[name] in ("calibration", "test"))
+
+
+def test_what_ties_two_sides_goes_to_the_one_nearest_to_training(tmp_path: Path) -> None:
+    first = build(tmp_path, set(range(20)), set(), {})
+    train = next(n for n in range(20) if first.splits[sha(n)] == "train")
+    test = next(n for n in range(20) if first.splits[sha(n)] == "test")
+    tied = build(tmp_path, set(range(21)), {(train, 20), (test, 20)}, {})
+    assert tied.conflicts == {sha(test)}
+    assert tied.splits[sha(20)] == tied.splits[sha(train)] == "train"
+    # The tie has gone with the picture that made it; each is where it was.
+    assert build(tmp_path, set(range(20)), set(), {}).splits == first.splits
+    # It comes back: still a picture that a model may have been trained on.
+    assert build(tmp_path, set(range(21)), set(), {}).splits[sha(20)] == "train"
+
+
+def test_a_group_keeps_its_side_when_all_its_pictures_are_new(tmp_path: Path) -> None:
+    first = build(tmp_path, set(range(20)), set(), {19: "lesion 7"})
+    side = first.splits[sha(19)]
+    build(tmp_path, set(range(19)), set(), {})
+    for extra in range(20, 26):
+        later = build(tmp_path, {*range(19), extra}, set(), {extra: "lesion 7"})
+        assert later.splits[sha(extra)] == side
+
+
+def test_every_name_of_a_group_is_remembered(tmp_path: Path) -> None:
+    """A lesion's id is no group's name when a smaller id ties the same pictures."""
+    first = build(tmp_path, set(range(12)), {(0, 1)}, {0: "a", 1: "b"})
+    assert first.groups[sha(1)].endswith("/a")
+    later = build(tmp_path, {*range(2, 12), 20, 21}, set(), {20: "b", 21: "a"})
+    assert later.splits[sha(20)] == later.splits[sha(21)] == first.splits[sha(0)]
+
+
+def test_shares_approach_the_settings_around_what_is_frozen(tmp_path: Path) -> None:
+    present = set(range(40))
+    build(tmp_path, present, set(), {})
+    build(tmp_path, present - set(range(0, 40, 3)), set(), {})
+    grown = set(range(10, 400))
+    built = build(tmp_path, grown, set(), {})
+    for label in (0, 1):
+        counts = Counter(built.splits[sha(n)] for n in grown if n % 2 == label)
+        whole = sum(counts.values())
+        for split, share in SplitSettings().share.items():
+            assert abs(counts[split] - share * whole) <= 1
+
+
+def test_a_held_group_that_overfills_a_split_turns_the_others_away() -> None:
+    members = [("old", "a")] * 50 + [(f"new {n}", "a") for n in range(50)]
+    splits = split_groups(members, SplitSettings(), 0, {"old": "test"})
+    counts = Counter(splits[group] for group, _ in members)
+    # Test has more than its share already, so that nothing new goes there.
+    assert counts["test"] == 50
+    assert counts["train"] > 30
+    assert min(counts["val"], counts["calibration"]) >= 1
+
+
+def test_folds_stay_and_another_number_deals_them_anew(tmp_path: Path) -> None:
+    first = build(tmp_path, set(range(60)), set(), {})
+    second = build(tmp_path, set(range(5, 90)), set(), {})
+    for name in first.folds.keys() & second.folds.keys():
+        assert first.folds[name] == second.folds[name]
+    sizes = Counter(fold for fold in second.folds.values() if fold is not None)
+    assert max(sizes.values()) - min(sizes.values()) <= 2
+    three = SplitSettings(folds=3)
+    third = build(tmp_path, set(range(90)), set(), {}, three)
+    assert {fold for fold in third.folds.values() if fold is not None} == {0, 1, 2}
+    assert build(tmp_path, set(range(90)), set(), {}, three).folds == third.folds
+    none = build(tmp_path, set(range(90)), set(), {}, SplitSettings(folds=0))
+    assert set(none.folds.values()) == {None}
+    assert build(tmp_path, set(range(90)), set(), {}, three).folds == third.folds
+
+
+def test_a_published_table_and_an_old_manifest_are_read(tmp_path: Path) -> None:
+    table = tmp_path / "splits.csv"
+    table.write_text(
+        f"sha256,group,split,fold\n{sha(1)},L1,train,3\n{sha(2)},L2,test,\n,P9,val,0\n"
+    )
+    assert read_places(table) == {
+        sha(1): Place("train", 3),
+        "L1": Place("train", 3),
+        sha(2): Place("test"),
+        "L2": Place("test"),
+        "P9": Place("val", 0),
+    }
+    old = tmp_path / "old"
+    record = Record("store/x.jpg", sha(3), "0" * 16, 9, 9, "a", "L3", "calibration")
+    write_manifest(old, [record])
+    assert read_places(old) == {sha(3): Place("calibration"), "L3": Place("calibration")}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("picture,split\n1,test\n", "needs the columns sha256 and split"),
+        ("sha256,split\n1,tset\n", "line 2: the split 'tset' is none of train, val"),
+        ("sha256,split,fold\n1,train,x\n", "line 2: the fold 'x' is no number"),
+        ("sha256,split\n1,train\n1,test\n", "1 stands in train and in test"),
+    ],
+)
+def test_a_table_that_says_nothing_is_told(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "splits.csv").write_text(text)
+    with pytest.raises(UserError, match=said):
+        read_places(tmp_path / "splits.csv")
+    with pytest.raises(UserError, match="does not exist"):
+        read_places(tmp_path / "nowhere.csv")

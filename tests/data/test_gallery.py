@@ -1,0 +1,196 @@
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from gallery_fakes import HOSTILE, gallery_dataset
+from PIL import Image
+
+from skindx.data.gallery import MARK, dataset_of, write_gallery
+from skindx.data.gallery.pages import PER_PAGE, Shelf, web
+from skindx.data.gallery.tiles import Tile
+from skindx.data.manifest import read_issues, read_manifest
+from skindx.errors import UserError
+
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "header", "main", "nav", "ul", "li", "a"),
+    *("h1", "h2", "p", "details", "summary", "bdi", "span", "div", "img", "dl", "dt", "dd", "code"),
+    *("table", "thead", "tbody", "tr", "th", "td"),
+}
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: elements, attributes, words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def all(self, tag: str, attribute: str) -> list[str | None]:
+        return [each.get(attribute) for name, each in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gallery_dataset(tmp_path_factory.mktemp("gallery") / "data")
+
+
+@pytest.fixture(scope="module")
+def gallery(dataset: Path) -> Path:
+    return write_gallery(dataset, dataset / "gallery").parent
+
+
+@pytest.fixture(scope="module")
+def pages(gallery: Path) -> dict[str, Page]:
+    return {path.name: Page(path.read_text("utf-8")) for path in gallery.glob("*.html")}
+
+
+def test_strangers_words_stay_words(gallery: Path, pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        assert page.open == [], name
+        for tag, attributes in page.elements:
+            assert tag in ALLOWED, (name, tag)
+            assert not [key for key in attributes if key.startswith("on")], name
+        for target in [*page.all("a", "href"), *page.all("img", "src")]:
+            assert target is not None
+            local = re.fullmatch(
+                r"[a-z]+(-\d+-\d+-\d+)?\.html|thumbs/../[0-9a-f]{64}\.jpg|#main", target
+            )
+            assert local or target.startswith("http://atlas.example/"), target
+            if local and target != "#main":
+                assert (gallery / target).is_file()
+        said = "".join(page.words)
+        assert "49" not in re.findall(r"\b49\b", said)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", said)
+    whole = "".join(pages["kept-0-0-1.html"].words)
+    for words in HOSTILE[:4]:
+        assert whole.count(words) >= 4
+
+
+def test_every_picture_is_in_its_view_once_and_under_its_filters(
+    dataset: Path, pages: dict[str, Page]
+) -> None:
+    records = read_manifest(dataset)
+    shown = pages["kept-0-0-1.html"].all("img", "src")
+    assert shown == [f"thumbs/{r.sha256[:2]}/{r.sha256}.jpg" for r in records]
+    words = "".join(pages["dropped-0-0-1.html"].words)
+    for issue in read_issues(dataset):
+        assert issue.url in words
+    filtered = [
+        name for name in pages if name.startswith("kept-0-") and not name.startswith("kept-0-0")
+    ]
+    under = [src for name in filtered for src in pages[name].all("img", "src")]
+    assert sorted(map(str, under)) == sorted(map(str, shown)), "each in one split"
+
+
+def test_a_duplicate_stands_beside_what_stays_and_a_conflict_has_both_labels(
+    dataset: Path, gallery: Path
+) -> None:
+    text = (gallery / "dropped-0-0-1.html").read_text("utf-8")
+    tiles = re.findall(r'<li class="tile.*?</li>', text, re.DOTALL)
+    (pair,) = [tile for tile in tiles if "near-duplicate" in tile]
+    kept = read_manifest(dataset)[0].sha256
+    assert len(re.findall("<img", pair)) == 2
+    assert kept in pair
+    assert ">dropped<" in pair
+    assert ">stays<" in pair
+    (conflict,) = [tile for tile in tiles if "conflicting-duplicate" in tile]
+    words = "".join(Page(f"<ul>{conflict}</ul>").words)
+    assert re.search(r"acne\s+or\s+wart", words)
+    assert "a.jpg" in words
+    assert "b.jpg" in words
+    (damaged,) = [tile for tile in tiles if ">damaged<" in tile]
+    assert "cannot be shown" in damaged
+    (dead,) = [tile for tile in tiles if "dead-link" in tile]
+    assert "nothing was stored" in dead
+
+
+def test_only_what_nobody_decided_is_to_review(dataset: Path, gallery: Path) -> None:
+    records = read_manifest(dataset)
+    text = (gallery / "review-0-0-1.html").read_text("utf-8")
+    assert records[-1].sha256 in text
+    assert "face 75 %" in text
+    assert records[-2].sha256 not in text
+    assert "withhold by &lt;b&gt;me&lt;/b&gt;" in (gallery / "kept-0-0-1.html").read_text("utf-8")
+
+
+def test_thumbnails_are_small_and_bear_no_metadata(gallery: Path, dataset: Path) -> None:
+    files = list((gallery / "thumbs").rglob("*.jpg"))
+    assert len(files) == len(read_manifest(dataset)) + 2
+    for file in files:
+        data = file.read_bytes()
+        assert b"Exif" not in data
+        assert b"taken at home" not in data
+        with Image.open(io.BytesIO(data)) as picture:
+            assert max(picture.size) <= 192
+            assert not picture.getexif()
+
+
+def test_pages_hold_at_most_200_and_miss_nobody() -> None:
+    tiles = [Tile(f"{n}", (f"class {n % 3}",), ("train",), (), ()) for n in range(2 * PER_PAGE + 1)]
+    shelf = Shelf("kept", tiles)
+    pages = [each for each in shelf.pages() if each[:2] == ("", "")]
+    assert [(number, count) for _, _, number, count in pages] == [(1, 3), (2, 3), (3, 3)]
+    names = [shelf.page(label, facet, number) for label, facet, number, _ in shelf.pages()]
+    assert len(set(names)) == len(names)
+    assert shelf.page("class 1", "val") == ""
+
+
+def test_a_second_gallery_takes_the_place_of_the_first(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "gallery"
+    write_gallery(dataset, out)
+    assert dataset_of(out) == dataset.resolve()
+    gone = read_manifest(dataset)[3]
+    left = tmp_path / "gallery.tmp-killed" / "thumbs"
+    left.mkdir(parents=True)
+    (left / f"{gone.sha256}.jpg").touch()
+    first = {file: file.stat().st_ino for file in out.rglob("*.jpg")}
+    write_gallery(dataset, out)
+    assert {file: file.stat().st_ino for file in out.rglob("*.jpg")} == first, "taken over"
+    assert [path.name for path in tmp_path.iterdir()] == ["gallery"]
+
+
+def test_folders_of_others_are_left_alone(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds other files"):
+        write_gallery(dataset, tmp_path)
+    (tmp_path / MARK).write_text(json.dumps({"x": 1}))
+    with pytest.raises(UserError, match="is no gallery"):
+        write_gallery(dataset, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex", MARK}
+    with pytest.raises(UserError, match="is no dataset"):
+        write_gallery(tmp_path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "linked"),
+    [
+        ("http://a.example/1.jpg", True),
+        ("https://a.example/?q=<b>", True),
+        ("javascript:alert(1)", False),
+        ("data:text/html,x", False),
+        ("file:///etc/passwd", False),
+        ("http:///no-host", False),
+        ("http://[bad", False),
+        ("folder/1.jpg", False),
+    ],
+)
+def test_only_web_addresses_become_links(url: str, linked: bool) -> None:
+    assert web(url) == (url if linked else "")

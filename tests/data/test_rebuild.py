@@ -1,0 +1,205 @@
+"""A dataset that is built again: splits stay, the store holds what is named, versions differ."""
+
+import dataclasses
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paint_pictures import paint, save
+from rich.console import Console
+
+from skindx.data.boxes import Box
+from skindx.data.build import build, load_build_settings
+from skindx.data.diff import DIFF, compare, diff, print_diff, read_version, write_diff
+from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
+from skindx.data.summary import print_summary
+from skindx.errors import UserError
+
+
+def fill(root: Path, numbers: range) -> None:
+    for number in numbers:
+        for shift, label in enumerate(("acne", "wart")):
+            save(root / label / f"{number}.jpg", paint(1000 * shift + number))
+
+
+def make(root: Path, out: Path, *sets: str, resplit: bool = False) -> dict[str, Record]:
+    build(load_build_settings(root, ["workers=1", *sets]), out, resplit=resplit)
+    return {record.source_url: record for record in read_manifest(out)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    fill(tmp_path / "pictures", range(10))
+    return tmp_path / "pictures"
+
+
+def test_splits_and_folds_stay_through_additions_and_removals(root: Path, tmp_path: Path) -> None:
+    first = make(root, tmp_path / "out")
+    assert {record.fold for record in first.values()} == {None, 0, 1, 2, 3, 4}
+    for gone in ("acne/3.jpg", "wart/7.jpg"):
+        (root / gone).rename(tmp_path / gone.replace("/", " "))
+    fill(root, range(20, 26))
+    second = make(root, tmp_path / "out", "seed=9")
+    (tmp_path / "acne 3.jpg").rename(root / "acne" / "3.jpg")
+    third = make(root, tmp_path / "out", "seed=4", "split.train=0.3", "split.test=0.5")
+    assert "acne/3.jpg" not in second
+    for old, new in ((first, second), (first, third), (second, third)):
+        for url in old.keys() & new.keys():
+            assert (old[url].split, old[url].fold) == (new[url].split, new[url].fold)
+    anew = make(root, tmp_path / "out", "seed=4", resplit=True)
+    assert any(anew[url].split != third[url].split for url in third)
+
+
+def test_another_folder_keeps_the_splits_that_freeze_names(root: Path, tmp_path: Path) -> None:
+    first = make(root, tmp_path / "old")
+    fill(root, range(20, 24))
+    for frozen in (tmp_path / "old", tmp_path / "old" / "splits.csv"):
+        out = tmp_path / f"new {frozen.name}"
+        later = make(root, out, "seed=5", f"split.frozen={json.dumps(str(frozen))}")
+        assert {url: later[url].split for url in first} == {
+            url: record.split for url, record in first.items()
+        }
+    with pytest.raises(UserError, match="nowhere does not exist; give a dataset folder or a"):
+        make(root, tmp_path / "another", "split.frozen=nowhere")
+    assert not (tmp_path / "another").exists()
+
+
+def test_a_better_copy_takes_the_place_of_the_old_one_in_its_split(
+    root: Path, tmp_path: Path
+) -> None:
+    first = make(root, tmp_path / "out")
+    old = next(record for record in first.values() if record.split == "test")
+    number = int(Path(old.source_url).stem) + (1000 if old.label == "wart" else 0)
+    large = np.kron(paint(number), np.ones((2, 2, 1), np.uint8))
+    save(root / old.label / "large.jpg", np.ascontiguousarray(large[:, ::-1]))
+    second = make(root, tmp_path / "out")
+    assert old.source_url not in second
+    assert second[f"{old.label}/large.jpg"].split == "test"
+
+
+def test_a_picture_that_ties_train_and_test_takes_the_test_picture_out(
+    root: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "lesions.csv"
+    rows = [f"{n},L{n}" for n in range(10)]
+    table.write_text("key,lesion\n" + "\n".join(rows) + "\n")
+    sets = (f"groups.tables=[{{path: {table}, key_column: key, group_column: lesion}}]",)
+    for picture in (root / "wart").iterdir():
+        picture.rename(picture.with_name(f"w{picture.name}"))
+    first = make(root, tmp_path / "out", *sets)
+    by_split = defaultdict(list)
+    for record in first.values():
+        if record.label == "acne":
+            by_split[record.split].append(Path(record.source_url).stem)
+    train, test = by_split["train"][0], by_split["test"][0]
+    before = read_version(tmp_path / "out")
+    # The table learns that both are one lesion.
+    rows[int(test)] = f"{test},L{train}"
+    table.write_text("key,lesion\n" + "\n".join(rows) + "\n")
+    second = make(root, tmp_path / "out", *sets)
+    assert f"acne/{test}.jpg" not in second
+    (conflict,) = [
+        issue for issue in read_issues(tmp_path / "out") if issue.reason == "split-conflict"
+    ]
+    assert conflict.url == f"acne/{test}.jpg"
+    assert conflict.detail == "it was in test, and what it is now seen to belong with is in train"
+    changed = compare(before, read_version(tmp_path / "out"))
+    assert [each.after for each in changed.removed] == ["split-conflict"]
+    assert changed.moved == ()
+
+
+def test_the_store_holds_only_what_a_row_names(root: Path, tmp_path: Path) -> None:
+    first = make(root, tmp_path / "out")
+    store = tmp_path / "out" / "store"
+    (store / "ab").mkdir(exist_ok=True)
+    (store / "ab" / "abcd.jpg.tmp-killed").write_text("half")
+    (root / "acne" / "3.jpg").unlink()
+    save(root / "acne" / "small.jpg", paint(77, 40, 40))
+    make(root, tmp_path / "out")
+    left = {file.stem for file in store.glob("*/*")}
+    assert first["acne/3.jpg"].sha256 not in left
+    dropped = {issue.sha256 for issue in read_issues(tmp_path / "out")}
+    assert len(dropped) == 1
+    assert left == {record.sha256 for record in read_manifest(tmp_path / "out")} | dropped
+
+
+def test_the_summary_tells_of_the_folds(root: Path, tmp_path: Path) -> None:
+    summary = build(load_build_settings(root, ["workers=1"]), tmp_path / "out")
+    told = Console(record=True, width=200)
+    print_summary(summary, told)
+    assert "5 folds of train and val: " in told.export_text()
+    counts = Counter(record.split for record in read_manifest(tmp_path / "out"))
+    assert sum(summary.folds) == counts["train"] + counts["val"]
+    none = build(load_build_settings(root, ["workers=1", "split.folds=0"]), tmp_path / "none")
+    assert none.folds == ()
+    assert {record.fold for record in read_manifest(tmp_path / "none")} == {None}
+
+
+def test_a_class_without_train_pictures_is_told(root: Path, tmp_path: Path) -> None:
+    first = make(root, tmp_path / "out")
+    for url, record in first.items():
+        if record.label == "wart" and record.split == "train":
+            (root / url).unlink()
+    summary = build(load_build_settings(root, ["workers=1"]), tmp_path / "out")
+    assert any("wart has no picture in train" in note for note in summary.notes)
+
+
+def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    first = make(root, old)
+    (root / "acne" / "3.jpg").unlink()
+    (root / "acne" / "4.jpg").rename(root / "wart" / "was acne.jpg")
+    (root / "wart" / "5.jpg").write_bytes(b"\xff\xd8\xff\xe0 no longer a picture")
+    save(root / "wart" / "new.jpg", paint(50))
+    frozen = f"split.frozen={json.dumps(str(old))}"
+    make(root, tmp_path / "new", frozen, "dedup.radius=2")
+    records = read_manifest(tmp_path / "new")
+    boxed = dataclasses.replace(records[0], boxes=(Box(1, 2, 3, 4),))
+    write_manifest(tmp_path / "new", [boxed, *records[1:]])
+    found = diff(old, tmp_path / "new")
+    assert [each.url for each in found.added] == ["wart/new.jpg"]
+    assert {each.url: each.after for each in found.removed} == {
+        "acne/3.jpg": "source-gone",
+        "wart/5.jpg": "damaged",
+    }
+    assert [(each.url, each.before, each.after) for each in found.relabelled] == [
+        ("wart/was acne.jpg", "acne", "wart")
+    ]
+    assert found.moved == ()
+    assert [(each.before, each.after) for each in found.boxes] == [("nobody looked", "1")]
+    assert found.classes == {"acne": (10, 8), "wart": (10, 11)}
+    assert found.settings["dedup.radius"] == (4, 2)
+    assert found.settings["split.frozen"] == (None, str(old))
+    assert set(found.settings) == {"dedup.radius", "split.frozen"}
+    assert first["acne/3.jpg"].split == next(
+        each.before for each in found.removed if each.url == "acne/3.jpg"
+    )
+
+    write_diff(tmp_path / "new", found)
+    assert json.loads((tmp_path / "new" / DIFF).read_text())["classes"]["acne"] == [10, 8]
+    console = Console(record=True, width=200)
+    print_diff(found, console)
+    told = console.export_text()
+    assert "2 removed: 1 damaged, 1 source-gone" in told
+    assert "wart/was acne.jpg: acne → wart" in told
+    assert "│ dedup.radius" in told
+    same = diff(old, old)
+    assert same.same
+    console = Console(record=True, width=200)
+    print_diff(same, console)
+    assert "nothing changed" in console.export_text()
+
+
+def test_a_stranger_gives_no_orders_to_the_terminal(tmp_path: Path, root: Path) -> None:
+    make(root, tmp_path / "out")
+    version = read_version(tmp_path / "out")
+    bad = dataclasses.replace(version.records[0], source_url="\x1b[2J[red]x", label="[bold]")
+    later = dataclasses.replace(version, records=[bad, *version.records[1:]])
+    console = Console(record=True, width=200, force_terminal=True)
+    print_diff(compare(version, later), console)
+    told = console.export_text(styles=True)
+    assert "\x1b[2J" not in told
+    assert "�[2J[red]x" in told
+    assert "[bold]" in told

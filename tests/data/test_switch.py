@@ -1,0 +1,100 @@
+"""All tables of a dataset change together, whenever a kill comes."""
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from skindx.data.manifest import read_issues, write_issues
+from skindx.data.switch import READY, only_writer, settle, together
+from skindx.errors import UserError
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(("scenario", "least"), [("rebuild", 20), ("take_down", 15)])
+def test_killed_before_every_change_of_the_disk(tmp_path: Path, scenario: str, least: int) -> None:
+    done = subprocess.run(
+        [sys.executable, HERE / "kill_everywhere.py", scenario, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout.split()[0]) >= least
+
+
+def fill(folder: Path, text: str) -> None:
+    with together(folder) as staging:
+        for name in "abc":
+            (staging / name).write_text(text)
+
+
+def test_a_block_that_fails_changes_nothing(tmp_path: Path) -> None:
+    fill(tmp_path, "old")
+    with suppress(InterruptedError), together(tmp_path) as staging:
+        (staging / "a").write_text("new")
+        raise InterruptedError
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        "abc", "old"
+    )
+
+
+def test_the_next_reader_finishes_what_was_begun(tmp_path: Path) -> None:
+    write_issues(tmp_path, [])
+    (tmp_path / READY).mkdir()
+    (tmp_path / "issues.parquet").rename(tmp_path / READY / "issues.parquet")
+    assert read_issues(tmp_path) == []
+    assert not (tmp_path / READY).exists()
+
+
+def test_many_readers_may_finish_it_at_once(tmp_path: Path) -> None:
+    problems: list[BaseException] = []
+
+    def finish(start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            settle(tmp_path)
+        except BaseException as error:
+            problems.append(error)
+
+    for _ in range(20):
+        (tmp_path / READY).mkdir()
+        for number in range(10):
+            (tmp_path / READY / f"{number}").touch()
+        start = threading.Barrier(4)
+        threads = [threading.Thread(target=finish, args=(start,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        settle(tmp_path)
+        assert problems == []
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(10)))
+
+
+def test_one_writer_at_a_time_and_a_kill_sets_it_free(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from skindx.data.switch import only_writer\n"
+        "with only_writer(Path(sys.argv[1])):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match="another build or removal"), only_writer(tmp_path):
+            pass
+        holder.kill()
+        holder.wait()
+    with only_writer(tmp_path, wait_s=10):
+        pass

@@ -1,0 +1,184 @@
+"""`skindx build --freeze/--resplit/--diff`, `skindx remove`, `skindx gallery` as typed."""
+
+import json
+import sys
+import types
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from tiny_bundle import pack_tiny
+
+from skindx import cli
+from skindx.data.manifest import read_manifest
+from skindx.files import sha256_file
+from skindx.models.bundle import add_provenance, open_bundle
+from skindx.models.removal import LEARNED
+
+Skindx = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
+    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["skindx", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 1
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def paint(path: Path, seed: int, side: int = 120) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    coarse = np.random.default_rng(seed).integers(60, 220, (6, 8, 3), dtype=np.uint8)
+    cv2.imwrite(str(path), cv2.resize(coarse, (side + 40, side), interpolation=cv2.INTER_CUBIC))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for number in range(12):
+        for shift, label in enumerate(("Acne", "Rosacea")):
+            paint(tmp_path / "pictures" / label / f"{number}.png", 100 * shift + number)
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def data(skindx: Skindx, pictures: Path, tmp_path: Path) -> Path:
+    code, _, err = skindx("build", pictures, "--out", tmp_path / "data")
+    assert code == 0, err
+    return tmp_path / "data"
+
+
+def splits(folder: Path) -> dict[str, str]:
+    return {record.source_url: record.split for record in read_manifest(folder)}
+
+
+def test_freeze_resplit_and_diff(
+    skindx: Skindx, pictures: Path, data: Path, tmp_path: Path
+) -> None:
+    before = splits(data)
+    paint(pictures / "Acne" / "new.png", 77)
+    new = tmp_path / "new"
+    code, out, err = skindx(
+        "build", pictures, "--out", new, "--freeze", data, "--diff", data, "--set", "seed=9"
+    )
+    assert code == 0, err
+    assert "1 added" in out
+    assert "0 moved between splits" in out
+    assert {url: split for url, split in splits(new).items() if url in before} == before
+    assert json.loads((new / "diff.json").read_text())["settings"]["seed"] == [0, 9]
+    code, out, err = skindx(
+        "build", pictures, "--out", data, "--resplit", "--diff", data, "--set", "seed=9"
+    )
+    assert code == 0, err
+    assert "0 moved between splits" not in out
+    code, out, _ = skindx("build", "--out", new, "--diff", new)
+    assert code == 0
+    assert "nothing changed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("build", "--out", "x"), "nothing to build from"),
+        (("build", "PICTURES", "--out", "x", "--diff", "nowhere"), "nowhere"),
+        (
+            ("build", "PICTURES", "--out", "x", "--freeze", "DATA", "--resplit"),
+            "leave out --resplit",
+        ),
+        (("build", "PICTURES", "--out", "x", "--freeze", "nowhere"), "nowhere does not exist"),
+        (("remove", "DATA"), "give --url URL or --sha SHA256"),
+        (("remove", "nowhere", "--sha", "a" * 64), "is no dataset"),
+        (("remove", "DATA", "--url", "http://x"), "knows no picture of the URL"),
+        (("remove", "DATA", "--url", "Acne/1.png", "--bundle", "no"), "bundle no does not exist"),
+        (("remove", "DATA", "--url", "Acne/1.png", "--published", "no"), "no is no folder"),
+        (("remove", "DATA", "--url", "Acne/1.png", "--gallery", "no"), "no is no gallery"),
+        (("gallery", "nowhere"), "is no dataset"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_change_nothing(
+    skindx: Skindx,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"DATA": "data", "PICTURES": "pictures"}
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    code, _, err = skindx(*(names.get(each, each) for each in arguments))
+    assert code == 2, err
+    assert said in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "pictures"}
+
+
+def test_a_picture_goes_from_everywhere(
+    skindx: Skindx, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = next(each for each in read_manifest(data) if each.split == "train")
+    bundle = pack_tiny(tmp_path / "run" / "bundle").path
+    add_provenance(bundle, {"manifest sha256": sha256_file(data / "manifest.parquet")})
+    (tmp_path / "run" / "evaluation").mkdir()
+    assert skindx("gallery", data)[0] == 0
+    code, out, _ = skindx("gallery", data, "--out", tmp_path / "shown")
+    assert code == 0
+    assert (tmp_path / "shown" / "index.html").as_uri() in out
+
+    dropped: list[tuple[Path, set[str]]] = []
+
+    def drop(pub: Path, sha256s: Collection[str]) -> int:
+        dropped.append((pub, set(sha256s)))
+        return 1
+
+    publish = types.ModuleType("skindx.data.publish")
+    publish.drop = drop
+    monkeypatch.setitem(sys.modules, "skindx.data.publish", publish)
+    (tmp_path / "pub").mkdir()
+
+    places = ("--gallery", tmp_path / "shown", "--published", tmp_path / "pub", "--bundle", bundle)
+    asked = ("remove", data, "--sha", record.sha256, "--reason", "asked by letter", *places)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, out, err = skindx(*asked, "--dry-run")
+    assert code == 0, err
+    assert "These would go:" in out
+    assert record.source_url in out
+    assert "learned from 1 of them" in out
+    own = tmp_path / "pictures" / record.source_url
+    assert f"your own copy stays until you delete it: {own}" in out
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert dropped == []
+
+    for _ in range(2):
+        code, out, err = skindx(*asked)
+        assert code == 0, err
+        assert "run `skindx evaluate` again" in " ".join(out.split())
+        assert dropped.pop() == (tmp_path / "pub", {record.sha256})
+        assert open_bundle(bundle).spec.provenance[LEARNED] == [record.sha256]
+        for gallery in (data / "gallery", tmp_path / "shown"):
+            assert not list(gallery.rglob(f"{record.sha256}*"))
+            assert "asked by letter" in (gallery / "dropped-0-0-1.html").read_text("utf-8")
+        assert not list(tmp_path.rglob(f"{record.sha256}.*"))
+
+
+def test_a_gallery_of_another_dataset_is_refused(
+    skindx: Skindx, data: Path, pictures: Path, tmp_path: Path
+) -> None:
+    assert skindx("build", pictures, "--out", tmp_path / "other")[0] == 0
+    assert skindx("gallery", tmp_path / "other", "--out", tmp_path / "shown")[0] == 0
+    code, _, err = skindx("remove", data, "--url", "Acne/1.png", "--gallery", tmp_path / "shown")
+    assert code == 2
+    assert "shows" in err
+    assert "none of the datasets named" in err
