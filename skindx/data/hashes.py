@@ -6,6 +6,7 @@ follow from it without touching the picture again.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -24,16 +25,44 @@ ORIENTATIONS = 8
 """Orientation 4t + 2v + h: transposed if t, then upside down if v, then mirrored if h."""
 
 
-def thumbnail(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the grey picture squeezed to SIDE x SIDE by area means.
+def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return grey_HW, the luminance (ITU-R BT.601) of an RGB picture."""
+    import cv2
 
-    It stays in floats: on smooth skin the differences that hashes ask for are below one grey level.
+    grey_HW: NDArray[np.uint8] = cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2GRAY)
+    return grey_HW
+
+
+def thumbnail(grey_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return a grey picture squeezed to SIDE x SIDE by area means; a small one is stretched.
+
+    It stays in floats: on smooth skin the differences that hashes ask for are below one grey
+    level. The sums come from an integral image (Crow 1984, "Summed-area tables for texture
+    mapping"), which between its nodes is linear because a pixel is even.
     """
     import cv2
 
-    grey_HW = cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    small_SS: NDArray[np.float32] = cv2.resize(grey_HW, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
-    return small_SS
+    height, width = grey_HW.shape
+    # The table may run over 32 bits; its differences, which alone are used, come out right.
+    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S)
+    y, below = _edges(height)
+    x, right = _edges(width)
+    above = table[y]
+    bands = (above[1:] - above[:-1]).astype(np.float64)
+    bands += np.diff(below[:, None] * (table[y + 1] - above), axis=0)
+    edge = bands[:, x]
+    edge += right * (bands[:, x + 1] - edge)
+    small_SS = np.diff(edge, axis=1)
+    small_SS *= SIDE * SIDE / (height * width)
+    return small_SS.astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def _edges(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return where SIDE equal parts of a line of pixels end: (whole pixels, the rest)."""
+    ends = np.arange(SIDE + 1) * (length / SIDE)
+    whole = np.minimum(ends.astype(np.intp), length - 1)
+    return whole, ends - whole
 
 
 def hash_thumbnails(
