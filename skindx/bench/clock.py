@@ -17,7 +17,10 @@ class Figure:
 
 
 def interleave(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Time every candidate once a round and return their seconds, `rounds` each.
 
@@ -29,9 +32,9 @@ def interleave(
     for turn in range(-warmup, rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            start = time.perf_counter()
+            start = clock()
             candidates[name]()
-            took = time.perf_counter() - start
+            took = clock() - start
             if turn >= 0:
                 seconds[name].append(took)
     return seconds

@@ -60,10 +60,38 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
             pixels_HWC = _decode_jpeg(data, max_pixels)
         else:
             pixels_HWC = _decode_other(data, _FORMATS[suffix], max_pixels)
-        turn = _UPRIGHT.get(_orientation(data, _FORMATS[suffix]))
-        return np.ascontiguousarray(turn(pixels_HWC) if turn else pixels_HWC)
+        return _upright(pixels_HWC, data, _FORMATS[suffix])
     except Exception as error:
         raise refusal(error) from error
+
+
+def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Return grey_HW, upright, of a JPEG at the smallest scale with no side shorter than `side`.
+
+    libjpeg-turbo scales in the cosine domain, by up to 8, and leaves the colours out; what is no
+    JPEG, or shorter than `side`, comes at full size. Raises DamagedPicture.
+    """
+    import cv2
+    import simplejpeg
+
+    try:
+        if picture_suffix(data[:16]) == ".jpg":
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+            check_size(width, height, max_pixels)
+            if colorspace in ("YCbCr", "Gray"):
+                sides = {"min_height": min(side, height), "min_width": min(side, width)}
+                return _upright(simplejpeg.decode_jpeg(data, "GRAY", **sides)[:, :, 0], data, "JPEG")
+        grey_HW: NDArray[np.uint8] = cv2.cvtColor(
+            decode(data, max_pixels=max_pixels), cv2.COLOR_RGB2GRAY
+        )
+        return grey_HW
+    except Exception as error:
+        raise refusal(error) from error
+
+
+def _upright(pixels: NDArray[np.uint8], data: bytes, kind: str) -> NDArray[np.uint8]:
+    turn = _UPRIGHT.get(_orientation(data, kind))
+    return np.ascontiguousarray(turn(pixels) if turn else pixels)
 
 
 def refusal(error: Exception) -> DamagedPicture:

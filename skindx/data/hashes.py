@@ -7,7 +7,7 @@ follow from it without touching the picture again.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from skindx.data.join import turned_pairs_within
 HashKind = Literal["average", "perceptual", "difference", "wavelet"]
 
 SIDE = 72
-"""Divisible by 8 and 9, so that every hash's grid is a plain mean over blocks."""
+"""Divisible by 8 and 9, so that every hash's grid is a plain sum over blocks."""
 GRID = 8
 ORIENTATIONS = 8
 """Orientation 4t + 2v + h: transposed if t, then upside down if v, then mirrored if h."""
@@ -36,33 +36,53 @@ def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def thumbnail(grey_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return a grey picture squeezed to SIDE x SIDE by area means; a small one is stretched.
 
-    It stays in floats: on smooth skin the differences that hashes ask for are below one grey
-    level. The sums come from an integral image (Crow 1984, "Summed-area tables for texture
-    mapping"), which between its nodes is linear because a pixel is even.
+    It keeps fractions: on smooth skin the differences that hashes ask for are below one grey
+    level. They are multiples of 1/512, so that sums over blocks are exact in any order: even
+    ground stays even, and a mirrored picture gives mirrored sums. The means come from an integral
+    image (Crow 1984, "Summed-area tables for texture mapping"), which is linear inside a pixel.
     """
     import cv2
 
     height, width = grey_HW.shape
-    # The table may run over 32 bits; its differences, which alone are used, come out right.
-    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S)
-    y, below = _edges(height)
-    x, right = _edges(width)
-    above = table[y]
-    bands = (above[1:] - above[:-1]).astype(np.float64)
-    bands += np.diff(below[:, None] * (table[y + 1] - above), axis=0)
-    edge = bands[:, x]
-    edge += right * (bands[:, x + 1] - edge)
-    small_SS = np.diff(edge, axis=1)
-    small_SS *= SIDE * SIDE / (height * width)
-    return small_SS.astype(np.float32)
+    corners, down, right = _corners(height, width)
+    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S).ravel()
+    # The table may run over 32 bits; differences over a band of rows or less come out right.
+    at, row, column, both = table.take(corners)
+    row -= at
+    column -= at
+    both -= at
+    both -= row
+    both -= column
+    sums = _cells(at) + _cells(right * row + down * (column + right * both))
+    sums *= 512 * SIDE * SIDE / (height * width)
+    small_SS: NDArray[np.float32] = np.rint(sums, out=sums).astype(np.float32)
+    small_SS /= 512
+    return small_SS
 
 
-@lru_cache(maxsize=256)
-def _edges(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return where SIDE equal parts of a line of pixels end: (whole pixels, the rest)."""
-    ends = np.arange(SIDE + 1) * (length / SIDE)
-    whole = np.minimum(ends.astype(np.intp), length - 1)
-    return whole, ends - whole
+def _cells(sums: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum inside each cell from the sums above and left of each corner."""
+    bands = sums[1:] - sums[:-1]
+    return bands[:, 1:] - bands[:, :-1]
+
+
+@lru_cache(maxsize=64)
+def _corners(
+    height: int, width: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the cells' corners lie: in which pixel, and how far down and right in it.
+
+    The pixel is given by the positions in the integral image of its own four corners.
+    """
+
+    def ends(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        exact = np.arange(SIDE + 1) * (length / SIDE)
+        whole = np.minimum(exact.astype(np.intp), length - 1)
+        return whole, exact - whole
+
+    (y, down), (x, right) = ends(height), ends(width)
+    corner = y[:, None] * (width + 1) + x
+    return np.stack([corner + step for step in (0, 1, width + 1, width + 2)]), down[:, None], right
 
 
 def hash_thumbnails(
@@ -80,10 +100,12 @@ def _pack(bits_NOGG: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 
 def _blocks(thumbs_NSS: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
+    """Return the sum over each of rows x columns blocks."""
     n = len(thumbs_NSS)
-    cut = thumbs_NSS.reshape(n, rows, SIDE // rows, columns, SIDE // columns)
-    means: NDArray[np.float32] = cut.mean(axis=(2, 4))
-    return means
+    bands = thumbs_NSS.reshape(n, rows, SIDE // rows, SIDE).sum(axis=2)
+    belongs = np.repeat(np.eye(columns, dtype=np.float32), SIDE // columns, axis=0)
+    sums: NDArray[np.float32] = bands @ belongs
+    return sums
 
 
 def _turned(plain: NDArray[np.float32], transposed: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -98,16 +120,16 @@ def _turned(plain: NDArray[np.float32], transposed: NDArray[np.float32]) -> NDAr
 
 
 def _average(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
-    means = _blocks(thumbs_NSS, GRID, GRID)
-    grids = _turned(means, means.swapaxes(1, 2))
+    sums = _blocks(thumbs_NSS, GRID, GRID)
+    grids = _turned(sums, sums.swapaxes(1, 2))
     bits: NDArray[np.bool_] = grids > grids.mean(axis=(2, 3), keepdims=True)
     return bits
 
 
 def _wavelet(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
-    # The low-pass band of the Haar transform is the block mean up to a factor.
-    means = _blocks(thumbs_NSS, GRID, GRID)
-    grids = _turned(means, means.swapaxes(1, 2))
+    # The low-pass band of the Haar transform is the block sum up to a factor.
+    sums = _blocks(thumbs_NSS, GRID, GRID)
+    grids = _turned(sums, sums.swapaxes(1, 2))
     bits: NDArray[np.bool_] = grids > np.median(grids, axis=(2, 3), keepdims=True)
     return bits
 

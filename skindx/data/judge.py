@@ -76,7 +76,8 @@ def measure(grey_HW: NDArray[np.uint8], thumb_SS: NDArray[np.float32]) -> Measur
     edges_HW = cv2.Laplacian(grey_HW, cv2.CV_16S)
     mean = cv2.mean(edges_HW)[0]
     detail = cv2.norm(edges_HW, cv2.NORM_L2SQR) / edges_HW.size - mean * mean
-    return Measured(float(thumb_SS.mean()), float(thumb_SS.std()), float(detail))
+    luminance, contrast = cv2.meanStdDev(thumb_SS)
+    return Measured(float(luminance[0, 0]), float(contrast[0, 0]), float(detail))
 
 
 def judge_shape(width: int, height: int, settings: ScreenSettings) -> tuple[str, str] | None:
