@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.clusters import collapse
 from skindx.data.join import turned_pairs_within
 
-# N = pictures, K = kinds of hash, O = orientations, L = links; S = thumbnail side, G = grid side
+# N = pictures, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links; S = thumbnail side, G = grid side
 
 HashKind = Literal["average", "perceptual", "difference", "wavelet"]
 
@@ -33,8 +34,8 @@ def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return grey_HW
 
 
-def thumbnail(grey_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return a grey picture squeezed to SIDE x SIDE by area means; a small one is stretched.
+def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return a picture, RGB (HWC) or grey (HW), as grey squeezed to SIDE x SIDE by area means; a small one is stretched.
 
     It keeps fractions: on smooth skin the differences that hashes ask for are below one grey
     level. They are multiples of 1/512, so that sums over blocks are exact in any order: even
@@ -43,6 +44,7 @@ def thumbnail(grey_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     """
     import cv2
 
+    grey_HW = grey(pixels) if pixels.ndim == 3 else pixels
     height, width = grey_HW.shape
     corners, down, right = _corners(height, width)
     table = cv2.integral(grey_HW, sdepth=cv2.CV_32S).ravel()
@@ -53,7 +55,12 @@ def thumbnail(grey_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     both -= at
     both -= row
     both -= column
-    sums = _cells(at) + _cells(right * row + down * (column + right * both))
+    inside = right * both
+    inside += column
+    inside *= down
+    inside += right * row
+    sums = _cells(inside)
+    sums += _cells(at)
     sums *= 512 * SIDE * SIDE / (height * width)
     small_SS: NDArray[np.float32] = np.rint(sums, out=sums).astype(np.float32)
     small_SS /= 512
@@ -175,10 +182,16 @@ def near_links(codes_NKO: NDArray[np.uint64], radius: int) -> NDArray[np.int64]:
     """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
 
     The distance of two pictures is, over the eight orientations of i, the least of the largest
-    Hamming distance among the K kinds: all kinds must agree on the same orientation. Sorted and
-    exact; memory is 33 bytes a link. Raises UserError when numba is not installed.
+    Hamming distance among the K kinds: all kinds must agree on the same orientation. Of pictures
+    with equal codes the first has a link to each of the others, of distance EQUAL, and stands for
+    them in all other links. Sorted and exact; memory is 33 bytes a link. Raises UserError when
+    numba is not installed, or for more links than memory should hold.
     """
-    links_L3: NDArray[np.int64] = np.stack(
-        turned_pairs_within(codes_NKO, radius), axis=1, dtype=np.int64, casting="safe"
-    )
+    first_U, equal_L3 = collapse(codes_NKO)
+    first_P, second_P, distance_P = turned_pairs_within(codes_NKO[first_U], radius)
+    columns = (first_U[first_P], first_U[second_P], distance_P)
+    links_L3 = np.stack(columns, axis=1, dtype=np.int64, casting="safe")
+    if len(equal_L3):
+        links_L3 = np.concatenate([links_L3, equal_L3])
+        links_L3 = links_L3[np.lexsort((links_L3[:, 1], links_L3[:, 0]))]
     return links_L3

@@ -140,6 +140,7 @@ def to_plain(screened: Screened) -> dict[str, Any]:
 
 def from_plain(plain: dict[str, Any]) -> Screened:
     """Return what `to_plain` was given."""
-    codes_KO = np.array(plain["codes_KO"], np.uint64).reshape(len(plain["codes_KO"]), -1)
+    codes = plain["codes_KO"]
+    codes_KO = np.array(codes, np.uint64) if codes else _NO_CODES
     measured = Measured(**plain["measured"]) if plain["measured"] else None
     return Screened(**{**plain, "codes_KO": codes_KO, "measured": measured})

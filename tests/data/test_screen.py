@@ -33,7 +33,7 @@ def smooth_skin() -> NDArray[np.uint8]:
         (paint(1, 64 * 5, 64), "bad-aspect"),
         (SOUND // 20, "too-dark"),
         (np.full_like(SOUND, 255), "too-bright"),
-        (np.full_like(SOUND, 120), "blurred"),
+        (np.full_like(SOUND, 120), "blank"),
         (cv2.GaussianBlur(SOUND, (0, 0), 20), "blurred"),
     ],
 )
@@ -49,7 +49,7 @@ def test_damage_and_the_pixel_cap_are_reasons() -> None:
     data = encode(SOUND)
     assert screen_bytes(data[:-900], ScreenSettings(), HASHES).reason == "damaged"
     capped = screen_bytes(data, ScreenSettings(max_pixels=1000), HASHES)
-    assert capped.reason == "damaged"
+    assert capped.reason == "too-many-pixels"
     assert "180 x 180" in capped.detail
 
 
