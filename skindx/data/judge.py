@@ -1,6 +1,6 @@
 """What a picture must be to enter: its size, its light, its sharpness; limits and measures."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,14 @@ class ScreenSettings(Settings):
         return Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """What is measured of a picture of sound size."""
 
     luminance: float
     """Mean, 0..255."""
     contrast: float
     """Standard deviation of the thumbnail's luminance."""
-    detail: float
+    sharpness: float
     """Variance of the Laplacian with the longer side at DETAIL_SIDE."""
 
 
@@ -75,9 +74,9 @@ def measure(grey_HW: NDArray[np.uint8], thumb_SS: NDArray[np.float32]) -> Measur
         grey_HW = cv2.resize(grey_HW, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
     edges_HW = cv2.Laplacian(grey_HW, cv2.CV_16S)
     mean = cv2.mean(edges_HW)[0]
-    detail = cv2.norm(edges_HW, cv2.NORM_L2SQR) / edges_HW.size - mean * mean
+    sharpness = cv2.norm(edges_HW, cv2.NORM_L2SQR) / edges_HW.size - mean * mean
     luminance, contrast = cv2.meanStdDev(thumb_SS)
-    return Measured(float(luminance[0, 0]), float(contrast[0, 0]), float(detail))
+    return Measured(float(luminance[0, 0]), float(contrast[0, 0]), float(sharpness))
 
 
 def judge_shape(width: int, height: int, settings: ScreenSettings) -> tuple[str, str] | None:
@@ -92,13 +91,13 @@ def judge_shape(width: int, height: int, settings: ScreenSettings) -> tuple[str,
 
 def judge_content(measured: Measured, settings: ScreenSettings) -> tuple[str, str] | None:
     """Return (reason, sentence) for a picture that shows nothing of use, None for a sound one."""
-    luminance, contrast, detail = measured.luminance, measured.contrast, measured.detail
+    luminance, contrast, sharpness = measured
     if luminance < settings.min_luminance:
         return "too-dark", f"mean luminance {luminance:.1f}, at least {settings.min_luminance:g}"
     if luminance > settings.max_luminance:
         return "too-bright", f"mean luminance {luminance:.1f}, at most {settings.max_luminance:g}"
     if contrast < settings.min_contrast:
         return "blank", f"one even tone: contrast {contrast:.2f}, at least {settings.min_contrast:g}"
-    if detail < settings.min_detail:
-        return "blurred", f"variance of Laplacian {detail:.2f}, at least {settings.min_detail:g}"
+    if sharpness < settings.min_detail:
+        return "blurred", f"variance of Laplacian {sharpness:.2f}, at least {settings.min_detail:g}"
     return None

@@ -37,7 +37,10 @@ class Screened:
     """Of the picture as it stands, hexadecimal, whichever hashes are compared."""
     sha256: str = ""
     """Of the bytes that were judged; "" where they could not be read or ended their decoder."""
-    measured: Measured | None = None
+    luminance: float = 0.0
+    """This and the next two as `Measured` has them; 0 where nothing was measured."""
+    contrast: float = 0.0
+    sharpness: float = 0.0
 
 
 def screen_files(
@@ -93,7 +96,7 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
         # One expression: of a large picture the colours are freed before more is made of it.
         grey_HW = grey(decode(data, max_pixels=settings.max_pixels))
         height, width = grey_HW.shape
-        refused, measured, thumb_SS = judge_shape(width, height, settings), None, None
+        refused, measured, thumb_SS = judge_shape(width, height, settings), Measured(0, 0, 0), None
         if not refused:
             thumb_SS = thumbnail(grey_HW)
             measured = measure(grey_HW, thumb_SS)
@@ -102,7 +105,7 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
         broken = refusal(error)
         return replace(_unscreened(broken.reason, str(broken)), sha256=sha256), None
     reason, detail = refused or (None, "")
-    verdict = Screened(reason, detail, width, height, _NO_CODES, "", sha256, measured)
+    verdict = Screened(reason, detail, width, height, _NO_CODES, "", sha256, *measured)
     return verdict, None if refused else thumb_SS
 
 
@@ -142,5 +145,4 @@ def from_plain(plain: dict[str, Any]) -> Screened:
     """Return what `to_plain` was given."""
     codes = plain["codes_KO"]
     codes_KO = np.array(codes, np.uint64) if codes else _NO_CODES
-    measured = Measured(**plain["measured"]) if plain["measured"] else None
-    return Screened(**{**plain, "codes_KO": codes_KO, "measured": measured})
+    return Screened(**{**plain, "codes_KO": codes_KO})
