@@ -43,8 +43,13 @@ class DamagedPicture(ValueError):  # noqa: N818
         self.reason = reason
 
 
-def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, at_least: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
+
+    With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
+    below these: averaged, as by resizing, and for large pictures several times as fast.
 
     A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
@@ -57,10 +62,14 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
         raise DamagedPicture(message, "not-a-picture")
     try:
         if suffix == ".jpg":
-            pixels_HWC = _decode_jpeg(data, max_pixels)
+            orientation = _orientation(data, "JPEG")
+            if at_least and orientation >= 5:
+                at_least = at_least[1], at_least[0]
+            pixels_HWC = _decode_jpeg(data, max_pixels, at_least)
         else:
             pixels_HWC = _decode_other(data, _FORMATS[suffix], max_pixels)
-        return _upright(pixels_HWC, data, _FORMATS[suffix])
+            orientation = _orientation(data, _FORMATS[suffix])  # may decode: after the cap
+        return _turned(pixels_HWC, orientation)
     except Exception as error:
         raise refusal(error) from error
 
@@ -80,7 +89,8 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
             check_size(width, height, max_pixels)
             if colorspace in ("YCbCr", "Gray"):
                 sides = {"min_height": min(side, height), "min_width": min(side, width)}
-                return _upright(simplejpeg.decode_jpeg(data, "GRAY", **sides)[:, :, 0], data, "JPEG")
+                small_HW = simplejpeg.decode_jpeg(data, "GRAY", **sides)[:, :, 0]
+                return _turned(small_HW, _orientation(data, "JPEG"))
         grey_HW: NDArray[np.uint8] = cv2.cvtColor(
             decode(data, max_pixels=max_pixels), cv2.COLOR_RGB2GRAY
         )
@@ -89,8 +99,8 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
         raise refusal(error) from error
 
 
-def _upright(pixels: NDArray[np.uint8], data: bytes, kind: str) -> NDArray[np.uint8]:
-    turn = _UPRIGHT.get(_orientation(data, kind))
+def _turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    turn = _UPRIGHT.get(orientation)
     return np.ascontiguousarray(turn(pixels) if turn else pixels)
 
 
@@ -107,13 +117,19 @@ def refusal(error: Exception) -> DamagedPicture:
     return DamagedPicture(message, "decode-memory" if short else "damaged")
 
 
-def _decode_jpeg(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
+def _decode_jpeg(
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None
+) -> NDArray[np.uint8]:
     import simplejpeg
 
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     check_size(width, height, max_pixels)
     if colorspace not in ("CMYK", "YCCK"):
-        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB")
+        # 7/8 and 6/8 would take longer than the whole picture.
+        smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
+        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            data, "RGB", min_factor=1.5 if at_least else 1, **smaller
+        )
         return pixels_HWC
     # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
     simplejpeg.decode_jpeg(data, "CMYK")
@@ -126,7 +142,11 @@ def _decode_other(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
     with warnings.catch_warnings():
         # Pillow warns of what we refuse or repair ourselves: bombs, palettes, odd metadata.
         warnings.simplefilter("ignore")
-        with Image.open(io.BytesIO(data), formats=(kind,)) as picture:
+        try:
+            opened = Image.open(io.BytesIO(data), formats=(kind,))
+        except Image.DecompressionBombError as error:
+            raise DamagedPicture(str(error), "too-many-pixels") from error
+        with opened as picture:
             check_size(*picture.size, max_pixels)
             picture.load()
             width, height = picture.size

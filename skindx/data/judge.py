@@ -97,7 +97,10 @@ def judge_content(measured: Measured, settings: ScreenSettings) -> tuple[str, st
     if luminance > settings.max_luminance:
         return "too-bright", f"mean luminance {luminance:.1f}, at most {settings.max_luminance:g}"
     if contrast < settings.min_contrast:
-        return "blank", f"one even tone: contrast {contrast:.2f}, at least {settings.min_contrast:g}"
+        return (
+            "blank",
+            f"one even tone: contrast {contrast:.2f}, at least {settings.min_contrast:g}",
+        )
     if sharpness < settings.min_detail:
         return "blurred", f"variance of Laplacian {sharpness:.2f}, at least {settings.min_detail:g}"
     return None

@@ -22,6 +22,7 @@ __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_fil
 
 # N = pictures, K = kinds of hash, O = orientations, S = thumbnail side
 
+
 @dataclass(frozen=True, slots=True)
 class Screened:
     """One picture's verdict; a damaged one has no size (0), only a sound one has codes_KO."""

@@ -4,6 +4,7 @@ Its limits are the kernel's, so that they hold in the middle of a C library, and
 caller is gone: a data segment of fixed size and an alarm clock.
 """
 
+import gc
 import json
 import os
 import resource
@@ -61,6 +62,7 @@ def _import_decoders() -> None:
 
     Image.preinit()
     cv2.setNumThreads(1)  # the processes are the threads
+    gc.freeze()  # nothing of all this is ever garbage
 
 
 def _screen(job: dict[str, Any]) -> Work:
@@ -73,6 +75,9 @@ def _screen(job: dict[str, Any]) -> Work:
         judged = []
         for path in paths:
             judged.append(judge_file(path, settings))
+            if not judged[-1][0].width:
+                # What a decoder left half done may hold itself; the next one needs the memory.
+                gc.collect()
             yield None
         yield [to_plain(each) for each in hash_sound(judged, hashes)]
 

@@ -133,7 +133,7 @@ class _Pool:
         late = code == -signal.SIGALRM
         suspect, others = batch[done : done + 1], batch[:done] + batch[done + 1 :]
         if len(batch) == 1 or (late and suspect):
-            detail = f"longer than {self._order['timeout_s']} s" if late else _ending(code)
+            detail = f"took longer than {self._order['timeout_s']} s" if late else _ending(code)
             failure = Failure("decode-timeout" if late else "decode-crash", f"its decoder {detail}")
             self._answers.put(((suspect or batch)[0], failure))
             others = others if suspect else ()
