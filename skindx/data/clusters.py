@@ -37,7 +37,7 @@ def graph(count: int, links_L3: NDArray[np.int64], radius: int) -> Graph:
 
 
 def collapse(rows: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (positions where a row stands first, links (first, later, EQUAL) to its repetitions)."""
+    """Return where each row stands first, and links (first, later, EQUAL) to its repetitions."""
     count = len(rows)
     flat = rows.reshape(count, int(np.prod(rows.shape[1:])))
     order = np.argsort(flat[:, 0], kind="stable")

@@ -126,7 +126,8 @@ def _contradictions(
         number_N[node] = number[united[node]]
         size_N[node] = counts.total()
         mixed_N[node] = len(counts) > 1
-    pairs = sum(_pairs(members[node], members[node]) // 2 for node in np.flatnonzero(mixed_N))
+    mixed = [counts for counts in members.values() if len(counts) > 1]
+    pairs: int = sum(_pairs(counts, counts) // 2 for counts in mixed)
     first_L, second_L = near.links_L2.T
     differ_L = number_N[first_L] != number_N[second_L]
     mixed_L = (mixed_N[first_L] | mixed_N[second_L]).astype(bool)

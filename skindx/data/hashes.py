@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from skindx.data.clusters import collapse
 from skindx.data.join import turned_pairs_within
 
-# N = pictures, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links; S = thumbnail side, G = grid side
+# N = pictures, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links;
+# S = thumbnail side, G = grid side
 
 HashKind = Literal["average", "perceptual", "difference", "wavelet"]
 
@@ -35,9 +36,9 @@ def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return a picture, RGB (HWC) or grey (HW), as grey squeezed to SIDE x SIDE by area means; a small one is stretched.
+    """Return a picture, RGB (HWC) or grey (HW), squeezed to SIDE x SIDE grey area means.
 
-    It keeps fractions: on smooth skin the differences that hashes ask for are below one grey
+    A small one is stretched. It keeps fractions: on smooth skin the differences that hashes ask for are below one grey
     level. They are multiples of 1/512, so that sums over blocks are exact in any order: even
     ground stays even, and a mirrored picture gives mirrored sums. The means come from an integral
     image (Crow 1984, "Summed-area tables for texture mapping"), which is linear inside a pixel.
@@ -62,15 +63,15 @@ def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     sums = _cells(inside)
     sums += _cells(at)
     sums *= 512 * SIDE * SIDE / (height * width)
-    small_SS: NDArray[np.float32] = np.rint(sums, out=sums).astype(np.float32)
-    small_SS /= 512
+    small_SS: NDArray[np.float32] = (np.rint(sums) / 512).astype(np.float32)
     return small_SS
 
 
 def _cells(sums: NDArray[Any]) -> NDArray[Any]:
     """Return the sum inside each cell from the sums above and left of each corner."""
     bands = sums[1:] - sums[:-1]
-    return bands[:, 1:] - bands[:, :-1]
+    cells: NDArray[Any] = bands[:, 1:] - bands[:, :-1]
+    return cells
 
 
 @lru_cache(maxsize=64)
@@ -83,7 +84,7 @@ def _corners(
     """
 
     def ends(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        exact = np.arange(SIDE + 1) * (length / SIDE)
+        exact = np.arange(SIDE + 1, dtype=np.float64) * (length / SIDE)
         whole = np.minimum(exact.astype(np.intp), length - 1)
         return whole, exact - whole
 

@@ -1,15 +1,12 @@
 """Hashes alone, of pictures that were screened before: quicker, for they are decoded small."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import DamagedPicture, decode_small
-from skindx.data.decoders.pool import Failure, run_apart
+from skindx.data.decode import decode_small
 from skindx.data.hashes import ORIENTATIONS, SIDE, HashKind, hash_thumbnails, thumbnail
-from skindx.data.judge import ScreenSettings
 
 # N = pictures, K = kinds of hash, O = orientations
 

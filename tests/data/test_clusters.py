@@ -45,12 +45,12 @@ def worlds(draw: st.DrawFn) -> list[Picture]:
             variants += [other, np.rot90(other)]
     pictures = []
     rows = st.tuples(st.integers(0, 11), st.sampled_from("aab"), st.integers(50, 52))
-    for n, (variant, label, side) in enumerate(draw(st.lists(rows, min_size=1, max_size=14))):
+    for n, (variant, label, drawn) in enumerate(draw(st.lists(rows, min_size=1, max_size=14))):
         sha = f"{draw(st.integers(0, 30)):02d}-{variant}"
         row = LedgerRow(url=f"u{n}", label=label, status="stored", sha256=sha, size_bytes=9)
         codes = turned_codes(np.ascontiguousarray(variants[variant]))[None]
         # The same bytes are one picture of one size.
-        side = next((p.screened.width for p in pictures if p.row.sha256 == sha), side)
+        side = next((p.screened.width for p in pictures if p.row.sha256 == sha), drawn)
         pictures.append(Picture(row, label, Screened(None, "", side, side, codes)))
     return pictures
 

@@ -31,14 +31,13 @@ from hostile_pictures import (
     with_exif,
 )
 from local_site import Answer, LocalSite, Page, category, figures, html, jpeg
-
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.acquire import LOG, acquire
+from skindx.data.decode import decode
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LEDGER, LedgerRow
-from skindx.data.decode import decode
 from skindx.data.magic import picture_suffix
 from skindx.data.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources import AtlasSource
