@@ -20,13 +20,14 @@ def interleave(
     candidates: Mapping[str, Callable[[], object]],
     rounds: int,
     warmup: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> dict[str, list[float]]:
     """Time every candidate once a round and return their seconds, `rounds` each.
 
     A slow minute of the machine then hits all of them, and the order turns by one each round so
     that nobody always runs behind the same neighbour. `warmup` rounds before are not kept.
     """
+    clock = clock or time.perf_counter
     names = list(candidates)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-warmup, rounds):

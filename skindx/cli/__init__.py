@@ -10,6 +10,7 @@ import typer
 
 from skindx import __version__
 from skindx.cli.options import Sets, Split, console
+from skindx.cli.screen import screen
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
 
@@ -201,6 +202,9 @@ def demo(
     from skindx.demo import run_demo
 
     run_demo(out, seed)
+
+
+app.command()(screen)
 
 
 def main() -> None:

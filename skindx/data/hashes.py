@@ -38,10 +38,11 @@ def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return a picture, RGB (HWC) or grey (HW), squeezed to SIDE x SIDE grey area means.
 
-    A small one is stretched. It keeps fractions: on smooth skin the differences that hashes ask for are below one grey
-    level. They are multiples of 1/512, so that sums over blocks are exact in any order: even
-    ground stays even, and a mirrored picture gives mirrored sums. The means come from an integral
-    image (Crow 1984, "Summed-area tables for texture mapping"), which is linear inside a pixel.
+    A small one is stretched. It keeps fractions: on smooth skin the differences that hashes ask
+    for are below one grey level. They are multiples of 1/512, so that sums over blocks are exact
+    in any order: even ground stays even, and a mirrored picture gives mirrored sums. The means
+    come from an integral image (Crow 1984, "Summed-area tables for texture mapping"), which is
+    linear inside a pixel.
     """
     import cv2
 

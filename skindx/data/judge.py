@@ -19,7 +19,12 @@ DETAIL_SIDE = 256
 class ScreenSettings(Settings):
     """What a picture must be to enter; luminances are means on 0..255.
 
-    The limits only take away what shows nothing. FITTED
+    The limits only take away what shows nothing. `skindx screen FOLDER` reports how a folder lies
+    to them and fits `min_detail`. On 2,359 dermoscopic pictures of the ISIC archive (all sound)
+    and 855 strongly augmented ones (15 burnt out above 250, one black below 20, looked at):
+    luminance 75..227 and 23..250, contrast 5.8..90 and 7.1..87, sharpness 12..7,696 and 3.3..745.
+    Copies blurred by 1/30 of the side have at most 2.2 and 1.9: any limit between 2.3 and 3.3
+    tells all 3,198 sound pictures from all 892 copies.
     """
 
     min_side: int = Field(default=64, ge=8, description="pixels")
@@ -30,7 +35,7 @@ class ScreenSettings(Settings):
         default=1.0, ge=0, description="standard deviation of the luminance at 72 x 72 pixels"
     )
     min_detail: float = Field(
-        default=2.0, ge=0, description="variance of the Laplacian at 256 pixels"
+        default=2.5, ge=0, description="variance of the Laplacian at 256 pixels"
     )
     max_pixels: int = Field(default=MAX_PIXELS, gt=0)
     timeout_s: int = Field(default=30, ge=1, le=3600)
