@@ -17,21 +17,25 @@ class Figure:
 
 
 def interleave(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] | None = None,
 ) -> dict[str, list[float]]:
     """Time every candidate once a round and return their seconds, `rounds` each.
 
     A slow minute of the machine then hits all of them, and the order turns by one each round so
     that nobody always runs behind the same neighbour. `warmup` rounds before are not kept.
     """
+    clock = clock or time.perf_counter
     names = list(candidates)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-warmup, rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            start = time.perf_counter()
+            start = clock()
             candidates[name]()
-            took = time.perf_counter() - start
+            took = clock() - start
             if turn >= 0:
                 seconds[name].append(took)
     return seconds

@@ -16,6 +16,7 @@ from skindx.cli.gallery import gallery
 from skindx.cli.options import Sets, Split, console
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
+from skindx.cli.screen import screen
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
 
@@ -240,6 +241,7 @@ def demo(
 
 app.command()(remove)
 app.command()(gallery)
+app.command()(screen)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from skindx.data.store import STORE
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(
-    min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_detail=0
+    min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_contrast=0, min_detail=0
 )
 
 # N = pictures, K = kinds of hash, O = orientations

@@ -4,7 +4,7 @@ Clusters as in CE-Dedup (Li, Chang, Liu 2021, arXiv 2109.00899), with a guard ag
 every picture removed is itself within the radius of the picture kept in its place.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.config import Settings
+from skindx.data.clusters import Graph, centres, graph
 from skindx.data.hashes import HashKind
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.near import EmbeddingSettings
 from skindx.data.screen import Screened
 
-# L = links
+# N = pictures, L = links
 
 
 class DedupSettings(Settings):
@@ -80,15 +81,11 @@ def deduplicate(pictures: Distinct, links_L3: NDArray[np.int64], radius: int) ->
     smallest SHA-256. A cluster is dropped when any of its pictures has a duplicate, exact or
     near, under another label, also one that another cluster took.
     """
-    near = links_L3[links_L3[:, 2] <= radius, :2].tolist()
-    centre = _clusters(pictures, near)
-    labels = [{picture.label for picture in same} for same in pictures]
-    contested: dict[int, set[str]] = defaultdict(set)
-    for i, j in [*near, *((i, i) for i in range(len(pictures)))]:
-        both = labels[i] | labels[j]
-        if len(both) > 1:
-            contested[centre[i]] |= both
-            contested[centre[j]] |= both
+    near = graph(len(pictures), links_L3, radius)
+    order = sorted(range(len(pictures)), key=lambda i: _rank(pictures[i][0]))
+    centre = centres(near, np.array(order, np.int64)).tolist()
+    labels = [frozenset(picture.label for picture in same) for same in pictures]
+    contested, near_conflicts = _contradictions(near, labels, centre)
     kept: list[Picture] = []
     issues: list[Issue] = []
     for i, same in enumerate(pictures):
@@ -109,28 +106,55 @@ def deduplicate(pictures: Distinct, links_L3: NDArray[np.int64], radius: int) ->
         tuple(kept),
         tuple(issues),
         exact_conflicts=sum(len(each) > 1 for each in labels),
-        near_conflicts=sum(labels[i] != labels[j] for i, j in near),
+        near_conflicts=near_conflicts,
     )
 
 
-def _clusters(pictures: Distinct, near: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each picture the one that stands for it.
+def _contradictions(
+    near: Graph, labels: Sequence[frozenset[str]], centre: Sequence[int]
+) -> tuple[dict[int, set[str]], int]:
+    """Return (centre -> labels that contradict each other there, number of contradicting pairs).
 
-    Best first, each picture still free takes its free neighbours: no two centres are neighbours,
-    and every other picture is a neighbour of its centre, so nothing chains.
+    Asked of nodes: if the pictures of one code, or of two that are linked, have more than one
+    label between them, then each of these labels is in some pair that contradicts itself.
     """
-    neighbours: dict[int, list[int]] = defaultdict(list)
-    for i, j in near:
-        neighbours[i].append(j)
-        neighbours[j].append(i)
-    centre = [-1] * len(pictures)
-    for i in sorted(range(len(pictures)), key=lambda i: _rank(pictures[i][0])):
-        if centre[i] < 0:
-            centre[i] = i
-            for j in neighbours[i]:
-                if centre[j] < 0:
-                    centre[j] = i
-    return centre
+    node_N, centre_N = near.node_N, np.array(centre, np.int64)
+    members: dict[int, Counter[frozenset[str]]] = defaultdict(Counter)
+    for node, names in zip(node_N.tolist(), labels, strict=True):
+        members[node][names] += 1
+    united = {node: frozenset[str]().union(*counts) for node, counts in members.items()}
+    number = {names: position for position, names in enumerate(dict.fromkeys(united.values()))}
+    number_N, size_N, mixed_N = np.zeros((3, len(labels)), np.int64)
+    for node, counts in members.items():
+        number_N[node] = number[united[node]]
+        size_N[node] = counts.total()
+        mixed_N[node] = len(counts) > 1
+    mixed = [counts for counts in members.values() if len(counts) > 1]
+    pairs: int = sum(_pairs(counts, counts) // 2 for counts in mixed)
+    first_L, second_L = near.links_L2.T
+    differ_L = number_N[first_L] != number_N[second_L]
+    mixed_L = (mixed_N[first_L] | mixed_N[second_L]).astype(bool)
+    plain_L = differ_L & ~mixed_L
+    pairs += int((size_N[first_L] * size_N[second_L])[plain_L].sum())
+    for first, second in near.links_L2[mixed_L].tolist():
+        pairs += _pairs(members[first], members[second])
+    # (centre, labels) of both ends of each link that contradicts, and of each node in itself.
+    several_N = np.array([len(names) > 1 for names in number], bool)[number_N]
+    told_L = differ_L | several_N[first_L]
+    ends_2L, others_2L = near.links_L2[told_L].T.ravel(), near.links_L2[told_L, ::-1].T.ravel()
+    alone = np.array([node for node in members if len(united[node]) > 1], np.int64)
+    where = centre_N[np.concatenate([ends_2L, ends_2L, alone])]
+    which = number_N[np.concatenate([ends_2L, others_2L, alone])]
+    names_of = list(number)
+    contested: dict[int, set[str]] = defaultdict(set)
+    for place, label in np.unique(np.stack([where, which], axis=1), axis=0).tolist():
+        contested[place] |= names_of[label]
+    return contested, pairs
+
+
+def _pairs(some: Counter[frozenset[str]], others: Counter[frozenset[str]]) -> int:
+    """Return how many pairs of one of `some` and one of `others` are labelled otherwise."""
+    return some.total() * others.total() - sum(n * others[names] for names, n in some.items())
 
 
 def _rank(picture: Picture) -> tuple[int, int, str]:

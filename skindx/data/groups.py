@@ -91,12 +91,14 @@ def group_names(
 
     A group is named by its smallest key, or else by its smallest SHA-256.
     """
-    near = [(i, j) for i, j, distance in links_L3.tolist() if distance <= radius]
     owner: dict[str, int] = {}
+    tied: list[tuple[int, int]] = []
     for i, same in enumerate(pictures):
         named = {key for picture in same for key in keys.of(picture.row)}
-        near += [(owner.setdefault(key, i), i) for key in named]
-    component = _components(len(pictures), near)
+        tied += [(owner.setdefault(key, i), i) for key in named]
+    near_L2 = links_L3[links_L3[:, 2] <= radius, :2]
+    tied_L2 = np.array(tied, np.int64).reshape(-1, 2)
+    component = _components(len(pictures), np.concatenate([near_L2, tied_L2]))
     names: dict[int, str] = {}
     for key in sorted(owner):
         names.setdefault(component[owner[key]], key)
@@ -106,13 +108,13 @@ def group_names(
     return {same[0].row.sha256: names[component[i]] for i, same in enumerate(pictures)}
 
 
-def _components(n: int, edges: list[tuple[int, int]]) -> list[int]:
+def _components(n: int, ends_L2: NDArray[np.int64]) -> list[int]:
     """Return the component number of each of n nodes."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    graph = coo_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
+    ones = np.ones(len(ends_L2), bool)
+    graph = coo_matrix((ones, (ends_L2[:, 0], ends_L2[:, 1])), shape=(n, n))
     labels: list[int] = connected_components(graph, directed=False)[1].tolist()
     return labels
 

@@ -6,34 +6,92 @@ follow from it without touching the picture again.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.clusters import collapse
 from skindx.data.join import turned_pairs_within
 
-# N = pictures, K = kinds of hash, O = orientations, L = links; S = thumbnail side, G = grid side
+# N = pictures, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links;
+# S = thumbnail side, G = grid side
 
 HashKind = Literal["average", "perceptual", "difference", "wavelet"]
 
 SIDE = 72
-"""Divisible by 8 and 9, so that every hash's grid is a plain mean over blocks."""
+"""Divisible by 8 and 9, so that every hash's grid is a plain sum over blocks."""
 GRID = 8
 ORIENTATIONS = 8
 """Orientation 4t + 2v + h: transposed if t, then upside down if v, then mirrored if h."""
 
 
-def thumbnail(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the grey picture squeezed to SIDE x SIDE by area means.
+def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return grey_HW, the luminance (ITU-R BT.601) of an RGB picture."""
+    import cv2
 
-    It stays in floats: on smooth skin the differences that hashes ask for are below one grey level.
+    grey_HW: NDArray[np.uint8] = cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2GRAY)
+    return grey_HW
+
+
+def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return a picture, RGB (HWC) or grey (HW), squeezed to SIDE x SIDE grey area means.
+
+    A small one is stretched. It keeps fractions: on smooth skin the differences that hashes ask
+    for are below one grey level. They are multiples of 1/512, so that sums over blocks are exact
+    in any order: even ground stays even, and a mirrored picture gives mirrored sums. The means
+    come from an integral image (Crow 1984, "Summed-area tables for texture mapping"), which is
+    linear inside a pixel.
     """
     import cv2
 
-    grey_HW = cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    small_SS: NDArray[np.float32] = cv2.resize(grey_HW, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+    grey_HW = grey(pixels) if pixels.ndim == 3 else pixels
+    height, width = grey_HW.shape
+    corners, down, right = _corners(height, width)
+    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S).ravel()
+    # The table may run over 32 bits; differences over a band of rows or less come out right.
+    at, row, column, both = table.take(corners)
+    row -= at
+    column -= at
+    both -= at
+    both -= row
+    both -= column
+    inside = right * both
+    inside += column
+    inside *= down
+    inside += right * row
+    sums = _cells(inside)
+    sums += _cells(at)
+    sums *= 512 * SIDE * SIDE / (height * width)
+    small_SS: NDArray[np.float32] = (np.rint(sums) / 512).astype(np.float32)
     return small_SS
+
+
+def _cells(sums: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum inside each cell from the sums above and left of each corner."""
+    bands = sums[1:] - sums[:-1]
+    cells: NDArray[Any] = bands[:, 1:] - bands[:, :-1]
+    return cells
+
+
+@lru_cache(maxsize=64)
+def _corners(
+    height: int, width: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the cells' corners lie: in which pixel, and how far down and right in it.
+
+    The pixel is given by the positions in the integral image of its own four corners.
+    """
+
+    def ends(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        exact = np.arange(SIDE + 1, dtype=np.float64) * (length / SIDE)
+        whole = np.minimum(exact.astype(np.intp), length - 1)
+        return whole, exact - whole
+
+    (y, down), (x, right) = ends(height), ends(width)
+    corner = y[:, None] * (width + 1) + x
+    return np.stack([corner + step for step in (0, 1, width + 1, width + 2)]), down[:, None], right
 
 
 def hash_thumbnails(
@@ -51,10 +109,12 @@ def _pack(bits_NOGG: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 
 def _blocks(thumbs_NSS: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
+    """Return the sum over each of rows x columns blocks."""
     n = len(thumbs_NSS)
-    cut = thumbs_NSS.reshape(n, rows, SIDE // rows, columns, SIDE // columns)
-    means: NDArray[np.float32] = cut.mean(axis=(2, 4))
-    return means
+    bands = thumbs_NSS.reshape(n, rows, SIDE // rows, SIDE).sum(axis=2)
+    belongs = np.repeat(np.eye(columns, dtype=np.float32), SIDE // columns, axis=0)
+    sums: NDArray[np.float32] = bands @ belongs
+    return sums
 
 
 def _turned(plain: NDArray[np.float32], transposed: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -69,16 +129,16 @@ def _turned(plain: NDArray[np.float32], transposed: NDArray[np.float32]) -> NDAr
 
 
 def _average(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
-    means = _blocks(thumbs_NSS, GRID, GRID)
-    grids = _turned(means, means.swapaxes(1, 2))
+    sums = _blocks(thumbs_NSS, GRID, GRID)
+    grids = _turned(sums, sums.swapaxes(1, 2))
     bits: NDArray[np.bool_] = grids > grids.mean(axis=(2, 3), keepdims=True)
     return bits
 
 
 def _wavelet(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
-    # The low-pass band of the Haar transform is the block mean up to a factor.
-    means = _blocks(thumbs_NSS, GRID, GRID)
-    grids = _turned(means, means.swapaxes(1, 2))
+    # The low-pass band of the Haar transform is the block sum up to a factor.
+    sums = _blocks(thumbs_NSS, GRID, GRID)
+    grids = _turned(sums, sums.swapaxes(1, 2))
     bits: NDArray[np.bool_] = grids > np.median(grids, axis=(2, 3), keepdims=True)
     return bits
 
@@ -124,10 +184,16 @@ def near_links(codes_NKO: NDArray[np.uint64], radius: int) -> NDArray[np.int64]:
     """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
 
     The distance of two pictures is, over the eight orientations of i, the least of the largest
-    Hamming distance among the K kinds: all kinds must agree on the same orientation. Sorted and
-    exact; memory is 33 bytes a link. Raises UserError when numba is not installed.
+    Hamming distance among the K kinds: all kinds must agree on the same orientation. Of pictures
+    with equal codes the first has a link to each of the others, of distance EQUAL, and stands for
+    them in all other links. Sorted and exact; memory is 33 bytes a link. Raises UserError when
+    numba is not installed, or for more links than memory should hold.
     """
-    links_L3: NDArray[np.int64] = np.stack(
-        turned_pairs_within(codes_NKO, radius), axis=1, dtype=np.int64, casting="safe"
-    )
+    first_U, equal_L3 = collapse(codes_NKO)
+    first_P, second_P, distance_P = turned_pairs_within(codes_NKO[first_U], radius)
+    columns = (first_U[first_P], first_U[second_P], distance_P)
+    links_L3 = np.stack(columns, axis=1, dtype=np.int64, casting="safe")
+    if len(equal_L3):
+        links_L3 = np.concatenate([links_L3, equal_L3])
+        links_L3 = links_L3[np.lexsort((links_L3[:, 1], links_L3[:, 0]))]
     return links_L3

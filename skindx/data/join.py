@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_CODES = 1 << 28
 MOST_CHOICES = 5000
+MOST_PAIRS = 50_000_000
+"""More would take gigabytes, and say no more than that everything looks like everything."""
 SORT_NS, TABLE_NS, COMPARE_NS = 12.0, 1.5, 0.2
 """For each code sorted, bucket made, pair compared; they pick the plan and never the answer."""
 
@@ -33,8 +35,8 @@ def pairs_within(
     """Return (first_P, second_P, distance_P) of all pairs within `radius` bits.
 
     first < second; each pair stands once, sorted by first, then second. One thread. Memory is
-    17 bytes a pair and some 50 bytes a code; the pairs of c equal codes are c(c - 1)/2: 3.4 GB
-    for 20,000. Raises UserError when numba is not installed.
+    17 bytes a pair and some 50 bytes a code; the pairs of c equal codes are c(c - 1)/2. Raises
+    UserError when numba is not installed, or for more than MOST_PAIRS.
     """
     return turned_pairs_within(np.asarray(codes_N, np.uint64).reshape(-1, 1, 1), radius)
 
@@ -67,6 +69,12 @@ def turned_pairs_within(
                 turned = kernels.bucket_sort(codes_ON[orientation], *buckets)
             what = (codes_NKO, orientation, radius, masks, np.array(chosen, np.int64))
             found = kernels.emit(*what, turned, upright, packed_P[filled:])
+            if filled + found > MOST_PAIRS:
+                raise UserError(
+                    f"more than {MOST_PAIRS:,} pairs among {n:,} different codes are within "
+                    f"{radius} bits, so that most pictures look alike to the hashes; lower "
+                    f"dedup.radius and groups.radius, or take such pictures out of the sources."
+                )
             if filled + found > len(packed_P):
                 packed_P.resize(filled + found + len(packed_P) // 2, refcheck=False)
                 kernels.emit(*what, turned, upright, packed_P[filled:])

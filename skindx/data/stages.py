@@ -80,7 +80,9 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
     sound: list[tuple[LedgerRow, Screened]] = []
     for row in stored:
         verdict = verdicts[row.path]
-        if verdict.reason is None:
+        if verdict.sha256 not in {"", row.sha256}:
+            run.issues.append(_issue(row, "changed", "the stored file is not the one that came"))
+        elif verdict.reason is None:
             sound.append((row, verdict))
         else:
             run.issues.append(_issue(row, verdict.reason, verdict.detail))

@@ -221,6 +221,17 @@ def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
     assert "seed: 5" in (out / "recipe.yaml").read_text()
 
 
+def test_a_stored_file_that_was_exchanged_is_found(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(settings_for(root), out)
+    record = read_manifest(out)[0]
+    (out / record.path).write_bytes(encode(paint(200)))
+    summary = build(settings_for(root), out)
+    assert summary.issues["changed"] == 1
+    (issue,) = [issue for issue in read_issues(out) if issue.reason == "changed"]
+    assert (issue.url, issue.sha256) == (record.source_url, record.sha256)
+
+
 def test_progress_reaches_its_end_in_every_stage(root: Path, tmp_path: Path) -> None:
     last: dict[str, tuple[int, int]] = {}
     build(

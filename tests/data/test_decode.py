@@ -2,6 +2,7 @@ import io
 import struct
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from paint_pictures import encode, paint
 from PIL import Image, ImageOps
 
-from skindx.data.decode import DamagedPicture, decode
+from skindx.data.decode import DamagedPicture, decode, decode_small, has_metadata, refusal
 
 PIXELS = paint(1)
 
@@ -69,6 +70,55 @@ def test_sixteen_bits_are_scaled_not_clipped(kind: str) -> None:
     deep = np.tile(np.arange(0, 65536, 256, dtype=np.uint16), (64, 1))
     pixels = decode(encode(deep, kind))
     np.testing.assert_array_equal(pixels[0, :, 0], np.arange(256))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "P", "RGBA", "CMYK"])
+def test_large_pictures_are_converted_in_bands_without_a_seam(mode: str) -> None:
+    picture = Image.fromarray(paint(2, 1500, 1600)).convert(mode)
+    if mode == "RGBA":
+        picture.putalpha(Image.linear_gradient("L").resize(picture.size))
+    buffer = io.BytesIO()
+    picture.save(buffer, "TIFF" if mode == "CMYK" else "PNG")
+    white = Image.new("RGBA", picture.size, "white")
+    expected = Image.alpha_composite(white, picture) if mode == "RGBA" else picture
+    np.testing.assert_array_equal(decode(buffer.getvalue()), np.asarray(expected.convert("RGB")))
+
+
+def test_orientation_is_found_wherever_pillow_finds_it() -> None:
+    plain = encode(PIXELS)
+    assert not has_metadata(plain)
+    packet = b'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="6"></x:xmpmeta>'
+    xmp = encode(PIXELS, xmp=packet)
+    assert has_metadata(xmp)
+    assert decode(xmp).shape == (PIXELS.shape[1], PIXELS.shape[0], 3)
+    # Bytes that only look like metadata stand behind the pixels or are no segment at all.
+    assert not has_metadata(plain + b"\xff\xe1Exif\0\0")
+    assert has_metadata(plain[:2] + b"?" + plain[2:]), "the unusual is left to Pillow"
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_small_grey_decode_is_the_large_one_shrunk(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[274] = orientation
+    data = encode(paint(3, 640, 400), kind, exif=exif.tobytes())
+    small = decode_small(data, 72)
+    large = cv2.cvtColor(decode(data), cv2.COLOR_RGB2GRAY)
+    assert min(small.shape) >= 72
+    assert (small.shape[0] < small.shape[1]) == (large.shape[0] < large.shape[1])
+    shrunk = cv2.resize(large, small.shape[::-1], interpolation=cv2.INTER_AREA).astype(int)
+    assert np.abs(small - shrunk).mean() < 1.5
+    with pytest.raises(DamagedPicture, match="more than the cap"):
+        decode_small(data, 72, max_pixels=1000)
+
+
+def test_reasons_are_words() -> None:
+    for data, reason in ((b"GIF89a" + bytes(20), "not-a-picture"), (b"\xff\xd8\xff", "damaged")):
+        with pytest.raises(DamagedPicture) as refused:
+            decode(data)
+        assert refused.value.reason == reason
+    assert refusal(MemoryError()).reason == "decode-memory"
+    assert refusal(ValueError("Insufficient memory (case 4)")).reason == "decode-memory"
 
 
 def test_an_animation_gives_its_first_frame() -> None:

@@ -66,7 +66,7 @@ def build(
     recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
     before = read_places(folder) if (folder / "splits.csv").exists() else {}
     places = fitting_folds(before, recipe.split.folds)
-    run = Run(recipe, folder, silent, None, KEYS, {}, places)
+    run = Run(recipe, folder, silent, None, KEYS, {}, {}, places)
     aliases = group_aliases(pictures, groups, KEYS)
     kept, held = hold_splits(run, [same[0] for same in pictures], aliases)
     placed = place_groups(run, kept, groups, held)

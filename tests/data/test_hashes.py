@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
@@ -6,8 +8,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
+from skindx.data.clusters import EQUAL
 from skindx.data.decode import decode
 from skindx.data.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.data.rehash import hash_pictures
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 
@@ -33,7 +37,7 @@ def test_each_orientation_is_the_hash_of_the_turned_picture(
 
 
 def test_average_and_difference_by_hand() -> None:
-    ramp = np.tile(np.linspace(0, 255, SIDE, dtype=np.float32), (SIDE, 1))[None]
+    ramp = np.tile(np.arange(SIDE, dtype=np.float32), (SIDE, 1))[None]
     average, difference = hash_thumbnails(ramp, ["average", "difference"])[0]
     assert f"{average[0]:016x}" == "0f" * 8
     assert f"{average[1]:016x}" == "f0" * 8
@@ -83,3 +87,62 @@ def test_the_join_is_brute_force(seed: int, n: int, radius: int) -> None:
             if distance <= radius:
                 expected.append((i, j, distance))
     assert [tuple(link) for link in near_links(codes, radius).tolist()] == expected
+
+
+def test_equal_codes_are_links_from_the_first() -> None:
+    a, b = np.zeros((2, 8), np.uint64), np.full((2, 8), 3, np.uint64)
+    links = near_links(np.stack([a, b, a, b, a, ~a]), 4)
+    assert links.tolist() == [[0, 1, 2], [0, 2, EQUAL], [0, 4, EQUAL], [1, 3, EQUAL]]
+
+
+def old_thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    return cv2.resize(grey, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+
+
+@pytest.mark.parametrize("shape", [(375, 500), (72, 72), (73, 80), (600, 9000), (4000, 3000)])
+def test_a_thumbnail_holds_the_area_means(shape: tuple[int, int]) -> None:
+    grey = np.random.default_rng(0).integers(200, 256, shape, dtype=np.uint8)
+    expected = cv2.resize(grey.astype(np.float32), (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+    np.testing.assert_allclose(thumbnail(grey), expected, atol=1.1 / 1024)
+
+
+def test_a_small_picture_is_stretched_by_area() -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
+    fine = np.kron(grey, np.ones((18, 12))).reshape(SIDE, 5, SIDE, 5).mean(axis=(1, 3))
+    np.testing.assert_allclose(thumbnail(grey), fine, atol=1.1 / 1024)
+
+
+@pytest.mark.parametrize("kind", ["average", "difference", "wavelet"])
+def test_a_mirrored_picture_has_the_mirrored_code_to_the_bit(kind: HashKind) -> None:
+    # Half of it is one even tone, where the smallest noise of rounding would decide.
+    picture = paint(3, 211, 173)
+    picture[60:, :] = 200
+    plain, mirrored = hash_thumbnails(
+        np.stack([thumbnail(picture), thumbnail(turned(picture, 1))]), [kind]
+    )
+    np.testing.assert_array_equal(plain[:, [1, 0, 3, 2]], mirrored[:, :4])
+
+
+@pytest.mark.real
+def test_the_integral_image_changed_no_hash_of_real_pictures(real: Path) -> None:
+    files = sorted((real / "isic9" / "Train").rglob("*.jpg"))[::5]
+    pictures = [decode(file.read_bytes()) for file in files]
+    assert len(pictures) > 400
+    now = hash_thumbnails(np.stack([thumbnail(each) for each in pictures]), list(HASHES))
+    before = hash_thumbnails(np.stack([old_thumbnail(each) for each in pictures]), list(HASHES))
+    assert np.bitwise_count(now ^ before).max() <= 1
+    assert np.bitwise_count(now ^ before).mean() < 0.001
+
+
+@pytest.mark.real
+def test_hashing_alone_finds_the_near_pictures_that_screening_finds(real: Path) -> None:
+    datas = list({f.read_bytes() for f in sorted((real / "isic9").rglob("*.jpg"))})
+    quick = hash_pictures(datas, DEFAULT)
+    exact = codes_of([decode(data) for data in datas])
+    bits = np.bitwise_count(quick[:, :, 0] ^ exact[:, :, 0]).max(axis=1)
+    assert bits.max() <= 2
+    assert (bits == 0).mean() > 0.8
+    for radius in (4, 6):
+        found = [near_links(codes, radius)[:, :2].tolist() for codes in (quick, exact)]
+        assert found[0] == found[1]

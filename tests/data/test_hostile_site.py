@@ -1,22 +1,48 @@
-"""One crawl of everything that can go wrong on a web site, against real servers on loopback."""
+"""One crawl and one screening of everything that can go wrong, against real servers on loopback.
 
+FAULTS, GOOD and PICTURES are the table: what is served, what the ledger must say, and of what is
+stored, what the screening must say or what the decoded picture must look like.
+"""
+
+import gzip
 import socket
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+from decoder_watch import Watch
+from hostile_pictures import (
+    animated,
+    in_mode,
+    memory_bomb,
+    pixel_bomb,
+    scan_bomb,
+    see_through_palette,
+    sixteen_bits,
+    text_bomb,
+    torn_in_the_middle,
+    with_exif,
+)
 from local_site import Answer, LocalSite, Page, category, figures, html, jpeg
+from numpy.typing import NDArray
+from paint_pictures import encode, paint
 
 from skindx.data.acquire import LOG, acquire
+from skindx.data.decode import decode
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LEDGER, LedgerRow
 from skindx.data.magic import picture_suffix
+from skindx.data.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources import AtlasSource
 
+MAX_BYTES = 400_000
 FAST = OriginPolicy(concurrency=8, delay_s=0)
 
 
@@ -52,6 +78,24 @@ def broken_off(request: BaseHTTPRequestHandler) -> None:
     request.connection.shutdown(socket.SHUT_RDWR)
 
 
+def reset(request: BaseHTTPRequestHandler) -> None:
+    """Break the connection with a reset in the middle of the body."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + jpeg("reset", 1000))
+    request.wfile.flush()
+    linger = struct.pack("ii", 1, 0)
+    request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    for each in (request.rfile, request.wfile, request.connection):  # the last one closes it
+        each.close()
+
+
+def more_than_said(request: BaseHTTPRequestHandler) -> None:
+    """Send a whole picture, but say that it is shorter."""
+    data = encode(paint(20))
+    head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(data) // 2}\r\n\r\n"
+    request.wfile.write(head.encode() + data)
+    request.close_connection = True
+
+
 @dataclass
 class Hostile:
     """One crawl of everything that can go wrong, and the servers that saw it."""
@@ -62,6 +106,10 @@ class Hostile:
     dataset: Path
     pages: list[LedgerRow]
     progress: list[tuple[int, int]]
+    screened: dict[str, Screened]
+    """By path of a stored picture in the dataset folder."""
+    watch: Watch
+    """Of the crawl's and the decoders' processes."""
 
 
 FAULTS: dict[str, tuple[str, Page]] = {
@@ -73,7 +121,13 @@ FAULTS: dict[str, tuple[str, Page]] = {
     "/drip.jpg": ("timeout", drip),
     "/silent.jpg": ("timeout", Answer(jpeg("late"), after_s=60)),
     "/endless.jpg": ("too-large", endless),
-    "/toolong.jpg": ("too-large", Answer(jpeg("long", 200_001))),
+    "/toolong.jpg": ("too-large", Answer(jpeg("long", MAX_BYTES + 1))),
+    "/bomb.jpg": (
+        "compressed",
+        Answer(gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"}),
+    ),
+    "/reset.jpg": ("server-error", reset),
+    "/to-ftp.jpg": ("bad-url", to("ftp://127.0.0.1/x.jpg")),
     "/gzip.jpg": ("compressed", Answer(jpeg("gz"), headers={"Content-Encoding": "gzip"})),
     "/page.jpg": (
         "not-a-picture",
@@ -83,6 +137,7 @@ FAULTS: dict[str, tuple[str, Page]] = {
     "/film.gif": ("not-a-picture", Answer(b"GIF89a" + bytes(50))),
     "/zero.jpg": ("empty", Answer(b"")),
     "/nothing.jpg": ("empty", Answer(b"", 204)),
+    "/film.mp4": ("not-a-picture", Answer(b"\0\0\0\x18ftypmp42" + bytes(50))),
     "/noai.jpg": ("opt-out", Answer(jpeg("noai"), headers={"X-Robots-Tag": "noindex, noai"})),
     "/tdm.jpg": ("opt-out", Answer(jpeg("tdm"), headers={"tdm-reservation": "1"})),
     "/loop-a.jpg": ("redirect-loop", to("/loop-b.jpg")),
@@ -99,6 +154,58 @@ GOOD: dict[str, Page] = {
     "/noindex.jpg": Answer(jpeg("noindex"), headers={"X-Robots-Tag": "noindex"}),
     "/to-ok.jpg": to("/target.jpg", 301),
     "/busy.jpg": [Answer(b"", 503), Answer(jpeg("busy"))],
+}
+Looks = Callable[[NDArray[np.uint8]], bool]
+
+
+def like(seed: int, most: float = 8) -> Looks:
+    """Tell whether a decoded picture is the painted one, but for what JPEG loses."""
+    return lambda pixels: float(np.abs(pixels.astype(int) - paint(seed)).mean()) < most
+
+
+def half_white(pixels: NDArray[np.uint8]) -> bool:
+    return bool((pixels[:, 45:] == 255).all() and (pixels[:, :35] < 230).all())
+
+
+def striped(pixels: NDArray[np.uint8]) -> bool:
+    """Tell whether 16 bits became 8 by division: clipped, nearly all would be white."""
+    return bool((pixels[1, :, 0] == np.arange(256)).all() and (pixels[0] == pixels[1, ::-1]).all())
+
+
+def grey_of(seed: int) -> Looks:
+    expected = cv2.cvtColor(paint(seed), cv2.COLOR_RGB2GRAY).astype(int)
+    return lambda pixels: float(np.abs(pixels[:, :, 1] - expected).mean()) < 8
+
+
+# What is stored -> the reason of the screening, or what the decoded picture looks like.
+PICTURES: dict[str, tuple[Page, str | Looks]] = {
+    "/truncated.jpg": (Answer(encode(paint(10))[:-900]), "damaged"),
+    "/mid-stream.jpg": (Answer(torn_in_the_middle()), "damaged"),
+    "/shorter-than-sent.jpg": (more_than_said, "damaged"),
+    "/text-bomb.png": (Answer(text_bomb()), "damaged"),
+    "/pixel-bomb.png": (Answer(pixel_bomb()), "too-many-pixels"),
+    "/memory-bomb.png": (Answer(memory_bomb()), "decode-memory"),
+    "/scan-bomb.jpg": (Answer(scan_bomb(3500)), "decode-timeout"),
+    "/tiny.jpg": (Answer(encode(paint(11, 40, 40))), "too-small"),
+    "/banner.jpg": (Answer(encode(paint(12, 728, 90))), "bad-aspect"),
+    "/black.jpg": (Answer(encode(paint(13) // 40)), "too-dark"),
+    "/white.jpg": (Answer(encode(255 - paint(14) // 80)), "too-bright"),
+    "/placeholder.png": (Answer(encode(np.full((90, 90, 3), 128, np.uint8), "PNG")), "blank"),
+    "/blurred.jpg": (Answer(encode(cv2.GaussianBlur(paint(15), (0, 0), 20))), "blurred"),
+    "/cmyk.jpg": (Answer(in_mode(16, "CMYK", "JPEG")), like(16)),
+    "/grey.jpg": (Answer(in_mode(17, "L", "JPEG")), grey_of(17)),
+    "/sixteen.png": (Answer(sixteen_bits()), striped),
+    "/palette.png": (Answer(see_through_palette()), half_white),
+    "/rotated.jpg": (
+        Answer(with_exif(18, {274: 6})),
+        lambda pixels: like(18)(np.rot90(pixels)),
+    ),
+    "/gps.jpg": (Answer(with_exif(19, {271: "Camera"}, gps=True)), like(19)),
+    "/animated.png": (Answer(animated("PNG", 21)), like(21)),
+    "/animated.webp": (Answer(animated("WEBP", 24)), like(24)),
+    "/polyglot.jpg": (Answer(encode(paint(27)) + b"<script>alert(1)</script>"), like(27)),
+    "/%E7%9A%AE%E8%86%9A%20%F0%9F%92%A9.jpg": (Answer(encode(paint(28))), like(28)),
+    "/really.png": (Answer(encode(paint(29)), headers={"Content-Type": "image/png"}), like(29)),
 }
 BAD_LINKS = (
     "data:image/png;base64,AAAA",
@@ -129,7 +236,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     slow_robots = Answer(ROBOTS, after_s=1.0)
     with ExitStack() as stack:
         sites = {
-            "main": LocalSite({path: page for path, (_, page) in FAULTS.items()} | GOOD),
+            "main": LocalSite(
+                {path: page for path, (_, page) in FAULTS.items()}
+                | {path: page for path, (page, _) in PICTURES.items()}
+                | GOOD
+            ),
             "secret": LocalSite(default=Answer(jpeg("secret"))),
             "rules": LocalSite({"/robots.txt": slow_robots}, Answer(jpeg("rules"))),
             "ruleless": LocalSite({"/robots.txt": Answer(b"", 500)}, Answer(jpeg("x"))),
@@ -159,6 +270,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         "/": html(
             category("/good/", "Acne"),
             category("/faults/", "Acne"),
+            category("/pictures/", "Acne"),
             category("/shared/", "Eczema"),
             category("/forbidding/", "Wart"),
             category("/missing/", "Lost"),
@@ -173,6 +285,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
             figures(f"{secret.origin}/secret.jpg", "http://surely.invalid/x.jpg"),
             figures(f"http://127.0.0.1:{refusing}/x.jpg"),
         ),
+        "/pictures/": html(figures(*PICTURES)),
         "/shared/": html(figures("/shared.jpg")),
         "/forbidding/": html(figures("/never.jpg"), head='<meta name="ROBOTS" content="noai">'),
         "/rules/": html(
@@ -184,7 +297,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         ),
         "/endless/": html(category("/endless/0", "Endless")),
     }
-    for number in range(9):
+    for number in range(10):
         main.pages[f"/endless/{number}"] = html(
             figures("/ok.png"), f'<a class="next" href="/endless/{number + 1}">'
         )
@@ -200,22 +313,31 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         timeout_s=2,
         retries=1,
         retry_after_s=10,
-        max_bytes=200_000,
-        max_pages=8,
+        max_bytes=MAX_BYTES,
+        max_pages=9,
     )
     progress: list[tuple[int, int]] = []
-    rows = acquire(
-        [atlas(main), atlas(main, "/endless/")],
-        fetch,
-        dataset,
-        on_progress=lambda done, known: progress.append((done, known)),
-    )
+    with Watch("skindx.data.fetch", "skindx.data.decoders") as watch:
+        rows = acquire(
+            [atlas(main), atlas(main, "/endless/")],
+            fetch,
+            dataset,
+            on_progress=lambda done, known: progress.append((done, known)),
+        )
+        stored = sorted({row.path for row in rows if row.status == "stored"})
+        verdicts = screen_files(
+            [dataset / path for path in stored],
+            ScreenSettings(timeout_s=4),
+            ("perceptual", "difference"),
+            workers=2,
+        )
     by_path: dict[str, list[LedgerRow]] = {}
     for row in rows:
         if row.page_url != row.url:
             by_path.setdefault(row.url.removeprefix(main.origin), []).append(row)
     pages = [row for row in rows if row.page_url == row.url]
-    return Hostile(by_path, sites, dataset, pages, progress)
+    screened = dict(zip(stored, verdicts, strict=True))
+    return Hostile(by_path, sites, dataset, pages, progress, screened, watch)
 
 
 def test_good_pictures_are_stored_as_they_came(hostile: Hostile) -> None:
@@ -238,6 +360,38 @@ def test_each_fault_has_its_reason(hostile: Hostile, path: str) -> None:
     assert row.status == FAULTS[path][0], row
     assert row.detail.endswith(".")
     assert not row.path
+
+
+@pytest.mark.parametrize("path", PICTURES)
+def test_each_stored_picture_is_sound_or_has_its_reason(hostile: Hostile, path: str) -> None:
+    (row,) = hostile.rows[path]
+    assert (row.status, row.detail) == ("stored", ""), row
+    verdict = hostile.screened[row.path]
+    expected = PICTURES[path][1]
+    if isinstance(expected, str):
+        assert verdict.reason == expected, verdict
+        assert verdict.detail
+    else:
+        assert verdict.reason is None, verdict
+        assert verdict.sha256 == row.sha256
+        pixels = decode((hostile.dataset / row.path).read_bytes())
+        assert (verdict.height, verdict.width) == pixels.shape[:2]
+        assert expected(pixels)
+
+
+def test_the_table_has_many_kinds_of_fault() -> None:
+    refused = [path for path, (_, expected) in PICTURES.items() if isinstance(expected, str)]
+    assert len(FAULTS) + len(refused) >= 35
+    assert len({status for status, _ in FAULTS.values()}) >= 9
+
+
+def test_crawler_and_decoders_stay_small_and_know_no_torch(hostile: Hostile) -> None:
+    peaks = hostile.watch.peak_mb
+    assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.data.decoders"}
+    # The scan bomb cost one decoder its life, so there were more than two.
+    assert sum(name == "skindx.data.decoders" for _, name in peaks) >= 3
+    assert max(peaks.values()) < 500, peaks
+    assert not hostile.watch.with_torch
 
 
 def test_links_that_are_no_web_address_have_a_row(hostile: Hostile) -> None:

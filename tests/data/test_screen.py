@@ -1,3 +1,5 @@
+import hashlib
+import json
 from pathlib import Path
 
 import cv2
@@ -6,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from paint_pictures import encode, paint, save
 
-from skindx.data.hashes import HashKind
-from skindx.data.screen import ScreenSettings, screen_bytes, screen_files
+from skindx.data.hashes import HashKind, thumbnail
+from skindx.data.judge import measure
+from skindx.data.screen import ScreenSettings, from_plain, screen_bytes, screen_files, to_plain
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 SOUND = paint(1, 180, 180)
@@ -33,7 +36,7 @@ def smooth_skin() -> NDArray[np.uint8]:
         (paint(1, 64 * 5, 64), "bad-aspect"),
         (SOUND // 20, "too-dark"),
         (np.full_like(SOUND, 255), "too-bright"),
-        (np.full_like(SOUND, 120), "blurred"),
+        (np.full_like(SOUND, 120), "blank"),
         (cv2.GaussianBlur(SOUND, (0, 0), 20), "blurred"),
     ],
 )
@@ -49,8 +52,36 @@ def test_damage_and_the_pixel_cap_are_reasons() -> None:
     data = encode(SOUND)
     assert screen_bytes(data[:-900], ScreenSettings(), HASHES).reason == "damaged"
     capped = screen_bytes(data, ScreenSettings(max_pixels=1000), HASHES)
-    assert capped.reason == "damaged"
+    assert capped.reason == "too-many-pixels"
     assert "180 x 180" in capped.detail
+
+
+def test_a_verdict_survives_its_way_through_json() -> None:
+    for pixels in (SOUND, SOUND[:20], np.zeros_like(SOUND)):
+        screened = screen_bytes(encode(pixels), ScreenSettings(), HASHES)
+        again = from_plain(json.loads(json.dumps(to_plain(screened))))
+        assert again.codes_KO.dtype == np.uint64
+        np.testing.assert_array_equal(again.codes_KO, screened.codes_KO)
+        assert to_plain(again) == to_plain(screened)
+
+
+def test_the_bytes_are_hashed_and_the_perceptual_hash_is_always_there() -> None:
+    data = encode(SOUND)
+    plain = screen_bytes(data, ScreenSettings(), ("difference",))
+    both = screen_bytes(data, ScreenSettings(), HASHES)
+    assert plain.sha256 == hashlib.sha256(data).hexdigest()
+    assert plain.codes_KO.shape == (1, 8)
+    assert plain.perceptual_hash == both.perceptual_hash == f"{both.codes_KO[0, 0]:016x}"
+    assert screen_bytes(b"no picture", ScreenSettings(), HASHES).reason == "not-a-picture"
+
+
+def test_what_is_measured_by_hand() -> None:
+    # Stripes of 100 and 140, one pixel each: a Laplacian of +80 and -80 in turn.
+    stripes = np.tile(np.array([[100], [140]], np.uint8), (64, 200))
+    luminance, contrast, sharpness = measure(stripes, thumbnail(stripes))
+    assert luminance == pytest.approx(120, abs=0.01)
+    assert sharpness == pytest.approx(80**2, rel=0.01)
+    assert 0 < contrast < 20
 
 
 def test_sharpness_does_not_depend_on_resolution() -> None:

@@ -1,10 +1,11 @@
-"""Two corrections to Scrapy's downloader: exact concurrency, and connections that stay open."""
+"""Corrections to Scrapy's downloader: exact concurrency, Crawl-delay, connections kept open."""
 
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
+from skindx.data.fetch.robots import CRAWL_DELAY
 from skindx.data.fetch.settings import FetchSettings
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ class ExactDownloader(Downloader):  # type: ignore[misc]
     Scrapy 2.19 counts a request when its task starts, not when it leaves the queue: of requests
     that become ready together (when robots.txt has answered, say) all go out at the same time.
     """
+
+    def _get_slot(self, request: Any) -> Any:
+        key, slot = super()._get_slot(request)
+        # Set at each request: a slot that was idle for a minute is thrown away and made anew.
+        asked_s = request.meta.get(CRAWL_DELAY, 0.0)
+        if asked_s > slot.delay:
+            slot.delay, slot.concurrency = asked_s, 1
+        return key, slot
 
     def _wait_for_download(self, slot: Any, request: Any, answer: Any) -> Any:
         slot.transferring.add(request)  # a set: Scrapy adds it again, and removes it at the end

@@ -13,6 +13,7 @@ from skindx.data.fetch.outcome import (
     Outcome,
     RefusedError,
 )
+from skindx.data.fetch.robots import CRAWL_DELAY, IS_RULES
 from skindx.data.fetch.settings import FetchSettings, origin_of
 
 if TYPE_CHECKING:
@@ -46,11 +47,13 @@ class Politeness:
             raise RefusedError(self._left_alone[origin])
         # Set anew for every hop: a redirect carries its first origin's slot and flags along.
         request.meta["download_slot"] = origin
-        request.meta["autothrottle_dont_adjust_delay"] = origin in self._fetch.origins
+        # AutoThrottle would shorten what robots.txt asks for.
+        own = origin in self._fetch.origins or self._asked_s(request, origin) > 0
+        request.meta["autothrottle_dont_adjust_delay"] = own
 
     def process_response(self, request: "Request", response: "Response") -> "Request | Response":
         """Repeat a request that the server could not answer now."""
-        self._tell(request.meta["download_slot"])
+        self._tell(request)
         if response.status not in RETRIED_CODES:
             return response
         asked_s = retry_after_s(response.headers.get("Retry-After", b"").decode("latin-1"))
@@ -68,13 +71,20 @@ class Politeness:
         """Repeat a request whose connection failed."""
         return self._again(request, None) if isinstance(exception, RETRIED_ERRORS) else None
 
-    def _tell(self, origin: str) -> None:
+    def _asked_s(self, request: "Request", origin: str) -> float:
+        """Return the Crawl-delay where it is longer than the origin's own delay, else 0."""
+        asked_s: float = request.meta.get(CRAWL_DELAY, 0.0)
+        return asked_s if asked_s > self._fetch.policy(origin).delay_s else 0.0
+
+    def _tell(self, request: "Request") -> None:
         """Log once how an origin is treated, as its slot really is."""
+        origin = request.meta["download_slot"]
         slot = self._crawler.engine.downloader.slots.get(origin)
-        if slot is None or origin in self._told:
+        # With the answer to robots.txt itself it is too early: its rules may slow the slot down.
+        if slot is None or origin in self._told or request.meta.get(IS_RULES):
             return
         self._told.add(origin)
-        throttle = "off" if origin in self._fetch.origins else "on"
+        throttle = "off" if request.meta["autothrottle_dont_adjust_delay"] else "on"
         how = "%s: %d at once, delay %.2f s, AutoThrottle %s"
         log.info(how, origin, slot.concurrency, slot.delay, throttle)
 

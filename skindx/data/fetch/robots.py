@@ -5,6 +5,7 @@ robots.txt, which is how disallowed pages get fetched.
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,15 @@ from skindx.data.fetch.settings import AGENT, FetchSettings, origin_of
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+log = logging.getLogger(__name__)
+
 _MAX_BYTES = 512_000  # RFC 9309 section 2.5 asks for at least 500 KiB
-_FLAG = "skindx_robots_txt"
 ENDPOINT = "skindx_endpoint"
 """Request meta: the official API below whose URL robots.txt is not asked (WebSource.endpoint)."""
+IS_RULES = "skindx_robots_txt"
+"""Request meta: this is a request for robots.txt itself."""
+CRAWL_DELAY = "skindx_crawl_delay_s"
+"""Request meta: the seconds that the origin's robots.txt asks for between two requests, capped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class _Rules:
 
     parser: Any = None
     refusal: Outcome | None = None
+    delay_s: float = 0.0
 
 
 class RobotsGuard:
@@ -46,9 +53,11 @@ class RobotsGuard:
 
     async def process_request(self, request: Request) -> None:
         """Let an allowed request pass, also each hop of a redirect. Raises RefusedError."""
+        # Each hop of a redirect comes here, with the meta of the origin before it; one that leaves
+        # an API is a page like any other.
+        request.meta[CRAWL_DELAY] = 0.0
         endpoint = request.meta.get(ENDPOINT)
-        # Each hop of a redirect comes here: one that leaves the API is a page like any other.
-        if request.meta.get(_FLAG) or (endpoint and request.url.startswith(endpoint)):
+        if request.meta.get(IS_RULES) or (endpoint and request.url.startswith(endpoint)):
             return
         try:
             origin = origin_of(request.url)
@@ -62,6 +71,7 @@ class RobotsGuard:
             raise RefusedError(rules.refusal)
         if not rules.parser.can_fetch(request.url, AGENT):
             raise RefusedError(Outcome("robots", f"{origin}/robots.txt disallows {request.url}."))
+        request.meta[CRAWL_DELAY] = rules.delay_s
 
     async def _ask(self, origin: str) -> _Rules:
         """Fetch and parse one robots.txt; whatever happens is an answer."""
@@ -72,7 +82,7 @@ class RobotsGuard:
             url,
             callback=NO_CALLBACK,
             priority=1000,
-            meta={_FLAG: True, "download_maxsize": _MAX_BYTES},
+            meta={IS_RULES: True, "download_maxsize": _MAX_BYTES},
             dont_filter=True,
         )
         try:
@@ -83,11 +93,22 @@ class RobotsGuard:
             )
         problem = of_answer(response)
         if problem is None:
-            return _Rules(Protego.parse(response.body.decode("utf-8", "replace")))
+            parser = Protego.parse(response.body.decode("utf-8", "replace"))
+            return _Rules(parser, delay_s=self._delay_s(parser, url))
         # Section 2.3.1.3: a robots.txt that is not there forbids nothing.
         if problem.status in {"dead-link", "empty"}:
             return _Rules(Protego.parse(""))
         return _Rules(refusal=_unreachable(url, problem))
+
+    def _delay_s(self, parser: Any, url: str) -> float:
+        """Return the Crawl-delay (no part of RFC 9309, but widely meant), capped and told."""
+        asked_s = parser.crawl_delay(AGENT) or 0.0
+        if not asked_s > 0:
+            return 0.0
+        kept_s: float = min(asked_s, self._fetch.crawl_delay_s)
+        capped = f", of which crawl_delay_s keeps {kept_s:g} s" if kept_s < asked_s else ""
+        log.info("%s asks for %g s between requests%s", url, asked_s, capped)
+        return kept_s
 
 
 def _unreachable(url: str, problem: Outcome) -> Outcome:

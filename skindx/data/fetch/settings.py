@@ -75,6 +75,8 @@ class FetchSettings(Settings):
     retries: int = Field(2, ge=0, le=10)
     retry_after_s: float = Field(300.0, ge=0, le=86_400)
     """Longest wait that a server may ask for; one that asks for more is left alone for this run."""
+    crawl_delay_s: float = Field(30.0, ge=1, le=600)
+    """Longest `Crawl-delay` of a robots.txt that is kept whole; of a longer one this much is."""
     max_bytes: int = Field(20_000_000, ge=1)
     """Of one picture; what is longer is cut off while it comes and never reaches the disk."""
     max_pixels: int = Field(50_000_000, ge=1)

@@ -1,0 +1,29 @@
+"""`skindx screen`: what the screening says to a folder, before anything is built from it."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import Sets, console
+
+
+def screen(
+    folder: Annotated[Path, typer.Argument(help="A folder of pictures, at any depth.")],
+    sets: Sets = None,
+) -> None:
+    """Say what screening would refuse in a folder, and fit the limit of blur to it.
+
+    Nothing is written. --set takes the keys of a recipe's `screen`.
+
+    Example: skindx screen my/pictures --set min_side=128
+    """
+    from skindx.data.progress import progress_bars
+    from skindx.data.screen import ScreenSettings
+    from skindx.data.screen_report import print_report, report
+
+    settings = ScreenSettings.load(None, sets or [])
+    with progress_bars() as progress:
+        found = report(folder, settings, on_progress=partial(progress, "screen"))
+    print_report(found, settings, console())

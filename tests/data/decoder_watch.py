@@ -1,0 +1,53 @@
+"""Looks on while child processes work: how large they get, and what they have loaded."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+
+class Watch:
+    """Follows all descendants of this process that run one of the modules `names`."""
+
+    def __init__(self, *names: str) -> None:
+        self.peak_mb: dict[tuple[int, str], float] = {}
+        """(process, module) -> largest resident memory it ever had, 10^6 bytes."""
+        self.with_torch: set[int] = set()
+        self._names = names
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ending.wait(0.01):
+            for pid in descendants(os.getpid()):
+                with suppress(OSError):  # it has ended meanwhile
+                    self._note(pid)
+
+    def _note(self, pid: int) -> None:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        status = Path(f"/proc/{pid}/status").read_text()
+        peaks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+        for name in self._names:
+            if name in arguments and peaks:
+                self.peak_mb[pid, name] = int(peaks[0]) * 1024 / 1e6
+                if "libtorch" in Path(f"/proc/{pid}/maps").read_text():
+                    self.with_torch.add(pid)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes below a process."""
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from descendants(int(child))

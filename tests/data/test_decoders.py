@@ -1,0 +1,183 @@
+"""Faults of decoding processes, made with real ones: they hang, die, are killed, cannot start."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from decoder_watch import descendants
+from hostile_pictures import scan_bomb
+from paint_pictures import paint, save
+
+import skindx
+from skindx.data.decoders import pool
+from skindx.data.decoders.pool import Failure, Limits, run_apart
+from skindx.data.screen import Screened, ScreenSettings, screen_files
+
+
+def pictures(folder: Path, count: int) -> list[Path]:
+    return [save(folder / f"{n}.jpg", paint(n, 64, 64 + n)) for n in range(count)]
+
+
+def pipe_at(paths: list[Path], position: int) -> Path:
+    """Put a named pipe among the pictures: whoever opens it to read waits for a writer."""
+    fifo = paths[0].parent / f"fifo{position}"
+    os.mkfifo(fifo)
+    paths.insert(position, fifo)
+    return fifo
+
+
+def screen(paths: list[Path], **limits: int) -> list[Screened]:
+    return screen_files(paths, ScreenSettings(**limits), ("perceptual",), workers=2)
+
+
+def reasons(screened: list[Screened]) -> dict[int, str]:
+    return {n: each.reason for n, each in enumerate(screened) if each.reason}
+
+
+def test_a_picture_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, 40)
+    pipe_at(paths, 5)
+    pipe_at(paths, 30)
+    pipe_at(paths, 42 - 1)
+    screened = screen(paths, timeout_s=1)
+    assert reasons(screened) == dict.fromkeys((5, 30, 41), "decode-timeout")
+    assert screened[5].detail == "its decoder took longer than 1 s"
+    sound = [each.height for each in screened if not each.reason]
+    assert sound == [64 + n for n in range(40)], "the order is that of the paths"
+
+
+def reader_of(fifo: Path) -> tuple[int, int]:
+    """Wait for a decoder that reads the pipe; return it and our writing end, which keeps it."""
+    while True:
+        try:
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:  # nobody reads yet
+            time.sleep(0.01)
+    while True:
+        for pid in descendants(os.getpid()):
+            if str(fifo) in opened_by(pid):
+                return pid, writer
+
+
+def on_each_reader(fifo: Path, *acts: signal.Signals | bytes) -> threading.Thread:
+    """Kill or feed one decoder after the other that reads the pipe."""
+
+    def wait() -> None:
+        for act in acts:
+            pid, writer = reader_of(fifo)
+            if isinstance(act, bytes):
+                os.write(writer, act)
+            else:
+                os.kill(pid, act)
+                while str(fifo) in opened_by(pid):
+                    time.sleep(0.01)
+            os.close(writer)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def opened_by(pid: int) -> list[str]:
+    try:
+        return [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_picture_that_kills_its_decoder_is_tried_once_more_alone(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    paths = pictures(tmp_path, 10)
+    fifo = pipe_at(paths, 3)
+    killer = on_each_reader(fifo, how, how)
+    screened = screen(paths, timeout_s=60)
+    killer.join(10)
+    assert not killer.is_alive(), "it was tried twice, and not more often"
+    assert reasons(screened) == {3: "decode-crash"}
+    assert screened[3].detail == f"its decoder was ended by {how.name}"
+
+
+def test_an_innocent_picture_survives_the_death_of_its_decoder(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, 10)
+    fifo = pipe_at(paths, 3)
+    on_each_reader(fifo, signal.SIGKILL, paths[0].read_bytes())
+    screened = screen(paths, timeout_s=60)
+    assert reasons(screened) == {}
+    assert screened[3].sha256 == screened[0].sha256
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(scan_bomb(2))  # sound, but 49 million pixels
+    strange = [Path("/dev/zero"), tmp_path / "gone.jpg", tmp_path, large]
+    screened = screen([*pictures(tmp_path, 3), *strange, *pictures(tmp_path, 1)], memory_mb=250)
+    assert reasons(screened) == {
+        3: "decode-memory",
+        4: "damaged",
+        5: "damaged",
+        6: "decode-memory",
+    }
+    assert "No such file" in screened[4].detail
+
+
+def test_a_decoder_that_cannot_start_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('no decoders today')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"does not start(.|\n)*no decoders today"):
+        screen(pictures(tmp_path, 2))
+
+
+def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, 70)
+    pipe_at(paths, 69)
+    job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
+    answers = run_apart("screen", job, paths, Limits(timeout_s=600, memory_mb=400), 2)
+    assert not isinstance(next(answers)[1], Failure)
+    assert any(b"skindx.data.decoders" in command(pid) for pid in descendants(os.getpid()))
+    answers.close()
+    assert not any(b"skindx.data.decoders" in command(pid) for pid in descendants(os.getpid()))
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+HANG = """
+import sys
+from pathlib import Path
+from skindx.data.screen import ScreenSettings, screen_files
+settings = ScreenSettings(timeout_s=2)
+screen_files([Path(sys.argv[1])], settings, ("perceptual",), workers=1)
+"""
+
+
+def test_a_hanging_decoder_does_not_outlive_a_killed_caller(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", HANG, str(fifo)], cwd=Path(skindx.__file__).parents[1]
+    )
+    found, writer = reader_of(fifo)
+    caller.kill()
+    caller.wait()
+    while command(found):  # the kernel's alarm ends it; a hang here is this test's failure
+        time.sleep(0.05)
+    os.close(writer)
+
+
+def test_no_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool.subprocess, "Popen", None)
+    assert screen([]) == []
