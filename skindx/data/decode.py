@@ -26,8 +26,13 @@ class DamagedPicture(ValueError):  # noqa: N818
     """These bytes do not become a picture; the message says why."""
 
 
-def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, at_least: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
+
+    With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
+    below these: averaged, as by resizing, and for large pictures several times as fast.
 
     A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
@@ -39,26 +44,36 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
         raise DamagedPicture("the first bytes are of no picture format that we read")
     try:
         if suffix == ".jpg":
-            pixels_HWC = _decode_jpeg(data, max_pixels)
+            orientation = _orientation(data)
+            if at_least and orientation >= 5:
+                at_least = at_least[1], at_least[0]
+            pixels_HWC = _decode_jpeg(data, max_pixels, at_least)
         else:
             pixels_HWC = _decode_other(data, max_pixels)
+            orientation = _orientation(data)  # may decode: after the cap was checked
     except DamagedPicture:
         raise
     except Exception as error:
         # Decoders meet hostile bytes with every kind of exception (SyntaxError, struct.error,
         # zlib.error …); all of them mean the same to a dataset.
         raise DamagedPicture(" ".join(str(error).split()) or type(error).__name__) from error
-    turn = _UPRIGHT.get(_orientation(data))
+    turn = _UPRIGHT.get(orientation)
     return np.ascontiguousarray(turn(pixels_HWC) if turn else pixels_HWC)
 
 
-def _decode_jpeg(data: bytes, max_pixels: int) -> NDArray[np.uint8]:
+def _decode_jpeg(
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None
+) -> NDArray[np.uint8]:
     import simplejpeg
 
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     _check_size(width, height, max_pixels)
     if colorspace not in ("CMYK", "YCCK"):
-        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB")
+        # 7/8 and 6/8 would take longer than the whole picture.
+        smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
+        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            data, "RGB", min_factor=1.5 if at_least else 1, **smaller
+        )
         return pixels_HWC
     # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
     simplejpeg.decode_jpeg(data, "CMYK")
