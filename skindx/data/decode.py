@@ -32,7 +32,8 @@ def decode(
     """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
 
     With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
-    below these: averaged, as by resizing, and for large pictures several times as fast.
+    below these: averaged, as by resizing, and for large pictures several times as fast. Its pixels
+    then differ by a few levels from those of a resized whole picture.
 
     A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
@@ -69,11 +70,20 @@ def _decode_jpeg(
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     _check_size(width, height, max_pixels)
     if colorspace not in ("CMYK", "YCCK"):
-        # 7/8 and 6/8 would take longer than the whole picture.
-        smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
-        pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-            data, "RGB", min_factor=1.5 if at_least else 1, **smaller
-        )
+        pixels_HWC: NDArray[np.uint8]
+        if at_least is None or height <= at_least[0] or width <= at_least[1]:
+            pixels_HWC = simplejpeg.decode_jpeg(data, "RGB")
+        else:
+            # 7/8 and 6/8 would take longer than the whole picture, hence the factor. Colour need
+            # not be smoothed where pixels will be averaged.
+            pixels_HWC = simplejpeg.decode_jpeg(
+                data,
+                "RGB",
+                fastupsample=True,
+                min_height=at_least[0],
+                min_width=at_least[1],
+                min_factor=1.5,
+            )
         return pixels_HWC
     # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
     simplejpeg.decode_jpeg(data, "CMYK")
@@ -118,6 +128,8 @@ def _orientation(data: bytes) -> int:
     from PIL import Image
 
     try:
+        if data[:2] == b"\xff\xd8" and not _has_metadata(data):
+            return 1  # four times as fast as asking Pillow
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data)) as picture:
@@ -125,3 +137,17 @@ def _orientation(data: bytes) -> int:
     except Exception:
         # Broken metadata beside sound pixels says nothing about which way is up.
         return 1
+
+
+def _has_metadata(data: bytes) -> bool:
+    """Return whether a JPEG has an APP1 segment (Exif, XMP) before its pixels (ITU T.81, B.1)."""
+    at = 2
+    while data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker in (0xE1, 0xDA):
+            return marker == 0xE1
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return True  # nothing we know: let Pillow look

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.loader.load import Allocate, empty, fill_crop, load
+from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.preprocess import Preprocess, centre_square
@@ -34,12 +35,8 @@ class Reading:
 
     threads: int
     prefetch: int
-    device: torch.device
-
-    @property
-    def allocate(self) -> Allocate:
-        """Return where batches are written: pinned memory for a GPU, which copies it directly."""
-        return _pinned if self.device.type == "cuda" else empty
+    allocate: Allocate
+    """Gives the memory of batches: see `memory_for`."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,7 @@ class ValidationSet:
             self.preprocess.size,
             threads=self.reading.threads,
             prefetch=self.reading.prefetch,
+            allocate=self.reading.allocate,
         )
 
 
@@ -174,6 +172,14 @@ def training_batches(
     with closing(batches):
         for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
             yield torch.from_numpy(pictures_BSS3), torch.from_numpy(data.labels_N[indices_B])
+
+
+def memory_for(device: torch.device) -> Allocate:
+    """Return where batches are written: for a GPU pinned memory, which it copies directly.
+
+    Torch uses its pinned blocks again by itself.
+    """
+    return _pinned if device.type == "cuda" else Pool()
 
 
 def _pinned(shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from skindx.training.pictures import (
     TrainingSet,
     ValidationSet,
     class_numbers,
+    memory_for,
     threads_for,
 )
 from skindx.training.settings import MemberSettings
@@ -63,7 +64,8 @@ def open_sets(
     UserError for a picture that is gone and for a cache that cannot be written.
     """
     node = _node(cluster)
-    reading = Reading(threads_for(loader.threads, node.ranks), loader.prefetch, cluster.device)
+    threads = threads_for(loader.threads, node.ranks)
+    reading = Reading(threads, loader.prefetch, memory_for(cluster.device))
     files = Files(data.dataset, data.train)
     total = _total_bytes(files, member, loader, cluster)
     sharded = _sharded(loader, total, node, cluster)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import random_window, resize_into
+from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 
 # B = batch, S = side
@@ -15,15 +16,8 @@ from skindx.data.loader.source import Source
 Fill = Callable[[int, NDArray[np.uint8]], None]
 """Called with a picture's number and S x S x 3 to write it into, from any thread."""
 
-Allocate = Callable[[tuple[int, int, int, int]], NDArray[np.uint8]]
-
 _TASK = 8
 """Pictures a task: few enough to share a batch among threads, enough to outweigh the hand-over."""
-
-
-def empty(shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
-    """Return memory for a batch that nobody else uses."""
-    return np.empty(shape, np.uint8)
 
 
 class _Task(NamedTuple):
@@ -40,13 +34,13 @@ def load(
     *,
     threads: int,
     prefetch: int,
-    allocate: Allocate = empty,
+    allocate: Allocate | None = None,
 ) -> Generator[NDArray[np.uint8], None, None]:
     """Yield pictures_BSS3, uint8, for every array of picture numbers, in their order.
 
-    Memory is bounded by `prefetch` batches beside the one in use. Each batch is its own memory,
-    given by `allocate`, and never written again. What `fill` raises is raised here; the threads
-    end with the generator (see `work_ahead`).
+    Memory is bounded by `prefetch` batches beside the one in use. A batch is not written again
+    while anybody holds it or a view of it; `allocate` gives its memory (default: a new `Pool`).
+    What `fill` raises is raised here; the threads end with the generator (see `work_ahead`).
     """
     import cv2
 
@@ -60,7 +54,9 @@ def load(
     batches = list(batches)
     largest = max((len(batch) for batch in batches), default=1)
     ahead = prefetch * max(1, -(-largest // _TASK))
-    for whole in work_ahead(work, _tasks(batches, side, allocate), threads=threads, ahead=ahead):
+    for whole in work_ahead(
+        work, _tasks(batches, side, allocate or Pool()), threads=threads, ahead=ahead
+    ):
         if whole is not None:
             yield whole
 
