@@ -93,7 +93,8 @@ class ValidationSet:
             self.preprocess.size,
             threads=self.reading.threads,
             prefetch=self.reading.prefetch,
-            allocate=self.reading.allocate,
+            # What is kept must not be pinned.
+            allocate=None if self.keep else self.reading.allocate,
         )
 
 

@@ -72,14 +72,15 @@ def open_pixels(
     """
     sizes_N2 = _sizes(files, short_side)
     mark = _fingerprint(files, short_side)
-    pages = _map(file, mark, sizes_N2)
-    if pages is None:
-        with _telling(file, sizes_N2), _only_writer(file):
-            pages = _map(file, mark, sizes_N2)  # another process may have written it meanwhile
-            if pages is None:
-                on_write(_size_bytes(sizes_N2))
-                _write(file, files, sizes_N2, mark, threads)
-                pages = _map(file, mark, sizes_N2)
+    with _telling(file, sizes_N2):
+        pages = _map(file, mark, sizes_N2)
+        if pages is None:
+            with _only_writer(file):
+                pages = _map(file, mark, sizes_N2)  # another process may have written it meanwhile
+                if pages is None:
+                    on_write(_size_bytes(sizes_N2))
+                    _write(file, files, sizes_N2, mark, threads)
+                    pages = _map(file, mark, sizes_N2)
     assert pages is not None
     return Pixels(pages, sizes_N2)
 
