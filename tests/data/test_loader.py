@@ -265,6 +265,37 @@ def test_an_upright_picture_has_its_own_sides() -> None:
     assert np.abs(shrink(whole, 150).astype(int) - small).mean() < 2
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"\xff\xfe\x00\x09comment",
+        b"\xff\xff\xff\xfe\x00\x06\xff\xda\xff\xe1",
+        b"\xff\xe2\x00\x02",
+    ],
+)
+@pytest.mark.parametrize("orientation", [None, 1, 3, 6])
+def test_metadata_is_found_behind_other_segments(before: bytes, orientation: int | None) -> None:
+    import io
+
+    from PIL import Image
+
+    exif = Image.Exif()
+    if orientation:
+        exif[274] = orientation
+    out = io.BytesIO()
+    Image.fromarray(photo(60, 90)).save(out, "jpeg", exif=exif)
+    data = out.getvalue()
+    plain = decode(jpeg(photo(60, 90))).shape
+    turned = decode(data[:2] + before + data[2:])
+    assert turned.shape == (plain if orientation != 6 else (90, 60, 3))
+    if orientation == 3:
+        exif[274] = 1
+        out = io.BytesIO()
+        Image.fromarray(photo(60, 90)).save(out, "jpeg", exif=exif)
+        assert (turned == decode(out.getvalue())[::-1, ::-1]).all()
+
+
 @given(height=st.integers(230, 900), width=st.integers(230, 900), seed=st.integers(0, 99))
 def test_a_crop_decoded_small_looks_as_one_of_the_whole(height: int, width: int, seed: int) -> None:
     import cv2
