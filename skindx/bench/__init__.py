@@ -13,6 +13,7 @@ from skindx.errors import UserError
 
 BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
+    "loader": "skindx.bench.loader",
     "screen": "skindx.bench.screen",
     "startup": "skindx.bench.startup",
 }

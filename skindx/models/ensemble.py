@@ -1,6 +1,6 @@
 """Several classifiers that answer as one: calibrated probabilities, averaged."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from skindx.models.calibration import apply_temperature
 from skindx.models.classifier import Classifier
 from skindx.models.preprocess import Preprocess, centre_square
 
-# M = members, N = pictures, C = classes
+# M = members, N = pictures, C = classes, B = batch, S = side
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,22 @@ class Member:
     preprocess: Preprocess
     temperature: float = 1.0
 
-    @torch.inference_mode()
     def log_probabilities(
         self, pictures: Sequence[NDArray[np.uint8]], batch: int = 64
     ) -> NDArray[np.float64]:
         """Return uncalibrated log-probabilities N x C of decoded pictures (H x W x 3 uint8)."""
+        return self.judge(
+            np.stack([centre_square(each, self.preprocess) for each in pictures[at : at + batch]])
+            for at in range(0, len(pictures), batch)
+        )
+
+    @torch.inference_mode()
+    def judge(self, batches: Iterable[NDArray[np.uint8]]) -> NDArray[np.float64]:
+        """Return uncalibrated log-probabilities N x C of central squares, B x S x S x 3 uint8."""
         device = next(self.classifier.parameters()).device
         rows = []
-        for start in range(0, len(pictures), batch):
-            squares = [
-                centre_square(picture, self.preprocess)
-                for picture in pictures[start : start + batch]
-            ]
-            logits_BC = self.classifier(torch.from_numpy(np.stack(squares)).to(device))
+        for squares_BSS3 in batches:
+            logits_BC = self.classifier(torch.from_numpy(squares_BSS3).to(device))
             rows.append(torch.log_softmax(logits_BC.double(), dim=1).cpu().numpy())
         return np.concatenate(rows)
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from skindx.config import Settings
+from skindx.data.loader.crop import shrink
 
 # H, W = height, width; S = side of the square
 
@@ -30,21 +31,6 @@ class Preprocess(Settings):
     def margin_size(self) -> int:
         """Shorter side in pixels before the centre crop."""
         return round(self.size / self.crop)
-
-
-def shrink(picture_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]:
-    """Resize so that the shorter side measures `short_side` pixels, keeping the aspect ratio."""
-    import cv2
-
-    height, width = picture_HW3.shape[:2]
-    scale = short_side / min(height, width)
-    size_wh = (max(short_side, round(width * scale)), max(short_side, round(height * scale)))
-    if size_wh == (width, height):
-        return np.ascontiguousarray(picture_HW3)
-    # Area averaging is the only one of OpenCV's filters that does not alias when shrinking.
-    interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-    resized: NDArray[np.uint8] = cv2.resize(picture_HW3, size_wh, interpolation=interpolation)
-    return resized
 
 
 def centre_square(picture_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArray[np.uint8]:

@@ -1,15 +1,19 @@
 """Score a bundle through the served predictor: what is measured is what a user gets."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
@@ -175,11 +179,12 @@ def _predict(
     progress: Progress | None,
 ) -> list[Prediction]:
     predictions: list[Prediction] = []
-    for start in range(0, len(records), _BATCH):
-        batch = [read(record) for record in records[start : start + _BATCH]]
-        predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)
-        if progress:
-            progress(len(predictions), len(records))
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    with closing(work_ahead(read, records, threads=threads, ahead=_BATCH)) as pictures:
+        while batch := list(islice(pictures, _BATCH)):
+            predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)
+            if progress:
+                progress(len(predictions), len(records))
     return predictions
 
 

@@ -3,6 +3,33 @@
 import numpy as np
 from numpy.typing import NDArray
 
+# B = batch, N = pictures
+
+
+def epoch_plan(
+    count: int, batch: int, seed: int, epoch: int, world: int, *, sharded: bool
+) -> list[list[NDArray[np.int64]]]:
+    """Return, for each step of an epoch, every rank's picture numbers.
+
+    Unsharded, a step's pictures are the same on any number of ranks. Sharded, a rank sees the
+    pictures of its own `shard` alone, in an order that is fresh in each epoch.
+    """
+    if not sharded:
+        batches = global_batches(count, batch, seed, epoch)
+        return [[share(each, rank, world) for rank in range(world)] for each in batches]
+    steps = steps_of(count, batch)
+    by_rank = []
+    for rank in range(world):
+        own = shard(count, rank, world)
+        order = np.random.default_rng((seed, epoch, rank)).permutation(own)
+        by_rank.append(np.array_split(order, steps))
+    return [[parts[step] for parts in by_rank] for step in range(steps)]
+
+
+def steps_of(count: int, batch: int) -> int:
+    """Return the steps of an epoch."""
+    return max(1, round(count / batch))
+
 
 def global_batches(count: int, batch: int, seed: int, epoch: int) -> list[NDArray[np.int64]]:
     """Cut a fresh permutation of `count` pictures into batches of nearly equal size.
@@ -10,12 +37,17 @@ def global_batches(count: int, batch: int, seed: int, epoch: int) -> list[NDArra
     Sizes differ by at most one, so that no step rests on a remainder of two or three pictures.
     """
     order = np.random.default_rng((seed, epoch)).permutation(count)
-    return np.array_split(order, max(1, round(count / batch)))
+    return np.array_split(order, steps_of(count, batch))
 
 
 def share(batch_B: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64]:
     """Return this rank's part of a global batch; the parts of all ranks make up the batch."""
     return np.array_split(batch_B, world)[rank]
+
+
+def shard(count: int, rank: int, world: int) -> NDArray[np.int64]:
+    """Return the pictures that a rank keeps, of every label and source about equally many."""
+    return np.arange(rank, count, world)
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
+from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
@@ -35,13 +36,20 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
         {
             "member": member.model_dump(mode="json"),
             "recipe": settings.recipe_of(member).model_dump(mode="json"),
-            "cache_margin": settings.cache_margin,
+            "pixels": _pixels(settings.loader),
+            "sharded": settings.loader.sharded,
             "precision": settings.engine.precision,
             "gradient_clip": settings.engine.gradient_clip,
             "manifest": sha256_file(dataset / MANIFEST),
             "weights": sha256_file(member.weights) if member.weights else None,
         }
     )
+
+
+def _pixels(loader: LoaderSettings) -> str:
+    """Return what decides a crop's pixels: files give the same, wherever their bytes are kept."""
+    cache = loader.cache
+    return f"shrunk by {cache.margin}" if isinstance(cache, DiskCache) else "decoded"
 
 
 def fingerprint_of(parts: dict[str, Any]) -> str:

@@ -1,104 +1,188 @@
-"""The training set in memory: decoded once, shrunk, augmented per sample."""
+"""Training and validation pictures as batches: cropped, changed and labelled on threads."""
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.decode import DamagedPicture, decode
+from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.pool import Allocate, Pool
+from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
-from skindx.errors import UserError
-from skindx.models.preprocess import Preprocess, shrink
+from skindx.models.preprocess import Preprocess, centre_square
 from skindx.offline import go_offline
-from skindx.training.batches import sample_seed
+from skindx.training.batches import epoch_plan, sample_seed
+from skindx.training.engine import Cluster
 from skindx.training.settings import Augment
 
 # N = pictures, B = batch, S = side
 
+RATIO = (0.8, 1.25)
+"""Aspects of the random crop, width / height."""
+
+_VALIDATION_BATCH = 64
+
 
 @dataclass(frozen=True)
-class Pictures:
-    """Decoded uint8 pictures (H x W x 3, sizes differ) and their class numbers."""
+class Reading:
+    """How a rank works on its pictures: threads, and batches in work ahead of the consumer."""
 
-    pictures: list[NDArray[np.uint8]]
+    threads: int
+    prefetch: int
+    allocate: Allocate
+    """Gives the memory of batches: see `memory_for`."""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The training pictures of all ranks, as far as this rank reads them."""
+
+    source: Source
     labels_N: NDArray[np.int64]
+    sharded: bool
+    """This rank sees its own shard alone."""
+    reading: Reading
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.labels_N)
+
+    def plan(
+        self, batch: int, seed: int, epoch: int, cluster: Cluster
+    ) -> list[list[NDArray[np.int64]]]:
+        """Return every rank's picture numbers for each step; see `epoch_plan`."""
+        return epoch_plan(len(self), batch, seed, epoch, cluster.world, sharded=self.sharded)
 
 
-def load_pictures(
-    dataset: Path, records: Sequence[Record], classes: Sequence[str], short_side: int, threads: int
-) -> Pictures:
-    """Decode the records' pictures and shrink them to `short_side` pixels, never enlarging.
+@dataclass
+class ValidationSet:
+    """This rank's validation pictures, as evaluation and diagnosis see them, bit for bit."""
 
-    Raises UserError for a picture of the dataset that is gone or damaged.
-    """
+    source: Source
+    labels_N: NDArray[np.int64]
+    preprocess: Preprocess
+    reading: Reading
+    keep: bool
+    """Hold the squares in memory (N x S x S x 3 bytes) instead of decoding them in each epoch."""
+    _kept: list[NDArray[np.uint8]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def squares(self) -> Iterable[NDArray[np.uint8]]:
+        """Return batches of central squares, B x S x S x 3, in order."""
+        if not self.keep:
+            return self._load()
+        if not self._kept:
+            self._kept = list(self._load())
+        return self._kept
+
+    def _load(self) -> Iterator[NDArray[np.uint8]]:
+        def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
+            out_SS3[...] = centre_square(self.source.picture(index), self.preprocess)
+
+        pieces = -(-len(self) // _VALIDATION_BATCH)
+        return load(
+            fill,
+            np.array_split(np.arange(len(self)), pieces) if pieces else [],
+            self.preprocess.size,
+            threads=self.reading.threads,
+            prefetch=self.reading.prefetch,
+            # What is kept must not be pinned.
+            allocate=None if self.keep else self.reading.allocate,
+        )
+
+
+def class_numbers(records: Sequence[Record], classes: Sequence[str]) -> NDArray[np.int64]:
+    """Return labels_N: the place of each record's label among the classes."""
     number = {key: index for index, key in enumerate(classes)}
-
-    def load(record: Record) -> NDArray[np.uint8]:
-        try:
-            picture = decode((dataset / record.path).read_bytes())
-        except (OSError, DamagedPicture) as error:
-            raise UserError(
-                f"picture {dataset / record.path} cannot be read ({error}); "
-                "build the dataset again."
-            ) from None
-        return shrink(picture, short_side) if min(picture.shape[:2]) > short_side else picture
-
-    with ThreadPoolExecutor(threads) as pool:
-        pictures = list(pool.map(load, records))
-    labels = np.array([number[record.label] for record in records], dtype=np.int64)
-    return Pictures(pictures, labels)
+    return np.array([number[record.label] for record in records], dtype=np.int64)
 
 
-def augmenter(
-    augment: Augment, preprocess: Preprocess
-) -> Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]:
-    """Return a function (picture, seed) -> random S x S x 3 view; the seed decides everything."""
+def threads_for(wanted: int | str, ranks_on_node: int) -> int:
+    """Return the loader's threads in one rank."""
+    if isinstance(wanted, int):
+        return wanted
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // ranks_on_node)
+
+
+def changer(augment: Augment) -> Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]:
+    """Return a function (square, seed) -> turned and coloured square, for any thread.
+
+    The seed decides everything: neither the thread nor the order of calls does.
+    """
     go_offline()
     import albumentations as A
-    import cv2
 
-    cv2.setNumThreads(1)  # the ranks share the cores already
-    steps: list[A.BasicTransform] = [
-        A.RandomResizedCrop(
-            (preprocess.size, preprocess.size),
-            scale=augment.scale,
-            ratio=(0.8, 1.25),
-            interpolation=cv2.INTER_AREA,
-        )
-    ]
-    if augment.flip:
-        steps.append(A.D4(p=1))
-    if augment.colour:
-        strength = augment.colour
-        steps.append(A.ColorJitter(strength, strength, strength, strength / 10, p=0.8))
-    compose = A.Compose(steps)
+    strength = augment.colour
 
-    def view(picture: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
-        compose.set_random_seed(seed)
-        changed: NDArray[np.uint8] = compose(image=picture)["image"]
+    def compose() -> A.Compose:
+        steps: list[A.BasicTransform] = [A.D4(p=1)] if augment.flip else []
+        if strength:
+            steps.append(A.ColorJitter(strength, strength, strength, strength / 10, p=0.8))
+        return A.Compose(steps)
+
+    own = threading.local()  # a Compose carries the generator that it was seeded with last
+
+    def change(square_SS3: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
+        if not hasattr(own, "compose"):
+            own.compose = compose()
+        own.compose.set_random_seed(seed)
+        changed: NDArray[np.uint8] = own.compose(image=square_SS3)["image"]
         return changed
 
-    return view
+    return change
 
 
 def training_batches(
-    data: Pictures,
-    shares: Iterable[NDArray[np.int64]],
-    view: Callable[[NDArray[np.uint8], int], NDArray[np.uint8]],
+    data: TrainingSet,
+    shares: Sequence[NDArray[np.int64]],
+    augment: Augment,
+    *,
+    side: int,
     seed: int,
     epoch: int,
-) -> Iterable[tuple[Tensor, Tensor]]:
-    """Yield augmented pictures (B x S x S x 3 uint8) and class numbers for each index array."""
-    for indices in shares:
-        views = [
-            view(data.pictures[index], sample_seed(seed, epoch, int(index))) for index in indices
-        ]
-        yield torch.from_numpy(np.stack(views)), torch.from_numpy(data.labels_N[indices])
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield augmented pictures (B x S x S x 3 uint8) and class numbers for each index array.
+
+    Raises UserError for a picture that is gone or damaged.
+    """
+    change = changer(augment)
+
+    def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
+        own = sample_seed(seed, epoch, index)
+        rng = np.random.default_rng(own)
+        fill_crop(data.source, index, out_SS3, rng, scale=augment.scale, ratio=RATIO)
+        out_SS3[...] = change(out_SS3, own)
+
+    reading = data.reading
+    batches = load(
+        fill,
+        shares,
+        side,
+        threads=reading.threads,
+        prefetch=reading.prefetch,
+        allocate=reading.allocate,
+    )
+    with closing(batches):
+        for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
+            yield torch.from_numpy(pictures_BSS3), torch.from_numpy(data.labels_N[indices_B])
+
+
+def memory_for(device: torch.device) -> Allocate:
+    """Return where batches are written: for a GPU pinned memory, which it copies directly.
+
+    Torch uses its pinned blocks again by itself.
+    """
+    return _pinned if device.type == "cuda" else Pool()
+
+
+def _pinned(shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+    pinned: NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
+    return pinned

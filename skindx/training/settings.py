@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.config import Settings
+from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
 from skindx.training.engine import EngineSettings
 
@@ -76,8 +77,7 @@ class TrainSettings(Settings):
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
-    cache_margin: float = Field(1.25, ge=1, le=2)
-    """Pictures are kept in memory this much larger than the member's own side, for the crops."""
+    loader: LoaderSettings = LoaderSettings()
 
     @model_validator(mode="after")
     def _distinct_names(self) -> Self:

@@ -1,24 +1,21 @@
 """Train one member on all ranks: exact epochs, gradients weighted by true sample counts."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
 from skindx.models.ensemble import Member
-from skindx.training.batches import global_batches, share
 from skindx.training.engine import Cluster, Engine
 from skindx.training.member import FinishedMember
-from skindx.training.pictures import Pictures, augmenter, load_pictures, training_batches
+from skindx.training.pictures import TrainingSet, ValidationSet, training_batches
+from skindx.training.reading import TrainingData, open_sets
 from skindx.training.schedule import build_optimizer, rate_at
 from skindx.training.settings import MemberSettings, Recipe, TrainSettings
 
@@ -33,16 +30,6 @@ class Progress(Protocol):
 
     def line(self, text: str) -> None:
         """One epoch is done; `text` has its figures."""
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """A dataset folder, its training and validation rows, and the class keys in order."""
-
-    dataset: Path
-    train: Sequence[Record]
-    val: Sequence[Record]
-    classes: tuple[str, ...]
 
 
 def train_member(
@@ -63,11 +50,7 @@ def train_member(
     optimizer = build_optimizer(classifier, recipe, fresh)
     engine = Engine(classifier, optimizer, cluster, recipe.batch)
 
-    side = round(member.preprocess.margin_size * settings.cache_margin)
-    threads = max(1, torch.get_num_threads())
-    pictures = load_pictures(data.dataset, data.train, data.classes, side, threads)
-    own_val = data.val[cluster.rank :: cluster.world]
-    validation = load_pictures(data.dataset, own_val, data.classes, side, threads)
+    pictures, validation = open_sets(data, member, settings.loader, cluster, progress.line)
     weights_C = class_weights(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
 
     run = _Run(engine, cluster, member, recipe, pictures, weights_C, progress)
@@ -103,27 +86,32 @@ class _Run:
     cluster: Cluster
     member: MemberSettings
     recipe: Recipe
-    pictures: Pictures
+    pictures: TrainingSet
     weights_C: Tensor
     progress: Progress
 
     def epoch(self, epoch: int) -> float:
         """Train on every picture once; return the mean loss over all ranks."""
-        batches = global_batches(len(self.pictures), self.recipe.batch, self.member.seed, epoch)
-        shares = [share(batch, self.cluster.rank, self.cluster.world) for batch in batches]
-        view = augmenter(self.recipe.augment, self.member.preprocess)
+        plan = self.pictures.plan(self.recipe.batch, self.member.seed, epoch, self.cluster)
+        loaded = training_batches(
+            self.pictures,
+            [shares[self.cluster.rank] for shares in plan],
+            self.recipe.augment,
+            side=self.member.preprocess.size,
+            seed=self.member.seed,
+            epoch=epoch,
+        )
         loss_function = nn.CrossEntropyLoss(
             weight=self.weights_C, label_smoothing=self.recipe.label_smoothing, reduction="sum"
         )
-        per_epoch = len(batches)
+        per_epoch = len(plan)
         steps, warmup = per_epoch * self.recipe.epochs, int(per_epoch * self.recipe.warmup_epochs)
         total = 0.0
         self.engine.train()
-        loaded = training_batches(self.pictures, shares, view, self.member.seed, epoch)
         for index, (pictures_BSS3, labels_B) in enumerate(loaded):
             logits_BC = self.engine(pictures_BSS3.to(self.cluster.device))
             loss_sum = loss_function(logits_BC.float(), labels_B.to(self.cluster.device))
-            self.engine.backward(loss_sum, len(batches[index]))
+            self.engine.backward(loss_sum, sum(len(each) for each in plan[index]))
             step = epoch * per_epoch + index
             self.engine.step(rate_at(step, steps, warmup, self.recipe.learning_rate))
             total += loss_sum.item()
@@ -146,14 +134,14 @@ def class_weights(labels_N: np.ndarray[Any, Any], classes: int, recipe: Recipe) 
 
 
 def _validate(
-    engine: Engine, member: MemberSettings, own: Pictures, cluster: Cluster
+    engine: Engine, member: MemberSettings, own: ValidationSet, cluster: Cluster
 ) -> FinishedMember:
     """Predict this rank's share of the validation pictures and put all shares together."""
     engine.train(False)
     classifier = engine.module
     assert isinstance(classifier, Classifier)
     judge = Member(member.name, classifier, member.preprocess)
-    log_NC = judge.log_probabilities(own.pictures) if len(own) else None
+    log_NC = judge.judge(own.squares()) if len(own) else None
     parts = cluster.gather((log_NC, own.labels_N))
     count = sum(len(labels) for _, labels in parts)
     classes = next(log.shape[1] for log, _ in parts if log is not None)

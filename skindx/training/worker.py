@@ -13,11 +13,12 @@ from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training.bar import TrainingBar
-from skindx.training.batches import global_batches
+from skindx.training.batches import steps_of
 from skindx.training.engine import Cluster, join, leave
 from skindx.training.member import fingerprint, is_finished, save_member
+from skindx.training.reading import TrainingData
 from skindx.training.settings import TrainSettings
-from skindx.training.trainer import TrainingData, train_member
+from skindx.training.trainer import train_member
 
 SETTINGS = "train.yaml"
 
@@ -37,7 +38,7 @@ def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -
             continue
         cluster.barrier()  # nobody may save a member while another rank still looks for it
         recipe = settings.recipe_of(member)
-        steps = recipe.epochs * len(global_batches(len(data.train), recipe.batch, 0, 0))
+        steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
         with TrainingBar(member.name, steps, shown=cluster.first) as bar:
             finished, history = train_member(settings, member, data, cluster, bar)
         if cluster.first:

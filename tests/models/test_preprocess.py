@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.models.preprocess import Preprocess, centre_square, shrink
+from skindx.data.loader.crop import shrink
+from skindx.models.preprocess import Preprocess, centre_square
 
 sides = st.integers(20, 300)
 

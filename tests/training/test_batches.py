@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.training.batches import global_batches, sample_seed, share
+from skindx.training.batches import epoch_plan, global_batches, sample_seed, shard, share
 
 counts = st.integers(8, 500)
 worlds = st.integers(1, 8)
@@ -34,3 +34,47 @@ def test_the_order_changes_with_epoch_and_seed_alone() -> None:
 def test_sample_seeds_differ() -> None:
     seeds = {sample_seed(0, epoch, index) for epoch in range(20) for index in range(200)}
     assert len(seeds) == 4000
+
+
+@given(
+    count=counts,
+    batch=st.integers(8, 64),
+    world=worlds,
+    epoch=st.integers(0, 5),
+    sharded=st.booleans(),
+)
+def test_a_plan_has_every_picture_once(
+    count: int, batch: int, world: int, epoch: int, sharded: bool
+) -> None:
+    if batch > count or batch < 2 * world:
+        return
+    plan = epoch_plan(count, batch, 3, epoch, world, sharded=sharded)
+    seen = np.concatenate([part for step in plan for part in step])
+    assert sorted(seen.tolist()) == list(range(count))
+    assert len(plan) == len(global_batches(count, batch, 3, epoch))
+    for rank in range(world):
+        sizes = [len(step[rank]) for step in plan]
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1 + (not sharded)
+
+
+@given(count=counts, world=worlds)
+def test_a_shard_is_kept_over_epochs_in_a_fresh_order(count: int, world: int) -> None:
+    for rank in range(world):
+        orders = [
+            np.concatenate(
+                [step[rank] for step in epoch_plan(count, 16, 1, e, world, sharded=True)]
+            )
+            for e in (0, 1)
+        ]
+        own = shard(count, rank, world)
+        assert all(sorted(order.tolist()) == own.tolist() for order in orders)
+        assert len(own) < 8 or (orders[0] != orders[1]).any()
+
+
+def test_unsharded_steps_are_the_same_on_any_number_of_ranks() -> None:
+    alone = epoch_plan(100, 16, 2, 3, 1, sharded=False)
+    for world in (2, 3, 8):
+        steps = epoch_plan(100, 16, 2, 3, world, sharded=False)
+        for one, several in zip(alone, steps, strict=True):
+            assert (one[0] == np.concatenate(several)).all()

@@ -1,0 +1,1 @@
+"""Pictures of a manifest as uint8 batches: threads, caches, crops; no torch."""

@@ -1,0 +1,103 @@
+"""Where the loader's pictures come from: files, or their bytes in memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.decode import DamagedPicture, decode
+from skindx.data.manifest import Record
+from skindx.errors import UserError
+
+# H, W = height, width
+
+_GOLDEN = 0.6180339887498949
+
+
+class Source(Protocol):
+    """Pictures by number."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return (height, width) of a picture as the dataset has it."""
+
+    def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+        """Return H x W x 3 uint8, perhaps smaller, but no side below `at_least`; do not write."""
+
+
+class Files:
+    """The pictures of records below a dataset folder, read and decoded at each call."""
+
+    def __init__(self, dataset: Path, records: Sequence[Record]) -> None:
+        self.dataset = dataset
+        self.records = records
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return (height, width) as the manifest has it."""
+        return self.records[index].height, self.records[index].width
+
+    def path(self, index: int) -> Path:
+        """Return a picture's file."""
+        return self.dataset / self.records[index].path
+
+    def size_bytes(self, index: int) -> int:
+        """Return the size of a picture's file. Raises UserError when it is not there."""
+        try:
+            return self.path(index).stat().st_size
+        except OSError as error:
+            raise self.unreadable(index, error) from None
+
+    def read(self, index: int) -> bytes:
+        """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
+        try:
+            return self.path(index).read_bytes()
+        except OSError as error:
+            raise self.unreadable(index, error) from None
+
+    def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+        """Return a picture; without `at_least` exactly as `decode` gives it.
+
+        Raises UserError for one that is gone or damaged: a training on grey pixels looks healthy.
+        """
+        return self.decode(index, self.read(index), at_least)
+
+    def decode(
+        self, index: int, data: bytes, at_least: tuple[int, int] | None = None
+    ) -> NDArray[np.uint8]:
+        """Decode a picture's bytes. Raises UserError when they are damaged."""
+        try:
+            return decode(data, at_least=at_least)
+        except DamagedPicture as error:
+            raise self.unreadable(index, error) from None
+
+    def unreadable(self, index: int, reason: object) -> UserError:
+        """Return the sentence that ends a training on a broken dataset."""
+        return UserError(
+            f"picture {self.path(index)} cannot be read ({reason}); build the dataset again."
+        )
+
+
+class InMemory(Files):
+    """Files whose bytes are kept once they were read.
+
+    `share` of the pictures is kept, spread evenly over them; the others are read each time.
+    """
+
+    def __init__(self, dataset: Path, records: Sequence[Record], share: float = 1.0) -> None:
+        super().__init__(dataset, records)
+        self.share = share
+        # Threads may read the same picture at once and both write it: the bytes are the same. No
+        # lock, so that a fork can never leave one behind that nobody holds.
+        self._kept: dict[int, bytes] = {}
+
+    def read(self, index: int) -> bytes:
+        """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
+        data = self._kept.get(index)
+        if data is None:
+            data = super().read(index)
+            # Multiples of the golden ratio lie evenly, also those of every second or third number,
+            # which is what a rank sees of a sharded set.
+            if index * _GOLDEN % 1 < self.share:
+                self._kept[index] = data
+        return data

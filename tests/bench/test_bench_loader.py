@@ -1,0 +1,33 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from skindx.bench import loader, run_bench
+from skindx.errors import UserError
+
+TINY = ("pictures=32", "rounds=5")
+KEYS = ["loader_over_decode", "loader_over_imagefolder", "cache_over_imagefolder"]
+
+
+def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_bench("loader", tmp_path / "loader.json", TINY)
+    assert list(result.figures) == KEYS
+    assert {each.n for each in result.figures.values()} == {5}
+    assert all(each.value > 0 for each in result.figures.values())
+    notes = json.loads((tmp_path / "loader.json").read_text())["notes"]
+    assert "32 noisy 500×375 JPEG at quality 90" in notes[0]
+    assert "ImageFolder, uint8" in capsys.readouterr().out
+
+
+def test_pictures_are_seeded_and_noisy(tmp_path: Path) -> None:
+    settings = loader.Config(pictures=32)
+    first = loader.make_pictures(tmp_path / "a", settings).records
+    assert first == loader.make_pictures(tmp_path / "b", settings).records
+    other = loader.make_pictures(tmp_path / "c", loader.Config(pictures=32, seed=1)).records
+    assert {each.sha256 for each in first}.isdisjoint(each.sha256 for each in other)
+
+
+def test_too_few_rounds_are_refused() -> None:
+    with pytest.raises(UserError, match=r"'rounds' = 3: .*greater than or equal to 5"):
+        loader.Config.load(None, ["rounds=3"])

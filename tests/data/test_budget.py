@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skindx.data.loader.budget import Node, free_memory, kept_share, wants_shards
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("kind", "total_gb", "ranks", "world", "free_gb", "sharded"),
+    [
+        ("memory", 4, 2, 2, 17, False),  # two copies of 4 in 8.5
+        ("memory", 4, 2, 2, 15, True),  # in 7.5: two halves, 4 together
+        ("memory", 4, 1, 1, 1, False),  # one rank has nobody to share with
+        ("disk", 4, 8, 8, 9, False),  # one copy for the node
+        ("disk", 4, 8, 8, 7, False),  # eight shares on one node are no smaller
+        ("disk", 4, 8, 16, 7, True),  # the other node has the other half
+        ("none", 4, 8, 16, 0, False),
+    ],
+)
+def test_shards_by_hand(kind, total_gb, ranks, world, free_gb, sharded) -> None:
+    node = Node(ranks, world, free_gb * GB)
+    assert wants_shards(kind, total_gb * GB, node) == sharded
+
+
+@given(
+    total=st.integers(0, 10**12),
+    ranks=st.integers(1, 8),
+    nodes=st.integers(1, 4),
+    free=st.integers(0, 10**12),
+    sharded=st.booleans(),
+)
+def test_what_is_kept_fits(total: int, ranks: int, nodes: int, free: int, sharded: bool) -> None:
+    node = Node(ranks, ranks * nodes, free)
+    share = kept_share(total, node, sharded=sharded)
+    seen = total / node.world if sharded else total
+    assert 0 <= share <= 1
+    assert share * seen * ranks <= node.budget_bytes * (1 + 1e-9)
+    assert share == 1 or share * seen * ranks == pytest.approx(node.budget_bytes)
+
+
+def test_free_memory_of_a_machine_and_of_a_container(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  1000 kB\nMemAvailable:  900 kB\nHugePages_Total:  0\n")
+    assert free_memory(meminfo, tmp_path) == 900 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("300000\n")
+    (tmp_path / "memory.stat").write_text("anon 200000\ninactive_file 50000\n")
+    assert free_memory(meminfo, tmp_path) == 900 * 1024
+    (tmp_path / "memory.max").write_text("400000\n")
+    assert free_memory(meminfo, tmp_path) == 400_000 - 300_000 + 50_000
+    (tmp_path / "memory.max").write_text("200000\n")
+    assert free_memory(meminfo, tmp_path) == 0
+    assert free_memory() > 0
