@@ -53,6 +53,13 @@ def build(
         str | None,
         typer.Option(help="skin10, skin100, isic9 or a YAML file; default: the recipe's."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Share the work with a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.",
+        ),
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Turn pictures into a dataset: acquire, screen, de-duplicate, split.
@@ -61,6 +68,8 @@ def build(
     that was stopped goes on where it was: run the same command again.
 
     Example: skindx build my/pictures --out runs/mine/data
+
+    On a cluster whose machines all see OUT: skindx build recipe.yaml --out OUT --cluster auto
     """
     from skindx.data.build import build as build_dataset
     from skindx.data.build import load_build_settings
@@ -69,7 +78,7 @@ def build(
 
     settings = load_build_settings(source, sets or [], taxonomy)
     with progress_bars() as progress:
-        summary = build_dataset(settings, out, progress=progress)
+        summary = build_dataset(settings, out, progress=progress, cluster=cluster)
     print_summary(summary, console())
 
 

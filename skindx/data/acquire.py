@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from skindx.data.engine import Embedded, Engine
+from skindx.data.engine.fetching import fetch_in_parts
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
 from skindx.data.sources import Source
@@ -33,13 +35,15 @@ def acquire(
     fetch: FetchSettings,
     dataset: Path,
     *,
+    engine: Engine | None = None,
     on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
     """Fetch or read every picture of `sources`; return one row a (url, label), ordered.
 
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
-    while a crawl runs. A page that could not be read has a row too, its `page_url` equal to its
+    while a crawl runs. An `engine` of several workers crawls hosts in parts first; the rows are
+    the same. A page that could not be read has a row too, its `page_url` equal to its
     `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
     """
     dataset.mkdir(parents=True, exist_ok=True)
@@ -49,21 +53,28 @@ def acquire(
         if isinstance(source, FolderSource):
             rows += read_folder(source, dataset)
     if atlases:
-        rows += _crawl(atlases, fetch, dataset, on_progress or (lambda done, known: None))
+        tell = on_progress or (lambda done, known: None)
+        rows += _crawl(atlases, fetch, dataset, engine or Embedded(), tell)
     return rows
 
 
 def _crawl(
-    sources: Sequence[AtlasSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
+    sources: Sequence[AtlasSource],
+    fetch: FetchSettings,
+    dataset: Path,
+    engine: Engine,
+    on_progress: Progress,
 ) -> list[LedgerRow]:
     for source in sources:
         _check(source)
     own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
     if fetch.warning and any(origin_of(source.start) not in own for source in sources):
         _log.warning(fetch.warning)
-    with _only_writer(dataset) as lock:
+    with only_writer(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
-        notes = _run(sources, fetch, dataset, lock, on_progress)
+        tried = fetch_in_parts(sources, fetch, dataset, engine, on_progress)
+        # Knows what the parts have answered, and fetches the rest: alone, all hosts are its own.
+        notes = _run(sources, fetch, dataset, lock, on_progress, tried=tried)
         stored = read_ledger(dataset)
     failures = [note["detail"] for note in notes if note["note"] == "failed"]
     if failures:
@@ -88,7 +99,7 @@ def _check(source: AtlasSource) -> None:
 
 
 @contextmanager
-def _only_writer(dataset: Path) -> Iterator[int]:
+def only_writer(dataset: Path) -> Iterator[int]:
     """Hold the dataset's ledger for one crawl; yield the descriptor that bears the lock."""
     with (dataset / LEDGER).open("ab") as file:
         deadline = time.monotonic() + _LOCK_WAIT_S
@@ -112,12 +123,15 @@ def _run(
     dataset: Path,
     lock: int,
     on_progress: Progress,
+    *,
+    tried: frozenset[str],
 ) -> list[dict[str, Any]]:
     """Run the crawl process to its end, following the ledger; return the notes of this run."""
     job = {
         "sources": [source.model_dump(mode="json") for source in sources],
         "fetch": fetch.model_dump(mode="json"),
         "dataset": str(dataset.absolute()),
+        "tried": sorted(tried),
     }
     start = whole_size(dataset)
     with (dataset / LOG).open("wb") as log:

@@ -8,6 +8,8 @@ from pathlib import Path
 from skindx.data.acquire import acquire
 from skindx.data.boxes import read_coco
 from skindx.data.dataset_folder import check_out, write_dataset
+from skindx.data.engine import Engine, open_engine
+from skindx.data.engine.shards import remove_shards
 from skindx.data.groups import GroupKeys
 from skindx.data.manifest import SPLITS, Record
 from skindx.data.progress import Progress, silent
@@ -27,25 +29,44 @@ from skindx.taxonomy import Taxonomy, load_taxonomy
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
 
 
-def build(settings: BuildSettings, out: Path, *, progress: Progress | None = None) -> BuildSummary:
+def build(
+    settings: BuildSettings,
+    out: Path,
+    *,
+    progress: Progress | None = None,
+    cluster: str | None = None,
+) -> BuildSummary:
     """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
 
     Beside the store and the ledger everything is written at the end: a failed build leaves no
     half dataset, and an older dataset in `out` stays until the new one is whole. Raises
     UserError for bad input, before anything is written where that can be known.
+
+    `cluster` is the address of a Ray cluster that shares the work; None: this machine's cores.
+    Both make the same dataset.
     """
     check_out(out, settings)
+    with open_engine(cluster, out, settings.workers) as engine:
+        return _build(settings, out, progress or silent, engine)
+
+
+def _build(settings: BuildSettings, out: Path, progress: Progress, engine: Engine) -> BuildSummary:
     run = Run(
         settings,
         out,
-        progress or silent,
+        progress,
+        engine,
         load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
         GroupKeys(settings.groups),
         read_coco(settings.boxes) if settings.boxes else {},
     )
     look_at_folders(run)
     rows = acquire(
-        settings.sources, settings.fetch, out, on_progress=partial(run.report, "acquire")
+        settings.sources,
+        settings.fetch,
+        out,
+        engine=engine,
+        on_progress=partial(run.report, "acquire"),
     )
     taxonomy, pictures = label_rows(run, screen_rows(run, rows))
     cleaned, groups = clean(run, pictures)
@@ -76,6 +97,7 @@ def build(settings: BuildSettings, out: Path, *, progress: Progress | None = Non
         settings=settings,
         summary=summary,
     )
+    remove_shards(out)
     return summary
 
 

@@ -32,7 +32,7 @@ class BuildSettings(Settings):
     """COCO JSON of lesion boxes, joined by the file name of each picture's URL."""
     seed: int = 0
     workers: int = Field(default=0, ge=0)
-    """Processes that screen pictures; 0 takes all cores that this process may use."""
+    """Processes that screen pictures on this machine; 0 takes all cores that this one may use."""
 
 
 def load_build_settings(

@@ -1,23 +1,25 @@
 """The stages of a build, in the order in which they run; each records what it takes out."""
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from skindx.data.boxes import Box, BoxedPicture
 from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
+from skindx.data.engine import Engine
+from skindx.data.engine.chunks import near_links_by_chunks
+from skindx.data.engine.shards import screen
 from skindx.data.groups import GroupKeys, file_name, group_names
-from skindx.data.hashes import near_links
 from skindx.data.label import map_labels, taxonomy_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
-from skindx.data.screen import Screened, screen_files
+from skindx.data.screen import Screened
 from skindx.data.sources.folder import FolderSource, look_at_folder
 from skindx.data.split import assert_disjoint, split_groups
 from skindx.errors import UserError
@@ -34,6 +36,7 @@ class Run:
     settings: BuildSettings
     out: Path
     report: Progress
+    engine: Engine
     taxonomy: Taxonomy | None
     keys: GroupKeys
     boxes: Mapping[str, BoxedPicture]
@@ -62,11 +65,12 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
     stored = [row for row in rows if row.status == "stored"]
     run.issues += [_issue(row, row.status, row.detail) for row in rows if row.status != "stored"]
     paths = sorted({row.path for row in stored})
-    screened = screen_files(
-        [run.out / path for path in paths],
+    screened = screen(
+        run.out,
+        paths,
         run.settings.screen,
         run.settings.dedup.hashes,
-        workers=run.settings.workers or _cores(),
+        engine=run.engine,
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
@@ -107,7 +111,9 @@ def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:
     settings = run.settings
     run.report("compare", 0, len(pictures))
     codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
-    links_L3 = near_links(codes_NKO, max(settings.dedup.radius, settings.groups.radius))
+    radius = max(settings.dedup.radius, settings.groups.radius)
+    report = partial(run.report, "compare")
+    links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.engine, report)
     cleaned = deduplicate(pictures, links_L3, settings.dedup.radius)
     run.issues += cleaned.issues
     run.keys.check(pictures)
@@ -205,9 +211,3 @@ def _boxes(run: Run, same: Sequence[Picture]) -> tuple[Box, ...] | None:
 
 def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:
     return Issue(row.url, row.sha256, row.label, reason, detail)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,12 +1,13 @@
 """Keeps the books of a crawl: which picture is known, asked for, answered, and already had."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from skindx.data.fetch.outcome import PASSING, Outcome
+from skindx.data.fetch.partition import OTHER_HOST
 from skindx.data.ledger import LedgerRow, LedgerWriter
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
@@ -15,13 +16,21 @@ _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
 class Book:
     """One row a (url, label), one fetch a URL, over all runs that were ever started.
 
-    `earlier` are the rows that the ledger holds when the crawl starts.
+    `earlier` are the rows that the ledger holds when the crawl starts; of the URLs in `tried` its
+    word is final also where it may be another tomorrow.
     """
 
-    def __init__(self, ledger: LedgerWriter, earlier: Sequence[LedgerRow], dataset: Path) -> None:
+    def __init__(
+        self,
+        ledger: LedgerWriter,
+        earlier: Sequence[LedgerRow],
+        dataset: Path,
+        tried: Collection[str] = (),
+    ) -> None:
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
-        self._answers = {row.url: _answer(row) for row in earlier if _is_final(row, dataset)}
+        final = [row for row in earlier if row.url in tried or _is_final(row, dataset)]
+        self._answers = {row.url: _answer(row) for row in final}
         self._waiting: dict[str, list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
         self._had = 0
@@ -46,6 +55,9 @@ class Book:
 
     def settle(self, url: str, outcome: Outcome) -> None:
         """Write what became of a URL, for every label under which it was found."""
+        if outcome.status == OTHER_HOST:
+            self._waiting.pop(url)
+            return
         self._answers[url] = {**asdict(outcome), "retrieved": now()}
         for row in self._waiting.pop(url):
             self._write(replace(row, **self._answers[url]))

@@ -18,6 +18,8 @@ class Job(Settings):
     sources: tuple[AtlasSource, ...]
     fetch: FetchSettings
     dataset: Path
+    tried: frozenset[str] = frozenset()
+    """URLs that failed in this very run; what the ledger says of them is final for now."""
 
 
 def main() -> int:
@@ -41,7 +43,7 @@ def crawl(job: Job) -> bool:
 
     ended = []
     with open_ledger(job.dataset) as ledger:
-        book = Book(ledger, read_ledger(job.dataset), job.dataset)
+        book = Book(ledger, read_ledger(job.dataset), job.dataset, job.tried)
         process = AsyncCrawlerProcess(scrapy_settings(job.fetch))
         crawler = process.create_crawler(PictureSpider)
 
