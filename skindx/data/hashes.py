@@ -6,7 +6,7 @@ follow from it without touching the picture again.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,14 +120,21 @@ HASHES: dict[HashKind, Callable[[NDArray[np.float32]], NDArray[np.bool_]]] = {
 }
 
 
-def near_links(codes_NKO: NDArray[np.uint64], radius: int) -> NDArray[np.int64]:
+Join = Callable[[NDArray[np.uint64], int], tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]]
+"""What `turned_pairs_within` is."""
+
+
+def near_links(
+    codes_NKO: NDArray[np.uint64], radius: int, join: Join = turned_pairs_within
+) -> NDArray[np.int64]:
     """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
 
     The distance of two pictures is, over the eight orientations of i, the least of the largest
     Hamming distance among the K kinds: all kinds must agree on the same orientation. Sorted and
-    exact; memory is 33 bytes a link. Raises UserError when numba is not installed.
+    exact; memory is 33 bytes a link. `join` may find the pairs in another way. Raises UserError
+    when numba is not installed.
     """
     links_L3: NDArray[np.int64] = np.stack(
-        turned_pairs_within(codes_NKO, radius), axis=1, dtype=np.int64, casting="safe"
+        join(codes_NKO, radius), axis=1, dtype=np.int64, casting="safe"
     )
     return links_L3

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +125,18 @@ def screen_files(
         if on_progress:
             on_progress(len(screened), len(paths))
     return screened
+
+
+def to_plain(screened: Screened) -> dict[str, Any]:
+    """Return plain values that JSON and Parquet can hold."""
+    return {**asdict(screened), "codes_KO": screened.codes_KO.tolist()}
+
+
+def from_plain(plain: dict[str, Any]) -> Screened:
+    """Return what `to_plain` was given."""
+    codes = plain["codes_KO"]
+    codes_KO = np.array(codes, np.uint64) if codes else np.empty((0, 0), np.uint64)
+    return Screened(**{**plain, "codes_KO": codes_KO})
 
 
 def _screen_batch(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.data.engine import Embedded, chunks
-from skindx.data.engine.chunks import chunk_links, near_links_by_chunks, sorted_links
+from skindx.data.engine.chunks import chunk_pairs, in_order, near_links_by_chunks
 from skindx.data.hashes import near_links
+from skindx.data.join import turned_pairs_within
 from skindx.errors import JobError
 
 
@@ -30,14 +31,16 @@ def turned_codes(draw: st.DrawFn) -> NDArray[np.uint64]:
 
 def by_chunks(codes: NDArray[np.uint64], radius: int, chunk: int) -> NDArray[np.int64]:
     pairs = itertools.combinations_with_replacement(range(-(-len(codes) // chunk)), 2)
-    return sorted_links([chunk_links(codes, a, b, radius, chunk) for a, b in pairs])
+    columns = in_order([chunk_pairs(codes, a, b, radius, chunk) for a, b in pairs])
+    return np.stack(columns, axis=1, dtype=np.int64)
 
 
 @given(turned_codes(), st.integers(0, 8), st.integers(1, 50))
-def test_chunks_give_the_links_of_one_join(
+def test_chunks_give_the_pairs_of_one_join(
     codes: NDArray[np.uint64], radius: int, chunk: int
 ) -> None:
-    np.testing.assert_array_equal(by_chunks(codes, radius, chunk), near_links(codes, radius))
+    expected = np.stack(turned_pairs_within(codes, radius), axis=1, dtype=np.int64)
+    np.testing.assert_array_equal(by_chunks(codes, radius, chunk), expected)
 
 
 @pytest.mark.parametrize("chunk", [1500, 2999, 3000])
@@ -45,9 +48,9 @@ def test_chunks_large_enough_to_be_bucketed(chunk: int) -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 2**64, (6001, 1, 8), dtype=np.uint64)
     codes[rng.permutation(6001)[:3000]] = codes[:3000] ^ np.uint64(5)
-    links = near_links(codes, 4)
-    assert len(links) > 1000
-    np.testing.assert_array_equal(by_chunks(codes, 4, chunk), links)
+    expected = np.stack(turned_pairs_within(codes, 4), axis=1, dtype=np.int64)
+    assert len(expected) > 1000
+    np.testing.assert_array_equal(by_chunks(codes, 4, chunk), expected)
 
 
 class Noted(Embedded):

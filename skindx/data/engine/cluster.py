@@ -97,11 +97,7 @@ def connected(address: str, dataset: Path) -> Iterator[Cluster]:
             f"`ray start --head`, and give auto on one of its machines."
         ) from None
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        if not nodes:
-            raise UserError(f"the cluster at {address} has no worker with a core; add one.")
-        check_workers([node["NodeID"] for node in nodes], dataset)
-        yield Cluster(max(1, int(sum(node["Resources"]["CPU"] for node in nodes))))
+        yield Cluster(check_workers(dataset))
     finally:
         ray.shutdown()
 

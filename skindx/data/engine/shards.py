@@ -7,21 +7,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from skindx.data.engine import Engine
 from skindx.data.hashes import HashKind
-from skindx.data.screen import Screened, ScreenSettings, screen_files
+from skindx.data.screen import Screened, ScreenSettings, from_plain, screen_files, to_plain
 from skindx.files import atomic_file
 
 SHARDS = ".shards"
 """Folder in the dataset folder; it goes when the dataset is whole."""
 
 SHARD_PICTURES = 4000
-
-_ARRAY = {"dtype", "shape", "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def _screen_missing(
         if len(shard.paths) == 1:
             detail = "it ends the process that decodes it"
             none = np.empty((0, 0), np.uint64)
-            write_shard(shard.file, [Screened("damaged", detail, 0, 0, none)])
+            write_shard(shard.file, [Screened("decode-crash", detail, 0, 0, none)])
             on_shard(1)
         else:
             cut.append((shard, shard.halves()))
@@ -109,36 +106,27 @@ def screen_shard(shard: Shard, workers: int) -> None:
 
 
 def write_shard(file: Path, verdicts: Sequence[Screened]) -> None:
-    """Write verdicts, atomically, whatever fields a verdict has."""
+    """Write verdicts, atomically, one row a picture."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = [field.name for field in dataclasses.fields(Screened)]
-    rows = [{name: _plain(getattr(each, name)) for name in names} for each in verdicts]
+    rows = [to_plain(each) for each in verdicts]
+    codes = pa.list_(pa.list_(pa.uint64()))
+    columns = {
+        name: pa.array([row[name] for row in rows], codes if name == "codes_KO" else None)
+        for name in rows[0]
+    }
     with atomic_file(file) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows), temporary)
+        pq.write_table(pa.table(columns), temporary)
 
 
 def read_shard(file: Path) -> list[Screened]:
     """Read what `write_shard` wrote."""
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(file).to_pylist()
-    return [Screened(**{key: _rich(value) for key, value in row.items()}) for row in rows]
+    return [from_plain(row) for row in pq.read_table(file).to_pylist()]
 
 
 def remove_shards(dataset: Path) -> None:
     """Remove what only serves to resume, once the dataset is whole."""
     shutil.rmtree(dataset / SHARDS, ignore_errors=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.str, "shape": list(value.shape), "data": value.tobytes()}
-    return value
-
-
-def _rich(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == _ARRAY:
-        return np.frombuffer(value["data"], value["dtype"]).reshape(value["shape"])
-    return value

@@ -13,6 +13,9 @@ _PACKAGES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg", "numba",
 _ANSWER_S = 120.0
 
 
+Question = Callable[[str, Sequence[str]], tuple[str, str, dict[str, str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a worker, or the driver, says of itself."""
@@ -24,34 +27,59 @@ class Answer:
     """By package, "" for one that is not installed."""
 
 
-def check_workers(node_ids: Sequence[str], dataset: Path) -> None:
-    """Ask a worker on every node of the connected cluster. Raises UserError."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def check_workers(dataset: Path) -> int:
+    """Ask a worker on every node of the connected cluster; return how many cores they have.
 
+    Raises UserError for a cluster without cores, and for a worker that cannot do the work.
+    """
     ask = _question()
     there = dataset.exists()
     dataset.mkdir(parents=True, exist_ok=True)
     beacon = dataset.absolute() / f".cluster-{secrets.token_hex(8)}"
     try:
-        beacon.write_text(secrets.token_hex(8))
-        remote = ray.remote(num_cpus=0, max_retries=2)(ask)
-        nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in node_ids]
-        asked = [
-            remote.options(scheduling_strategy=n).remote(str(beacon), _PACKAGES) for n in nodes
-        ]
-        answers = [Answer(*answer) for answer in ray.get(asked, timeout=_ANSWER_S)]
-        own = Answer(*ask(str(beacon), _PACKAGES))
-    except ray.exceptions.RayError as error:
-        last = " ".join(str(error).split())[-200:]
-        raise UserError(
-            f"a worker of the cluster does not answer ({last}); look at `ray status`."
-        ) from None
+        beacon.write_text(secrets.token_hex(8), encoding="utf-8")
+        answers = _ask_all(ask, str(beacon))
+        compare(Answer(*ask(str(beacon), _PACKAGES)), answers, dataset)
     finally:
         beacon.unlink(missing_ok=True)
         if not there:
             dataset.rmdir()
-    compare(own, answers, dataset)
+    cores = int(sum(_alive().values()))
+    if not cores:
+        raise UserError("the cluster has no worker with a core; add one with `ray start`.")
+    return cores
+
+
+def _ask_all(ask: Question, beacon: str) -> list[Answer]:
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    remote = ray.remote(num_cpus=0, max_retries=2)(ask)
+    asked = {}
+    for node in _alive():
+        there = remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        asked[node] = there.remote(beacon, _PACKAGES)
+    answers = []
+    for node, ref in asked.items():
+        try:
+            answers.append(Answer(*ray.get(ref, timeout=_ANSWER_S)))
+        except RayError as error:
+            if node in _alive():  # else it has died meanwhile, and will not be asked to work
+                detail = " ".join(str(error).split())[-200:]
+                raise UserError(
+                    f"a worker of the cluster does not answer ({detail}); look at `ray status`."
+                ) from None
+    return answers
+
+
+def _alive() -> dict[str, float]:
+    """Return the cores of each node that can work."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    cores = {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in nodes}
+    return {node: count for node, count in cores.items() if count}
 
 
 def compare(own: Answer, answers: Sequence[Answer], dataset: Path) -> None:
@@ -72,7 +100,7 @@ def compare(own: Answer, answers: Sequence[Answer], dataset: Path) -> None:
             )
 
 
-def _question() -> Callable[[str, Sequence[str]], tuple[str, str, dict[str, str]]]:
+def _question() -> Question:
     # A nested function travels as code: it answers also where skindx is not installed.
     def answer(beacon: str, packages: Sequence[str]) -> tuple[str, str, dict[str, str]]:
         import importlib.metadata
