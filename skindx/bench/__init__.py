@@ -13,6 +13,7 @@ from skindx.errors import UserError
 
 BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
+    "scale": "skindx.bench.scale",
     "startup": "skindx.bench.startup",
 }
 """Name -> module, imported when it is asked for."""
