@@ -73,7 +73,7 @@ def test_a_killed_join_goes_on_where_it_was(
     monkeypatch.setattr(chunks, "CHUNK_CODES", 10)
     rng = np.random.default_rng(1)
     codes = rng.integers(0, 2**64, (35, 2, 8), dtype=np.uint64)
-    codes[20:30] = codes[:10]
+    codes[20:30] = codes[:10] ^ np.uint64(1)
     with pytest.raises(JobError, match=r"3 of 10 parts .* run the same command again"):
         near_links_by_chunks(codes, 2, tmp_path, Noted(losing=3))
     again = Noted()

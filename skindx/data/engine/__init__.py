@@ -22,6 +22,8 @@ class Engine(Protocol):
     """Into how many crawls the hosts are divided; 1: a single crawl, without parts."""
     screen_workers: int
     """Processes that one screening task may use."""
+    driver_workers: int
+    """Processes that the driver may use for what is too little to be shared."""
 
     def run(
         self,
@@ -43,7 +45,7 @@ class Embedded:
 
     def __init__(self, workers: int = 0) -> None:
         """`workers` = 0 takes all cores that this process may use."""
-        self.screen_workers = workers or cores()
+        self.screen_workers = self.driver_workers = workers or cores()
 
     def run(
         self,
@@ -70,7 +72,7 @@ def open_engine(cluster: str | None, dataset: Path, workers: int = 0) -> Iterato
         return
     from skindx.data.engine.cluster import connected
 
-    with connected(cluster, dataset) as engine:
+    with connected(cluster, dataset, workers or cores()) as engine:
         yield engine
 
 

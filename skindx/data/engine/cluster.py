@@ -33,9 +33,10 @@ class Cluster:
 
     screen_workers = 1
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, driver_workers: int) -> None:
         """`workers`: how many tasks of one core the cluster runs at once."""
         self.fetch_parts = workers
+        self.driver_workers = driver_workers
         self._in_flight = _IN_FLIGHT * workers
 
     def run(
@@ -79,7 +80,7 @@ def _work(function: Callable[..., None], task: Task) -> None:
 
 
 @contextmanager
-def connected(address: str, dataset: Path) -> Iterator[Cluster]:
+def connected(address: str, dataset: Path, driver_workers: int = 1) -> Iterator[Cluster]:
     """Connect to a running Ray cluster whose workers all see `dataset`; disconnect afterwards.
 
     `address` is auto (the cluster this machine belongs to), HOST:PORT, or ray://HOST:PORT. Raises
@@ -97,7 +98,7 @@ def connected(address: str, dataset: Path) -> Iterator[Cluster]:
             f"`ray start --head`, and give auto on one of its machines."
         ) from None
     try:
-        yield Cluster(check_workers(dataset))
+        yield Cluster(check_workers(dataset), driver_workers)
     finally:
         ray.shutdown()
 

@@ -61,7 +61,7 @@ def screen(
     tell = on_progress or (lambda done, total: None)
     if len(paths) <= SHARD_PICTURES:  # no shard would be finished before all is
         files = [dataset / path for path in paths]
-        workers = engine.screen_workers
+        workers = engine.driver_workers
         return screen_files(files, settings, hashes, workers=workers, on_progress=on_progress)
     cuts = range(0, len(paths), SHARD_PICTURES)
     parts = [tuple(paths[start : start + SHARD_PICTURES]) for start in cuts]
