@@ -83,6 +83,13 @@ def build(
         Path | None,
         typer.Option(help="Older version: say what changed since, also in OUT/diff.json."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Share the work with a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.",
+        ),
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Turn pictures into a dataset: acquire, screen, de-duplicate, split.
@@ -92,6 +99,8 @@ def build(
     keeps every picture's split, and what `skindx remove` took down stays out.
 
     Example: skindx build my/pictures --out runs/mine/data
+
+    On a cluster whose machines all see OUT: skindx build recipe.yaml --out OUT --cluster auto
     """
     from skindx.cli.build import run_build
 
@@ -102,6 +111,7 @@ def build(
         freeze=freeze,
         resplit=resplit,
         older=diff,
+        cluster=cluster,
         sets=sets or [],
     )
 

@@ -15,6 +15,7 @@ def run_build(
     freeze: Path | None,
     resplit: bool,
     older: Path | None,
+    cluster: str | None,
     sets: Sequence[str],
 ) -> None:
     """Build, print the summary, and say what changed since `older`; without a source only that."""
@@ -37,7 +38,7 @@ def run_build(
                 f"--resplit, or set split.frozen=null."
             )
         with progress_bars() as progress:
-            summary = build(settings, out, resplit=resplit, progress=progress)
+            summary = build(settings, out, resplit=resplit, progress=progress, cluster=cluster)
         print_summary(summary, console())
     elif not before:
         raise UserError(

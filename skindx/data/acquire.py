@@ -10,9 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from skindx.data.engine import Embedded, Engine
+from skindx.data.engine.fetching import fetch_in_parts
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
-from skindx.data.sources import LocalSource, Page, Source, WebSource
+from skindx.data.sources import LocalSource, Page, WebSource
 from skindx.data.sources.checks import check_sources
 from skindx.errors import UserError
 
@@ -24,38 +26,53 @@ _LOCK_WAIT_S = 10.0
 
 
 def acquire(
-    sources: Sequence[Source],
+    sources: Sequence[WebSource | LocalSource],
     fetch: FetchSettings,
     dataset: Path,
     *,
+    engine: Engine | None = None,
     on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
     """Fetch or read every picture of `sources`; return one row a (url, label), ordered.
 
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
-    while a crawl runs. A page that could not be read has a row too, its `page_url` equal to its
+    while a crawl runs. An `engine` of several workers crawls hosts in parts first; the rows are
+    the same. A page that could not be read has a row too, its `page_url` equal to its
     `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
     """
-    web = [source for source in sources if isinstance(source, WebSource)]
-    if web:
-        check_sources(web, fetch)
+    web = check_web(sources, fetch)
     dataset.mkdir(parents=True, exist_ok=True)
     rows = []
     for source in sources:
         if isinstance(source, LocalSource):
             rows += source.gather(dataset)
     if web:
-        rows += _crawl(web, fetch, dataset, on_progress or (lambda done, known: None))
+        tell = on_progress or (lambda done, known: None)
+        rows += _crawl(web, fetch, dataset, engine or Embedded(), tell)
     return rows
 
 
+def check_web(sources: Sequence[WebSource | LocalSource], fetch: FetchSettings) -> list[WebSource]:
+    """Return the web sources. Raises UserError for what cannot or may not be fetched."""
+    web: list[WebSource] = [source for source in sources if isinstance(source, WebSource)]
+    if web:
+        check_sources(web, fetch)
+    return web
+
+
 def _crawl(
-    sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, on_progress: Progress
+    sources: Sequence[WebSource],
+    fetch: FetchSettings,
+    dataset: Path,
+    engine: Engine,
+    on_progress: Progress,
 ) -> list[LedgerRow]:
-    with _only_writer(dataset) as lock:
+    with only_writer(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
-        notes = _run(sources, fetch, dataset, lock, on_progress)
+        tried = fetch_in_parts(sources, fetch, dataset, engine, on_progress)
+        # Knows what the parts have answered, and fetches the rest: alone, all hosts are its own.
+        notes = _run(sources, fetch, dataset, lock, on_progress, tried=tried)
         stored = read_ledger(dataset)
     failures = [note["detail"] for note in notes if note["note"] == "failed"]
     if failures:
@@ -86,7 +103,7 @@ def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[
 
 
 @contextmanager
-def _only_writer(dataset: Path) -> Iterator[int]:
+def only_writer(dataset: Path) -> Iterator[int]:
     """Hold the dataset's ledger for one crawl; yield the descriptor that bears the lock."""
     with (dataset / LEDGER).open("ab") as file:
         deadline = time.monotonic() + _LOCK_WAIT_S
@@ -110,12 +127,15 @@ def _run(
     dataset: Path,
     lock: int,
     on_progress: Progress,
+    *,
+    tried: frozenset[str],
 ) -> list[dict[str, Any]]:
     """Run the crawl process to its end, following the ledger; return the notes of this run."""
     job = {
         "sources": [source.model_dump(mode="json") for source in sources],
         "fetch": fetch.model_dump(mode="json"),
         "dataset": str(dataset.absolute()),
+        "tried": sorted(tried),
     }
     start = whole_size(dataset)
     with (dataset / LOG).open("wb") as log:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.acquire import acquire
+from skindx.data.acquire import acquire, check_web
 from skindx.data.blocklist import BLOCKLIST, BlockList, join, write_blocklist
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
+from skindx.data.engine import Engine, open_engine
+from skindx.data.engine.shards import remove_shards
 from skindx.data.freeze import Places, fitting_folds, read_places, write_places
 from skindx.data.groups import GroupKeys
 from skindx.data.ledger import LedgerRow, read_ledger
@@ -36,7 +38,12 @@ __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_set
 
 
 def build(
-    settings: BuildSettings, out: Path, *, resplit: bool = False, progress: Progress | None = None
+    settings: BuildSettings,
+    out: Path,
+    *,
+    resplit: bool = False,
+    progress: Progress | None = None,
+    cluster: str | None = None,
 ) -> BuildSummary:
     """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
 
@@ -44,32 +51,50 @@ def build(
     half dataset, and an older dataset in `out` stays until the new one is whole. Pictures that
     `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
     UserError for bad input, before anything is written where that can be known.
+
+    `cluster` is the address of a Ray cluster that shares the work; None: this machine's cores.
+    Both make the same dataset.
     """
     check_out(out, settings)
+    with open_engine(cluster, out, settings.workers) as engine:
+        run = _open(settings, out, resplit, progress or silent, engine)
+        blocked = join(_blocklists(settings, out))
+        out.mkdir(parents=True, exist_ok=True)
+        with only_writer(out):
+            if len(blocked):
+                write_blocklist(out / BLOCKLIST, blocked)
+                purge(out, blocked)
+            return _build(run, blocked)
+
+
+def _open(
+    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
+) -> Run:
+    """Read all that a build starts from; what is wrong with it is told before anything is made."""
     run = Run(
         settings,
         out,
-        progress or silent,
+        progress,
+        engine,
         load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
     )
-    blocked = join(_blocklists(settings, out))
+    check_web(settings.sources, settings.fetch)
     look_at_folders(run)
-    out.mkdir(parents=True, exist_ok=True)
-    with only_writer(out):
-        if len(blocked):
-            write_blocklist(out / BLOCKLIST, blocked)
-            purge(out, blocked)
-        return _build(run, blocked)
+    return run
 
 
 def _build(run: Run, blocked: BlockList) -> BuildSummary:
     settings, out = run.settings, run.out
     found = acquire(
-        settings.sources, settings.fetch, out, on_progress=partial(run.report, "acquire")
+        settings.sources,
+        settings.fetch,
+        out,
+        engine=run.engine,
+        on_progress=partial(run.report, "acquire"),
     )
     rows = withhold(out, found, blocked)
     sound = withhold_near(run, screen_rows(run, rows), blocked)
@@ -103,6 +128,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
     )
     sweep_store(out, _named(out, rows))
+    remove_shards(out)
     return summary
 
 

@@ -50,7 +50,23 @@ def turned_pairs_within(
     Hamming distance among the K kinds: all kinds must agree on the same orientation. Second
     stays in orientation 0.
     """
-    codes_NKO = np.ascontiguousarray(codes_NKO, np.uint64)
+    return _join(np.ascontiguousarray(codes_NKO, np.uint64), len(codes_NKO), 0, radius)
+
+
+def turned_pairs_between(
+    firsts_NKO: NDArray[np.uint64], seconds_NKO: NDArray[np.uint64], radius: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+    """Return `turned_pairs_within` for a first out of one array and a second out of another."""
+    codes_NKO = np.concatenate([firsts_NKO, seconds_NKO])
+    n = len(firsts_NKO)
+    first_P, second_P, distance_P = _join(codes_NKO, n, n, radius)
+    return first_P, second_P - np.int32(n), distance_P
+
+
+def _join(
+    codes_NKO: NDArray[np.uint64], end: int, start: int, radius: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+    """Return the pairs of a first before `end` and a second from `start` on."""
     n, _, orientations = codes_NKO.shape
     assert n < MOST_CODES, n
     assert radius >= 0, radius
@@ -63,10 +79,11 @@ def turned_pairs_within(
     packed_P, filled = np.empty(1024, np.int64), 0
     for chosen in itertools.combinations(range(len(blocks)), agree):
         buckets = _key([blocks[block] for block in chosen], n)
-        upright = turned = kernels.bucket_sort(codes_ON[0], *buckets)
+        starts, codes, position = kernels.bucket_sort(codes_ON[0, start:], *buckets)
+        upright = turned = (starts, codes, position + np.int32(start))
         for orientation in range(orientations):
-            if orientation:
-                turned = kernels.bucket_sort(codes_ON[orientation], *buckets)
+            if orientation or start:
+                turned = kernels.bucket_sort(codes_ON[orientation, :end], *buckets)
             what = (codes_NKO, orientation, radius, masks, np.array(chosen, np.int64))
             found = kernels.emit(*what, turned, upright, packed_P[filled:])
             if filled + found > MOST_PAIRS:

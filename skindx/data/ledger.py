@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,14 +58,25 @@ class LedgerWriter:
         self._write(dataclasses.asdict(row))
         os.fsync(self._file.fileno())
 
+    def extend(self, rows: Iterable[LedgerRow]) -> None:
+        """Write many rows and force them to the disk together."""
+        for row in rows:
+            self._file.write(_line(dataclasses.asdict(row)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
     def note(self, note: str, **values: Any) -> None:
         """Write one note; losing it in a crash loses no work."""
         self._write({"note": note, **values})
 
     def _write(self, line: dict[str, Any]) -> None:
         # One write a line: a kill tears the last line at most.
-        self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        self._file.write(_line(line))
         self._file.flush()
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The manifest: one row a picture, everything else is derived from it."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 MANIFEST = "manifest.parquet"
 ISSUES = "issues.parquet"
+_ROW_GROUP = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,6 @@ class Issue:
 def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     """Write `records` as `folder`/manifest.parquet, atomically."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     special = {
         "width": pa.int32(),
@@ -75,9 +76,7 @@ def write_manifest(folder: Path, records: Sequence[Record]) -> None:
     }
     names = [field.name for field in dataclasses.fields(Record)]
     schema = pa.schema([(name, special.get(name, pa.string())) for name in names])
-    rows = [dataclasses.asdict(record) for record in records]
-    with atomic_file(folder / MANIFEST) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    _write_rows(folder / MANIFEST, records, schema)
 
 
 def boxes_type() -> Any:
@@ -108,12 +107,20 @@ def split_of(records: Iterable[Record], split: Split) -> list[Record]:
 def write_issues(folder: Path, issues: Iterable[Issue]) -> None:
     """Write `issues` as `folder`/issues.parquet, atomically."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pa.schema([(field.name, pa.string()) for field in dataclasses.fields(Issue)])
-    rows = [dataclasses.asdict(issue) for issue in issues]
-    with atomic_file(folder / ISSUES) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    _write_rows(folder / ISSUES, issues, schema)
+
+
+def _write_rows(path: Path, rows: Iterable[Record | Issue], schema: Any) -> None:
+    """Write rows in groups, so that no second copy of all of them is ever in memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    left = iter(rows)
+    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+        while group := [dataclasses.asdict(row) for row in itertools.islice(left, _ROW_GROUP)]:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
 def read_issues(folder: Path) -> list[Issue]:

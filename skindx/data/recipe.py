@@ -41,7 +41,7 @@ class BuildSettings(Settings):
     """A block list that several datasets share; that of the dataset folder counts always."""
     seed: int = 0
     workers: int = Field(default=0, ge=0)
-    """Processes that screen pictures; 0 takes all cores that this process may use."""
+    """Processes that screen pictures on this machine; 0 takes all cores that this one may use."""
 
 
 def load_build_settings(

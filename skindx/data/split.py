@@ -81,7 +81,10 @@ def split_groups(
     for group in groups:
         if held and group in held:
             assign(group, held[group])
-    by_class = {label: [g for g in groups if label in content[g]] for _, label in members}
+    by_class: dict[str, list[str]] = defaultdict(list)
+    for group in groups:
+        for label in content[group]:
+            by_class[label].append(group)
     for label in sorted(by_class, key=lambda label: (len(by_class[label]), label)):
         have = {assigned[g] for g in by_class[label] if g in assigned}
         for split in (split for split in _NEED if settings.share[split] and split not in have):

@@ -1,9 +1,9 @@
 """The stages of a build, in the order in which they run; each records what it takes out."""
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,18 @@ import numpy as np
 from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
 from skindx.data.boxes.index import BoxIndex
 from skindx.data.dedup import Cleaned, Distinct, Picture, deduplicate, distinct
+from skindx.data.engine import Engine
+from skindx.data.engine.chunks import near_links_by_chunks
+from skindx.data.engine.shards import screen
 from skindx.data.freeze import Places
 from skindx.data.groups import GroupKeys, file_name, group_names
-from skindx.data.hashes import near_links
 from skindx.data.label import map_labels, stranger, taxonomy_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.near import add_similar
 from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
-from skindx.data.screen import Screened, screen_files
+from skindx.data.screen import Screened
 from skindx.data.sources.folder import FolderSource, look_at_folder
 from skindx.data.split import assert_disjoint
 from skindx.errors import UserError
@@ -37,6 +39,7 @@ class Run:
     settings: BuildSettings
     out: Path
     report: Progress
+    engine: Engine
     taxonomy: Taxonomy | None
     keys: GroupKeys
     boxes: Mapping[str, BoxedPicture]
@@ -69,11 +72,12 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
     stored = [row for row in rows if row.status == "stored"]
     run.issues += [_issue(row, row.status, row.detail) for row in rows if row.status != "stored"]
     paths = sorted({row.path for row in stored})
-    screened = screen_files(
-        [run.out / path for path in paths],
+    screened = screen(
+        run.out,
+        paths,
         run.settings.screen,
         run.settings.dedup.hashes,
-        workers=run.settings.workers or _cores(),
+        engine=run.engine,
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
@@ -115,7 +119,9 @@ def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:
     settings = run.settings
     run.report("compare", 0, len(pictures))
     codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
-    links_L3 = near_links(codes_NKO, max(settings.dedup.radius, settings.groups.radius))
+    radius = max(settings.dedup.radius, settings.groups.radius)
+    report = partial(run.report, "compare")
+    links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.engine, report)
     if settings.dedup.embeddings:
         sha256s = [same[0].row.sha256 for same in pictures]
         links_L3, known = add_similar(links_L3, sha256s, settings.dedup.embeddings)
@@ -228,9 +234,3 @@ def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...
 
 def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:
     return Issue(row.url, row.sha256, row.label, reason, detail)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

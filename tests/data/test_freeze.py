@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skindx.data.dedup import Picture, distinct
+from skindx.data.engine import Embedded
 from skindx.data.freeze import Place, fitting_folds, read_places, write_places
 from skindx.data.groups import GroupKeys, GroupSettings, group_names
 from skindx.data.ledger import LedgerRow
@@ -66,7 +67,7 @@ def build(
     recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
     before = read_places(folder) if (folder / "splits.csv").exists() else {}
     places = fitting_folds(before, recipe.split.folds)
-    run = Run(recipe, folder, silent, None, KEYS, {}, {}, places)
+    run = Run(recipe, folder, silent, Embedded(1), None, KEYS, {}, {}, places)
     aliases = group_aliases(pictures, groups, KEYS)
     kept, held = hold_splits(run, [same[0] for same in pictures], aliases)
     placed = place_groups(run, kept, groups, held)

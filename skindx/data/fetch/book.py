@@ -1,6 +1,6 @@
 """Keeps the books of a crawl: which picture is known, asked for, answered, and already had."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 from skindx.data.blocklist import BlockList, withheld
 from skindx.data.fetch.outcome import PASSING, Outcome
+from skindx.data.fetch.partition import OTHER_HOST
 from skindx.data.ledger import LedgerRow, LedgerWriter
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
@@ -18,9 +19,9 @@ class Book:
 
     A URL under two checksums counts as two: what is right for one of them is wrong for the other.
 
-    `earlier` are the rows that the ledger holds when the crawl starts.
-    `earlier` are the rows that the ledger holds when the crawl starts. What is `blocked` is not
-    fetched, and its row names nobody.
+    `earlier` are the rows that the ledger holds when the crawl starts; of the URLs in `tried` its
+    word is final also where it may be another tomorrow. What is `blocked` is not fetched, and its
+    row names nobody.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class Book:
         earlier: Sequence[LedgerRow],
         dataset: Path,
         blocked: BlockList | None = None,
+        tried: Collection[str] = (),
     ) -> None:
         self._blocked = blocked or BlockList()
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
-        self._answers = {_asked(row): _answer(row) for row in earlier if _is_final(row, dataset)}
+        final = [row for row in earlier if row.url in tried or _is_final(row, dataset)]
+        self._answers = {_asked(row): _answer(row) for row in final}
         self._waiting: dict[tuple[str, str], list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
         self._had = 0
@@ -62,6 +65,9 @@ class Book:
 
     def settle(self, asked: LedgerRow, outcome: Outcome) -> None:
         """Write what became of a row's URL, for every label under which it was found."""
+        if outcome.status == OTHER_HOST:
+            self._waiting.pop(_asked(asked))
+            return
         self._answers[_asked(asked)] = {**asdict(outcome), "retrieved": now()}
         for row in self._waiting.pop(_asked(asked)):
             self._write(replace(row, **self._answers[_asked(asked)]))

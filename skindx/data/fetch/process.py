@@ -19,6 +19,8 @@ class Job(Settings):
     sources: tuple[Source, ...]
     fetch: FetchSettings
     dataset: Path
+    tried: frozenset[str] = frozenset()
+    """URLs that failed in this very run; what the ledger says of them is final for now."""
 
 
 def main() -> int:
@@ -46,7 +48,7 @@ def crawl(job: Job) -> bool:
     with open_ledger(job.dataset) as ledger:
         fetch = with_endpoints(job.fetch, sources)
         blocked = read_blocklist(job.dataset / BLOCKLIST)
-        book = Book(ledger, read_ledger(job.dataset), job.dataset, blocked)
+        book = Book(ledger, read_ledger(job.dataset), job.dataset, blocked, job.tried)
         process = AsyncCrawlerProcess(scrapy_settings(fetch))
         crawler = process.create_crawler(PictureSpider)
 

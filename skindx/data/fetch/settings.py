@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from skindx import __version__
 from skindx.config import Settings
+from skindx.data.fetch.partition import Partition
 
 AGENT = "skindx"
 """The name that robots.txt rules are matched against."""
@@ -83,6 +84,8 @@ class FetchSettings(Settings):
     """Of one picture, checked in its header before it is decoded."""
     max_pages: int = Field(10_000, ge=1)
     """Index and category pages of one source."""
+    partition: Partition | None = None
+    """Of several crawls at once, which hosts are this one's; a build sets it where it is needed."""
 
     @property
     def user_agent(self) -> str:
@@ -136,6 +139,7 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
             **dict.fromkeys(("data", "file", "ftp", "s3")),
         },
         "DOWNLOADER_MIDDLEWARES": {
+            "skindx.data.fetch.partition.PartitionGuard": 50,
             "skindx.data.fetch.robots.RobotsGuard": 100,
             "skindx.data.fetch.politeness.Politeness": 550,
             f"{base}.robotstxt.RobotsTxtMiddleware": None,

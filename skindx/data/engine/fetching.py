@@ -1,0 +1,112 @@
+"""Crawls in parts, by host: a worker each, with its own ledger, merged into the dataset's.
+
+Each part reads all sources and asks only the hosts that are its own; what lies on another's host
+is left to the one crawl that follows on the driver. That crawl finds all answers in the ledger,
+so it asks again for pages alone: parts make it shorter and never change what it finds.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from skindx.data.blocklist import BLOCKLIST
+from skindx.data.engine import Engine
+from skindx.data.fetch.partition import Partition
+from skindx.data.fetch.settings import FetchSettings
+from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
+from skindx.data.sources import WebSource
+from skindx.data.store import STORE
+from skindx.errors import JobError, UserError
+
+_TRIED = frozenset({"timeout", "server-error"})
+"""Of the passing reasons not robots: a part cannot follow a robots.txt to another part's host."""
+
+PARTS = ".parts"
+"""Folder in the dataset folder: one small dataset folder a part, all with the same store."""
+
+
+def fetch_in_parts(
+    sources: Sequence[WebSource],
+    fetch: FetchSettings,
+    dataset: Path,
+    engine: Engine,
+    on_progress: Callable[[int, int], None],
+) -> frozenset[str]:
+    """Crawl in `engine.fetch_parts` parts and merge their ledgers into the dataset's.
+
+    Returns the URLs that failed for a passing reason: the next run tries them again, this one has
+    tried them often enough. The caller holds the dataset's ledger. Parts that a killed build left
+    are merged first, so nothing is fetched twice. Raises JobError for a part that ends its worker
+    every time.
+    """
+    merge_parts(dataset)
+    if engine.fetch_parts == 1:
+        return frozenset()
+    tasks = []
+    rows = read_ledger(dataset)
+    for index in range(engine.fetch_parts):
+        partition = Partition(index=index, count=engine.fetch_parts)
+        part = make_part(dataset, partition, rows)
+        tasks.append((part, tuple(sources), fetch.model_copy(update={"partition": partition})))
+    done = 0
+
+    def on_part(task: tuple[Path, object, object]) -> None:
+        nonlocal done
+        done += len(read_ledger(task[0]))
+        on_progress(done, 0)
+
+    lost = engine.run(fetch_part, tasks, on_part)
+    failed = {row.url for row in merge_parts(dataset) if row.status in _TRIED}
+    if lost:
+        raise JobError(
+            f"{len(lost)} of {len(tasks)} crawls ended with their worker each time; what they "
+            f"fetched is kept, run the same command again to go on."
+        )
+    return frozenset(failed)
+
+
+def make_part(dataset: Path, partition: Partition, rows: Sequence[LedgerRow]) -> Path:
+    """Make a part's folder, which knows what is known of its hosts; return its absolute path."""
+    part = dataset.absolute() / PARTS / f"{partition.index:05d}"
+    part.mkdir(parents=True)
+    (dataset / STORE).mkdir(exist_ok=True)
+    if (dataset / BLOCKLIST).exists():
+        shutil.copyfile(dataset / BLOCKLIST, part / BLOCKLIST)
+    (part / STORE).symlink_to(os.path.join("..", "..", STORE))  # noqa: PTH118 (a relative link)
+    with open_ledger(part) as ledger:
+        ledger.extend(row for row in rows if partition.holds(row.url))
+    return part
+
+
+def fetch_part(part: Path, sources: Sequence[WebSource], fetch: FetchSettings) -> None:
+    """Crawl one part; a task of the engine."""
+    from skindx.data.acquire import acquire
+
+    try:
+        acquire(sources, fetch, part)
+    except UserError:
+        # A source that gives nothing here lies on another part's host, or gives nothing at all:
+        # the crawl that follows knows which.
+        return
+
+
+def merge_parts(dataset: Path) -> list[LedgerRow]:
+    """Move what parts know and the dataset's ledger does not into it, sorted; remove the parts."""
+    from skindx.data.acquire import only_writer
+
+    folder = dataset / PARTS
+    if not folder.exists():
+        return []
+    known = {(row.url, row.label): row for row in read_ledger(dataset)}
+    new: dict[tuple[str, str], LedgerRow] = {}
+    for part in sorted(folder.iterdir()):
+        with only_writer(part):
+            for row in read_ledger(part):
+                if known.get((row.url, row.label)) != row:
+                    new.setdefault((row.url, row.label), row)
+    rows = sorted(new.values(), key=lambda row: (row.label, row.url))
+    with open_ledger(dataset) as ledger:
+        ledger.extend(rows)
+    shutil.rmtree(folder)
+    return rows

@@ -1,0 +1,264 @@
+"""What a build needs of its engine, without a cluster: parts of a crawl, shards, addresses."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from local_site import Answer, LocalSite, category, figures, html, jpeg
+from network_guard import run_guarded
+from paint_pictures import paint, save
+
+from skindx.data.acquire import acquire
+from skindx.data.engine import Embedded, shards
+from skindx.data.engine.cluster import connected
+from skindx.data.engine.fetching import PARTS, fetch_in_parts, make_part
+from skindx.data.engine.shards import screen
+from skindx.data.engine.workers import Answer as WorkerAnswer
+from skindx.data.engine.workers import compare
+from skindx.data.fetch.partition import Partition
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
+from skindx.data.screen import ScreenSettings
+from skindx.data.sources import AtlasSource
+from skindx.errors import JobError, UserError
+
+
+class Several(Embedded):
+    """Threads as workers; a task whose arguments hold a poisoned path is lost."""
+
+    def __init__(self, workers: int, poisoned: Path | None = None) -> None:
+        super().__init__(1)
+        self.fetch_parts = workers
+        self.poisoned = poisoned
+        self.asked: list[Any] = []
+
+    def run(
+        self,
+        function: Callable[..., None],
+        tasks: Any,
+        on_done: Callable[[Any], None] | None = None,
+    ) -> list[Any]:
+        self.asked += tasks
+        lost = [task for task in tasks if self.poisoned and str(self.poisoned) in repr(task)]
+        alive = [task for task in tasks if task not in lost]
+        with ThreadPoolExecutor(self.fetch_parts) as pool:
+            for task, _ in zip(alive, pool.map(lambda t: function(*t), alive), strict=True):
+                if on_done:
+                    on_done(task)
+        return lost
+
+
+@given(st.integers(1, 9), st.from_regex(r"https?://[a-z]{1,9}\.org(:80)?/\w*", fullmatch=True))
+def test_each_host_belongs_to_one_part(count: int, url: str) -> None:
+    parts = [Partition(index=index, count=count) for index in range(count)]
+    holders = [part for part in parts if part.holds(url)]
+    assert len(holders) == 1
+    assert holders[0].holds(url.replace("http:", "https:").upper() + "/other")
+
+
+def two_hosts() -> int:
+    """Return a number of parts that puts 127.0.0.1 and localhost apart."""
+    for count in range(2, 9):
+        one = Partition(index=0, count=count)
+        places = [
+            next(i for i in range(count) if one.model_copy(update={"index": i}).holds(url))
+            for url in ("http://127.0.0.1/", "http://localhost/")
+        ]
+        if places[0] != places[1]:
+            return count
+    raise AssertionError
+
+
+def site_of(pictures: list[str], *, slow_s: float = 0.0) -> LocalSite:
+    site = LocalSite({path: Answer(jpeg(path), after_s=slow_s) for path in pictures})
+    site.pages["/robots.txt"] = Answer(status=404)
+    site.pages["/"] = html(category("/c/", "Acne"))
+    return site
+
+
+def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once(
+    tmp_path: Path,
+) -> None:
+    paths = [f"/{n}.jpg" for n in range(8)]
+    with site_of(paths, slow_s=0.1) as here, site_of(paths) as there:
+        by_name = f"http://localhost:{there.port}"
+        # Each site shows its own pictures, one of the other's, one that moved there, one ill.
+        here.pages["/moved.jpg"] = Answer(b"", 302, {"Location": f"{by_name}/7.jpg"})
+        for site in (here, there):
+            site.pages["/ill.jpg"] = Answer(b"", 500)
+            site.pages["/away.jpg"] = Answer(jpeg("away"))
+        here.pages["/c/"] = html(figures(*paths, f"{by_name}/away.jpg", "/moved.jpg", "/ill.jpg"))
+        there.pages["/c/"] = html(figures(*paths, f"{here.origin}/away.jpg", "/ill.jpg"))
+        policy = OriginPolicy(concurrency=1, delay_s=0)
+        fetch = FetchSettings(
+            origins={here.origin: policy, by_name: policy},
+            allow_private=(here.netloc, f"localhost:{there.port}"),
+            retries=0,
+        )
+        sources = [AtlasSource(kind="atlas", start=f"{o}/") for o in (here.origin, by_name)]
+        alone = acquire(sources, fetch, tmp_path / "alone")
+        for site in (here, there):
+            site.asked.clear()
+        told: list[tuple[int, int]] = []
+        parts = acquire(
+            sources,
+            fetch,
+            tmp_path / "parts",
+            engine=Several(two_hosts()),
+            on_progress=lambda *count: told.append(count),
+        )
+    assert [replace(row, retrieved="") for row in parts] == [
+        replace(row, retrieved="") for row in alone
+    ]
+    assert Counter(row.status for row in parts) == {"stored": 19, "server-error": 2}
+    assert (here.at_once, there.at_once) == (1, 1)
+    asked = Counter(path for path in here.asked if path.endswith(".jpg"))
+    # The part cannot follow /moved.jpg to the other host: the last crawl asks again, and may.
+    assert asked == dict.fromkeys([*paths, "/away.jpg", "/ill.jpg"], 1) | {"/moved.jpg": 2}
+    assert Counter(there.asked)["/ill.jpg"] == 1
+    assert told[-1] == (21, 21)
+    assert not (tmp_path / "parts" / PARTS).exists()
+    stored = {row.path for row in parts if row.path}
+    assert all((tmp_path / "parts" / path).is_file() for path in stored)
+
+
+def row(url: str, sha256: str = "") -> LedgerRow:
+    return LedgerRow(url, "Acne", "stored", sha256=sha256, retrieved="2026-01-01T00:00:00+00:00")
+
+
+def test_what_the_parts_of_a_killed_build_know_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    known = [row("http://a.org/1"), row("http://b.org/1")]
+    with open_ledger(tmp_path) as ledger:
+        ledger.extend(known)
+    for index in range(2):
+        part = make_part(tmp_path, Partition(index=index, count=2), known)
+        with open_ledger(part) as ledger:
+            ledger.extend([row(f"http://{index}.org/2"), row("http://c.org/9", "same")])
+    assert sum(len(read_ledger(part)) for part in (tmp_path / PARTS).iterdir()) == 2 + 4
+    fetch_in_parts([], FetchSettings(), tmp_path, Embedded(), lambda done, known: None)
+    urls = [each.url for each in read_ledger(tmp_path)]
+    assert urls == [
+        "http://a.org/1",
+        "http://b.org/1",
+        "http://0.org/2",
+        "http://1.org/2",
+        "http://c.org/9",
+    ]
+    assert not (tmp_path / PARTS).exists()
+    assert (tmp_path / "store").is_dir()
+
+
+def test_a_part_that_ends_its_worker_every_time_is_told(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="1 of 2 crawls ended with their worker"):
+        fetch_in_parts(
+            [],
+            FetchSettings(),
+            tmp_path,
+            Several(2, poisoned=Path("00001")),
+            lambda done, known: None,
+        )
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths of ten pictures, the eighth damaged, in a folder with shards of three."""
+    monkeypatch.setattr(shards, "SHARD_PICTURES", 3)
+    paths = [f"store/{n}.jpg" for n in range(10)]
+    for n, path in enumerate(paths):
+        save(tmp_path / path, paint(n))
+    (tmp_path / paths[7]).write_bytes((tmp_path / paths[7]).read_bytes()[:-300])
+    return paths
+
+
+def verdicts(folder: Path, paths: list[str], engine: Embedded, **options: Any) -> list[Any]:
+    screened = screen(folder, paths, ScreenSettings(), ("difference",), engine=engine, **options)
+    return [(each.reason, each.width, each.codes_KO.tolist()) for each in screened]
+
+
+def test_shards_give_what_screening_at_once_gives_and_are_not_made_again(
+    tmp_path: Path, store: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    first = verdicts(tmp_path, store, Several(2), on_progress=lambda *c: told.append(c))
+    assert told == [(0, 10), (3, 10), (6, 10), (9, 10), (10, 10)]
+    assert [n for n, verdict in enumerate(first) if verdict[0]] == [7]
+    again = Several(1)
+    assert verdicts(tmp_path, store, again) == first
+    assert again.asked == []
+    next(iter((tmp_path / shards.SHARDS).glob("*.parquet"))).unlink()
+    assert verdicts(tmp_path, store, again) == first
+    assert len(again.asked) == 1
+    monkeypatch.setattr(shards, "SHARD_PICTURES", 100)
+    assert verdicts(tmp_path, store, again) == first
+
+
+def test_a_picture_that_ends_its_worker_costs_itself_alone(
+    tmp_path: Path, store: list[str]
+) -> None:
+    sound = verdicts(tmp_path, store, Embedded(1))
+    shards.remove_shards(tmp_path)
+    told: list[tuple[int, int]] = []
+    engine = Several(2, poisoned=Path(store[4]))
+    found = verdicts(tmp_path, store, engine, on_progress=lambda *c: told.append(c))
+    assert found[4] == ("decode-crash", 0, [])
+    assert found[:4] + found[5:] == sound[:4] + sound[5:]
+    assert told[-1] == (10, 10)
+
+
+OWN = WorkerAnswer("here", "token", {"skindx": "1.0", "numpy": "2.0"})
+
+
+def test_a_worker_that_cannot_do_the_work_is_one_sentence() -> None:
+    folder = Path("/shared/data")
+    compare(OWN, [replace(OWN, host="there")], folder)
+    blind = replace(OWN, host="there", read="")
+    with pytest.raises(UserError, match=r"worker there does not see /shared/data; put --out"):
+        compare(OWN, [OWN, blind], folder)
+    old = replace(blind, versions={"skindx": "0.9", "numpy": "2.0"})
+    with pytest.raises(UserError, match=r"worker there has skindx 0\.9 and this machine 1\.0;"):
+        compare(OWN, [OWN, old], folder)
+    bare = replace(OWN, versions={"skindx": "1.0", "numpy": ""})
+    with pytest.raises(UserError, match=r"has numpy \(none\) and this machine 2\.0"):
+        compare(OWN, [bare], folder)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("local", "must be auto, HOST:PORT or ray://HOST:PORT"),
+        ("http://host:1", "must be auto"),
+        ("127.0.0.1:1", "nothing answers there .*refused.*`ray start --head` printed"),
+        ("ray://127.0.0.1:1", "nothing answers there"),
+    ],
+)
+def test_a_wrong_address_is_one_sentence(address: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"--cluster '?{re.escape(address)}'?.*{said}"):
+        connected(address, tmp_path / "out").__enter__()
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skindx.data.engine.cluster.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'skindx\[cluster\]'"):
+        connected("auto", tmp_path).__enter__()
+
+
+USAGE = """
+from skindx.offline import go_offline
+go_offline()
+from ray._common.usage.usage_lib import usage_stats_enabled
+print(usage_stats_enabled())
+"""
+
+
+def test_ray_does_not_report_its_usage(tmp_path: Path) -> None:
+    done = run_guarded(["-c", USAGE], tmp_path)
+    assert (done.stdout, done.calls) == ("False\n", []), done.stderr
