@@ -39,8 +39,11 @@ def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    coarse = np.random.default_rng(seed).integers(60, 220, (6, 8, 3), dtype=np.uint8)
-    cv2.imwrite(str(path), cv2.resize(coarse, (side + 40, side), interpolation=cv2.INTER_CUBIC))
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(60, 220, (6, 8, 3), dtype=np.uint8)
+    smooth = cv2.resize(coarse, (side + 40, side), interpolation=cv2.INTER_CUBIC)
+    grain = rng.normal(0, 6, (side, side + 40, 1))  # without it they count as blurred
+    cv2.imwrite(str(path), np.clip(smooth + grain, 0, 255).astype(np.uint8))
 
 
 @pytest.fixture

@@ -71,6 +71,8 @@ def decode(
             pixels_HWC = _decode_other(data, _FORMATS[suffix], max_pixels)
             orientation = _orientation(data, _FORMATS[suffix])  # may decode: after the cap
         return _turned(pixels_HWC, orientation)
+    except DamagedPicture:
+        raise
     except Exception as error:
         raise refusal(error) from error
 
@@ -96,6 +98,8 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
             decode(data, max_pixels=max_pixels), cv2.COLOR_RGB2GRAY
         )
         return grey_HW
+    except DamagedPicture:
+        raise
     except Exception as error:
         raise refusal(error) from error
 
