@@ -70,7 +70,7 @@ def test_what_sources_say(said: str, name: str) -> None:
 )
 def test_what_is_not_surely_known_gives_no_permission(said: str) -> None:
     assert parse_licence(said) == UNKNOWN
-    assert not (UNKNOWN.may_redistribute or UNKNOWN.may_adapt)
+    assert (UNKNOWN.may_redistribute, UNKNOWN.may_adapt) == (False, False)
 
 
 def test_permissions_by_hand() -> None:
@@ -85,7 +85,7 @@ def test_permissions_by_hand() -> None:
     )
     no_changes = parse_licence("CC BY-NC-ND 4.0")
     assert (no_changes.may_redistribute, no_changes.may_adapt) == (True, False)
-    assert not (RESERVED.may_redistribute or RESERVED.may_adapt)
+    assert (RESERVED.may_redistribute, RESERVED.may_adapt) == (False, False)
     assert parse_licence("CC0") == Licence(
         "CC0-1.0", may_redistribute=True, may_adapt=True, url=f"{CC}/publicdomain/zero/1.0/"
     )
