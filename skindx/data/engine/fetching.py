@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST
 from skindx.data.engine import Engine
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings
@@ -72,6 +71,8 @@ def fetch_in_parts(
 
 def make_part(dataset: Path, partition: Partition, rows: Sequence[LedgerRow]) -> Path:
     """Make a part's folder, which knows what is known of its hosts; return its absolute path."""
+    from skindx.data.blocklist import BLOCKLIST
+
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
     (dataset / STORE).mkdir(exist_ok=True)
