@@ -1,14 +1,20 @@
-"""Outputs that are whole or absent: written under a temporary name, then renamed."""
+"""Outputs that are whole or absent, written under a temporary name, by one process at a time."""
 
+import csv
+import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from skindx.errors import UserError
 
 
 @contextmanager
@@ -50,10 +56,46 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def only_writer(path: Path, work: str = "process", wait_s: float = math.inf) -> Iterator[int]:
+    """Hold a file or folder against all others who do so; a kill sets it free.
+
+    Yields the descriptor that bears the lock: a child that inherits it holds on until it ends too.
+    Raises UserError, which calls the other one a `work`, if it still has it after `wait_s` seconds.
+    """
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UserError(
+                        f"another {work} is at work in {path}; wait for it, or end it."
+                    ) from None
+                time.sleep(0.05)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as CSV atomically, the names of its columns first."""
+    with (
+        atomic_file(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
+        table.writerows(rows)
 
 
 def write_json(path: Path, value: Any) -> None:

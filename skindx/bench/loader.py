@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.bench.clock import interleave, median, ratio
+from skindx.bench.pictures import HEIGHT, WIDTH, describe, noisy_jpegs
 from skindx.bench.result import Result
 from skindx.config import Settings
 from skindx.data.loader.ahead import work_ahead
@@ -24,7 +25,6 @@ from skindx.data.store import put
 
 # N = pictures, S = side
 
-HEIGHT, WIDTH, QUALITY = 375, 500, 90
 SIDE, BATCH = 224, 32
 SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
 CACHED_SIDE = 311
@@ -36,8 +36,6 @@ class Config(Settings):
 
     pictures: int = Field(1000, ge=BATCH)
     rounds: int = Field(5, ge=5)
-    noise: float = Field(8.0, ge=0, le=64)
-    """Standard deviation of the noise in the pictures; more of it takes longer to decode."""
     seed: int = 0
 
 
@@ -73,22 +71,13 @@ def run(settings: Config) -> Result:
         "loader_over_imagefolder": ratio(seconds["loader"], seconds["ImageFolder"]),
         "cache_over_imagefolder": ratio(seconds["cache"], seconds["ImageFolder"]),
     }
-    return Result("loader", figures, rates, notes=_notes(settings, threads, encoded))
+    return Result("loader", figures, rates, notes=_notes(threads, encoded))
 
 
 def make_pictures(folder: Path, settings: Config) -> Files:
     """Write noisy JPEGs in one class folder of a dataset's store, the same for the same seed."""
-    import cv2
-    import simplejpeg
-
-    rng = np.random.default_rng(settings.seed)
     records = []
-    for _ in range(settings.pictures):
-        coarse = rng.integers(60, 220, (6, 8, 3), dtype=np.uint8)
-        smooth = cv2.resize(coarse, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
-        noise = rng.normal(0, settings.noise, smooth.shape)
-        noisy = np.clip(smooth + noise, 0, 255).astype(np.uint8)
-        data = simplejpeg.encode_jpeg(noisy, QUALITY, "RGB", "420")
+    for data in noisy_jpegs(settings.pictures, settings.seed):
         sha256, path = put(folder, data, ".jpg")
         records.append(Record(path, sha256, "", WIDTH, HEIGHT, "skin", sha256, "train"))
     return Files(folder, records)
@@ -149,12 +138,9 @@ def _imagefolder(dataset: Path, workers: int) -> Iterator[dict[str, Callable[[],
     yield {name: epochs(steps) for name, steps in transforms.items()}
 
 
-def _notes(settings: Config, threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
-    mean_kb = sum(map(len, encoded)) / len(encoded) / 1000
+def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
     return (
-        f"Pictures: {settings.pictures} noisy {WIDTH}×{HEIGHT} JPEG at quality {QUALITY}, 4:2:0, "
-        f"{mean_kb:.0f} kB on average: a smooth field with Gaussian noise of standard deviation "
-        f"{settings.noise:g}; seed {settings.seed}. All files are in the page cache.",
+        f"{describe(encoded)} All files are in the page cache.",
         f"decode: simplejpeg alone on bytes in memory, whole pictures, strict, {threads} threads.",
         f"loader: encoded bytes in memory (training's default), {threads} threads, decode, a "
         f"seeded random-resized crop to {SIDE}×{SIDE} (area {SCALE[0]}..{SCALE[1]}, aspect "

@@ -30,5 +30,5 @@ def describe(files: Sequence[bytes]) -> str:
     mean_kb = sum(map(len, files)) / len(files) / 1000
     return (
         f"{len(files)} noisy JPEGs of {WIDTH} x {HEIGHT} pixels, quality {QUALITY}, 4:2:0, grain "
-        f"of {GRAIN:g} grey levels, {mean_kb:.1f} kB on average, in memory."
+        f"of {GRAIN:g} grey levels, {mean_kb:.1f} kB on average."
     )

@@ -1,19 +1,25 @@
 """Bring pictures into a dataset folder: read what lies here, crawl the web in a process apart."""
 
-import fcntl
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from skindx.data.engine import Embedded, Engine
 from skindx.data.engine.fetching import fetch_in_parts
 from skindx.data.fetch.settings import FetchSettings
-from skindx.data.ledger import LEDGER, LedgerRow, read_ledger, read_lines, row_of, whole_size
+from skindx.data.ledger import (
+    LedgerRow,
+    held_ledger,
+    read_ledger,
+    read_lines,
+    row_of,
+    whole_size,
+)
 from skindx.data.sources import LocalSource, Page, WebSource
 from skindx.data.sources.checks import check_sources
 from skindx.errors import UserError
@@ -23,7 +29,6 @@ LOG = "fetch.log"
 Progress = Callable[[int, int], None]
 
 _POLL_S = 0.1
-_LOCK_WAIT_S = 10.0
 
 
 def acquire(
@@ -81,7 +86,7 @@ def _crawl(
     engine: Engine,
     on_progress: Progress,
 ) -> list[LedgerRow]:
-    with only_writer(dataset) as lock:
+    with held_ledger(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
         tried = fetch_in_parts(
             sources, fetch, dataset, taxonomy=taxonomy, engine=engine, on_progress=on_progress
@@ -123,25 +128,6 @@ def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[
     return [
         row for row in stored if row.source in paged or (row.source, row.url, row.label) in listed
     ]
-
-
-@contextmanager
-def only_writer(dataset: Path) -> Iterator[int]:
-    """Hold the dataset's ledger for one crawl; yield the descriptor that bears the lock."""
-    with (dataset / LEDGER).open("ab") as file:
-        deadline = time.monotonic() + _LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                # The crawl of a killed run needs a moment to see that its parent is gone.
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"Another run is fetching into {dataset}; wait for it, or end it first."
-                    ) from None
-                time.sleep(_POLL_S)
-        yield file.fileno()
 
 
 def _run(

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -157,8 +156,3 @@ def withheld(row: LedgerRow, entry: Blocked) -> LedgerRow:
         retrieved=row.retrieved,
         source=row.source,
     )
-
-
-def now() -> str:
-    """Return the time as UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -29,9 +29,9 @@ from skindx.data.stages import (
     screen_rows,
 )
 from skindx.data.summary import BuildSummary, totals
-from skindx.data.switch import only_writer
 from skindx.data.targets import count_by_source
 from skindx.data.withhold import withhold, withhold_near
+from skindx.files import only_writer
 from skindx.taxonomy import load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
@@ -60,7 +60,7 @@ def build(
         run = _open(settings, out, resplit, progress or silent, engine)
         blocked = join(_blocklists(settings, out))
         out.mkdir(parents=True, exist_ok=True)
-        with only_writer(out):
+        with only_writer(out, "build or removal", wait_s=0):
             if len(blocked):
                 write_blocklist(out / BLOCKLIST, blocked)
                 purge(out, blocked)

@@ -16,6 +16,8 @@ from skindx.taxonomy import Taxonomy
 TAXONOMY = "taxonomy.yaml"
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
+CACHE = "cache"
+"""Where loaders keep decoded pictures; it may be deleted at any time while nobody trains."""
 
 
 def check_out(out: Path, settings: BuildSettings) -> None:

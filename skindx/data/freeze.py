@@ -17,7 +17,7 @@ from skindx.data.blocklist import is_sha256
 from skindx.data.manifest import MANIFEST, SPLITS, Split, read_manifest
 from skindx.data.switch import settle
 from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.files import write_csv
 
 SPLITS_TABLE = "splits.csv"
 SPLIT_CONFLICT = "split-conflict"
@@ -150,15 +150,9 @@ def write_places(
         else:
             rows.append(("", name, place))
     rows.sort(key=lambda row: (not row[0], row[0], row[1]))
-    with (
-        atomic_file(folder / SPLITS_TABLE) as temporary,
-        temporary.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for sha256, group, place in rows:
-            fold = "" if place.fold is None else place.fold
-            writer.writerow((sha256, group, place.split, fold))
+    # An absent fold is written as nothing.
+    lines = ((sha256, group, place.split, place.fold) for sha256, group, place in rows)
+    write_csv(folder / SPLITS_TABLE, _COLUMNS, lines)
 
 
 def _kept(before: Place | None, now: Place | None) -> Place:

@@ -6,12 +6,17 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from skindx.errors import UserError
+from skindx.files import only_writer
 
 LEDGER = "ledger.jsonl"
+
+_WAIT_S = 10.0
+"""The crawl of a killed run needs a moment to see that its parent is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,22 @@ class LedgerRow:
     group: str = ""
     md5: str = ""
     """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
+
+
+def now() -> str:
+    """Return the time as the ledger and the block list carry it: UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def held_ledger(dataset: Path) -> Iterator[int]:
+    """Hold a dataset folder's ledger for one crawl; yield the descriptor that bears the lock.
+
+    Raises UserError while another process crawls into it.
+    """
+    (dataset / LEDGER).touch()
+    with only_writer(dataset / LEDGER, "crawl", _WAIT_S) as lock:
+        yield lock
 
 
 class LedgerWriter:

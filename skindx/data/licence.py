@@ -23,11 +23,6 @@ class Licence:
     url: str = ""
     """The licence's own text; "" where the version is not known."""
 
-    @property
-    def may_publish(self) -> bool:
-        """Whether a copy without metadata, turned upright, may be given away: it is an adaption."""
-        return self.may_redistribute and self.may_adapt
-
 
 UNKNOWN = Licence("unknown", may_redistribute=False, may_adapt=False)
 RESERVED = Licence("all-rights-reserved", may_redistribute=False, may_adapt=False)

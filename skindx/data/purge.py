@@ -18,8 +18,8 @@ from skindx.data.blocklist import (
     BlockList,
     withheld,
 )
-from skindx.data.dataset_folder import SUMMARY
-from skindx.data.ledger import LEDGER, read_lines, row_of
+from skindx.data.dataset_folder import CACHE, SUMMARY
+from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
 from skindx.data.manifest import (
     ISSUES,
     MANIFEST,
@@ -31,14 +31,9 @@ from skindx.data.manifest import (
 )
 from skindx.data.store import STORE
 from skindx.data.summary import totals
-from skindx.data.switch import only_writer, settle, together
+from skindx.data.switch import settle, together
 from skindx.errors import UserError
-from skindx.files import sha256_file, write_json
-
-CACHE = "cache"
-"""Where loaders keep decoded pictures of a dataset; it may be deleted while nobody trains."""
-
-_LEDGER_WAIT_S = 10.0
+from skindx.files import sha256_file, write_csv, write_json
 
 
 def purge(dataset: Path, blocked: BlockList) -> int:
@@ -51,10 +46,8 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     settle(dataset)
     if _held(dataset, blocked):
         shutil.rmtree(dataset / CACHE, ignore_errors=True)
-    ledger = dataset / LEDGER
-    if ledger.exists():
-        # A crawl whose build was killed needs a moment to see that its parent is gone.
-        with only_writer(ledger, _LEDGER_WAIT_S):
+    if (dataset / LEDGER).exists():
+        with held_ledger(dataset):
             _purge_tables(dataset, blocked)
     else:
         _purge_tables(dataset, blocked)
@@ -146,8 +139,7 @@ def _purge_table(path: Path, staging: Path, sha256s: Collection[str]) -> None:
         column = rows[0].index("sha256")
         staying = [row for row in rows if (row[column:] or [""])[0].strip() not in sha256s]
         if len(staying) < len(rows):
-            with (staging / path.name).open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(staying)
+            write_csv(staging / path.name, staying[0], staying[1:])
         return
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -44,11 +44,6 @@ class BuildSummary:
     """SHA-256 of this build's manifest before each take-down, oldest first."""
 
     @property
-    def exact_duplicates(self) -> int:
-        """Files dropped because another has the same bytes and label."""
-        return self.issues.get("exact-duplicate", 0)
-
-    @property
     def near_duplicates(self) -> int:
         """Pictures dropped because a better one shows the same under the same label."""
         return self.issues.get("near-duplicate", 0)

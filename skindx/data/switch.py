@@ -5,10 +5,7 @@ count. What is left, moving each to its place, is finished by whoever reads the 
 """
 
 import errno
-import fcntl
-import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,27 +56,3 @@ def settle(folder: Path) -> None:
             f"a change of {folder} was cut short and cannot be finished here ({error.strerror}); "
             f"read it once as a user who may write there."
         ) from None
-
-
-@contextmanager
-def only_writer(path: Path, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a folder (or file) against other builds and removals; a kill sets it free.
-
-    Raises UserError when another process still has it after `wait_s` seconds.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise UserError(
-                        f"another build or removal is at work in {path}; wait for it, or end it."
-                    ) from None
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(descriptor)

@@ -14,21 +14,19 @@ from skindx.data.blocklist import (
     BlockList,
     is_sha256,
     join,
-    now,
     web_address,
     write_blocklist,
 )
 from skindx.data.copies import near_copies, upright_codes
 from skindx.data.dataset_folder import RECIPE, SUMMARY
-from skindx.data.ledger import read_ledger
+from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import MANIFEST, read_issues, read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.purge import purge, store_files
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources.folder import FolderSource
-from skindx.data.switch import only_writer
 from skindx.errors import UserError
-from skindx.files import sha256_file
+from skindx.files import only_writer, sha256_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def plan(
 def carry_out(planned: Plan) -> None:
     """Block first, then purge: killed at any moment, the same take-down can be asked for again."""
     for dataset in planned.datasets:
-        with only_writer(dataset):
+        with only_writer(dataset, "build or removal", wait_s=0):
             for path in _lists(dataset):
                 write_blocklist(path, join([path], planned.blocked.by_sha.values()))
             purge(dataset, planned.blocked)

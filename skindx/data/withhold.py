@@ -11,12 +11,11 @@ from skindx.data.blocklist import (
     Blocked,
     BlockList,
     join,
-    now,
     web_address,
     withheld,
     write_blocklist,
 )
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, now
 from skindx.data.purge import purge, taken_down
 from skindx.data.screen import Screened
 from skindx.data.stages import Run

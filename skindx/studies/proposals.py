@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from skindx.data.boxes.annotations import (
     Annotation,
     now,
-    only_writer,
     read_proposals,
     write_proposals,
 )
@@ -19,7 +18,7 @@ from skindx.data.boxes.box import Box
 from skindx.data.decode import decode
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
-from skindx.files import sha256_file
+from skindx.files import only_writer, sha256_file
 from skindx.models.bundle import INDEX, Bundle, open_bundle
 from skindx.models.detector import Detector
 from skindx.studies.activation import ActivationBoxes

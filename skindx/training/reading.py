@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.dataset_folder import CACHE
 from skindx.data.loader.budget import Node, free_memory, kept_share, wants_shards
-from skindx.data.loader.pixels import CACHE, open_pixels, pixels_bytes
+from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record

@@ -16,7 +16,7 @@ def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert {each.n for each in result.figures.values()} == {5}
     assert all(each.value > 0 for each in result.figures.values())
     notes = json.loads((tmp_path / "loader.json").read_text())["notes"]
-    assert "32 noisy 500×375 JPEG at quality 90" in notes[0]
+    assert "32 noisy JPEGs of 500 x 375 pixels, quality 90" in notes[0]
     assert "ImageFolder, uint8" in capsys.readouterr().out
 
 

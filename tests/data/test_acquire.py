@@ -182,8 +182,8 @@ def test_a_crawl_that_breaks_shows_the_end_of_its_log(tmp_path: Path) -> None:
 def test_two_runs_do_not_write_into_one_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skindx.data.acquire._LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("skindx.data.ledger._WAIT_S", 0.2)
     with (tmp_path / LEDGER).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="Another run is fetching"):
+        with pytest.raises(UserError, match="another crawl is at work in"):
             acquire([AtlasSource(kind="atlas", start="http://a.org/")], FetchSettings(), tmp_path)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from skindx.data.decode import DamagedPicture, decode
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import WHOLE, Window, random_window, resize_into, shrink
+from skindx.data.loader.crop import Window, random_window, resize_into, shrink
 from skindx.data.loader.load import fill_crop, load
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory
@@ -383,8 +383,9 @@ def _shared(factory: pytest.TempPathFactory) -> Files:
 
 def test_the_whole_window_is_the_picture() -> None:
     picture = photo(31, 47)
-    assert (WHOLE.of(picture) == picture).all()
-    assert WHOLE.needs(31) == (31, 31)
+    whole = Window(0.0, 0.0, 1.0, 1.0)
+    assert (whole.of(picture) == picture).all()
+    assert whole.needs(31) == (31, 31)
 
 
 # processes

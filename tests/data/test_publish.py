@@ -25,13 +25,13 @@ from skindx.data.boxes import read_coco
 from skindx.data.decode import decode
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import PublishSettings, assemble, croissant, publish, side_files
-from skindx.data.publish.formats import FORMAT_NAMES, Format
+from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.row import read_published
 from skindx.data.review import DECISIONS, Flag, write_flags
 from skindx.errors import UserError
 
 OPEN = PublishSettings(contact="down@example.org", unaudited=True)
-formats = pytest.mark.parametrize("form", FORMAT_NAMES)
+formats = pytest.mark.parametrize("form", FORMATS)
 
 
 @pytest.fixture
@@ -91,10 +91,10 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallDataset, dict[F
     folder = tmp_path_factory.mktemp("free")
     small = free_dataset(folder / "data")
     small.write()
-    for form in FORMAT_NAMES:
+    for form in FORMATS:
         done = publish(small.folder, folder / form, settings(form))
         assert (done.kept, done.published, done.withheld, done.reencoded) == (16, 16, {}, 0)
-    return small, {form: folder / form for form in FORMAT_NAMES}
+    return small, {form: folder / form for form in FORMATS}
 
 
 Free = tuple[SmallDataset, dict[Format, Path]]

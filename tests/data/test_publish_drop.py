@@ -17,7 +17,7 @@ from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.manifest import Issue
 from skindx.data.publish import PublishSettings, croissant, drop, publish, side_files
-from skindx.data.publish.formats import FORMAT_NAMES, Format
+from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.row import read_published
 from skindx.errors import UserError
 
@@ -83,7 +83,7 @@ def without(small: SmallDataset, gone: set[str]) -> SmallDataset:
     return never
 
 
-@pytest.mark.parametrize("form", FORMAT_NAMES)
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_dropped_picture_leaves_what_had_been_without_it(tmp_path: Path, form: Format) -> None:
     small, victim, shy = a_dataset(tmp_path / "data")
     pub = tmp_path / "pub"
@@ -133,7 +133,7 @@ def test_a_duplicate_that_never_entered_loses_its_row_as_well(tmp_path: Path) ->
     assert issues == [victim, "c1"]
 
 
-@pytest.mark.parametrize("form", FORMAT_NAMES)
+@pytest.mark.parametrize("form", FORMATS)
 def test_also_the_last_picture_can_go(tmp_path: Path, form: Format) -> None:
     small = free_dataset(tmp_path / "data", 4)
     shy = small.add(licence="")
@@ -186,7 +186,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match="another publish or take-down is writing"):
+        with pytest.raises(UserError, match="another publish or take-down is at work"):
             drop(tmp_path / "pub", [victim])
         other.kill()
     assert drop(tmp_path / "pub", [victim]) == 1

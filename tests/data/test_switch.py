@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from skindx.data.manifest import read_issues, write_issues
-from skindx.data.switch import READY, only_writer, settle, together
-from skindx.errors import UserError
+from skindx.data.switch import READY, settle, together
 
 HERE = Path(__file__).parent
 
@@ -77,24 +76,3 @@ def test_many_readers_may_finish_it_at_once(tmp_path: Path) -> None:
         settle(tmp_path)
         assert problems == []
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(10)))
-
-
-def test_one_writer_at_a_time_and_a_kill_sets_it_free(tmp_path: Path) -> None:
-    code = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from skindx.data.switch import only_writer\n"
-        "with only_writer(Path(sys.argv[1])):\n"
-        "    print('held', flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    with holder.stdout:
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match="another build or removal"), only_writer(tmp_path):
-            pass
-        holder.kill()
-        holder.wait()
-    with only_writer(tmp_path, wait_s=10):
-        pass

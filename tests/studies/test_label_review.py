@@ -13,7 +13,7 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.data.near import Embeddings
 from skindx.data.review import Flag, read_flags, write_flags
 from skindx.errors import UserError
-from skindx.studies.label_page import PAGE, TABLE, render, table, write_review
+from skindx.studies.label_page import PAGE, TABLE, render, write_review
 from skindx.studies.label_review import (
     Recovery,
     doubt_order,
@@ -154,7 +154,7 @@ def test_table_page_and_flags_stand_in_the_dataset(tmp_path: Path) -> None:
     write_review(tmp_path, review, {record.sha256: record for record in records})
     rows = list(csv.DictReader(io.StringIO((tmp_path / TABLE).read_text())))
     assert [row["sha256"] for row in rows] == [doubt.sha256 for doubt in review.doubts]
-    assert (tmp_path / TABLE).read_text() == table(review)
+    assert [row["source_url"] for row in rows] == [doubt.source_url for doubt in review.doubts]
     assert float(rows[0]["score"]) == review.doubts[0].score
     assert (tmp_path / PAGE).stat().st_size > 10_000
     flags = read_flags(tmp_path)

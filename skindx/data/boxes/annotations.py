@@ -6,10 +6,7 @@ was built with. A proposal is never accepted by itself.
 """
 
 import dataclasses
-import fcntl
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,17 +91,6 @@ def accepted(rows: Iterable[Annotation]) -> dict[str, tuple[Box, ...]]:
 def now() -> str:
     """Return the time as annotations carry it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-@contextmanager
-def only_writer(dataset: Path) -> Iterator[None]:
-    """Hold the dataset's annotations while they are read, changed and written back."""
-    handle = os.open(dataset, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _instant(when: str) -> float:

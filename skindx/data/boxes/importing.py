@@ -11,7 +11,6 @@ from skindx.data.boxes.annotations import (
     accepted,
     annotated,
     now,
-    only_writer,
     read_annotations,
     write_annotations,
 )
@@ -21,6 +20,7 @@ from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.groups import file_name
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.errors import UserError
+from skindx.files import only_writer
 
 
 @dataclass(frozen=True, slots=True)

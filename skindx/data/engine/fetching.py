@@ -13,7 +13,7 @@ from pathlib import Path
 from skindx.data.engine import Engine
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings
-from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
+from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
 from skindx.data.sources import WebSource
 from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
@@ -100,15 +100,13 @@ def fetch_part(
 
 def merge_parts(dataset: Path) -> list[LedgerRow]:
     """Move what parts know and the dataset's ledger does not into it, sorted; remove the parts."""
-    from skindx.data.acquire import only_writer
-
     folder = dataset / PARTS
     if not folder.exists():
         return []
     known = {(row.url, row.label): row for row in read_ledger(dataset)}
     new: dict[tuple[str, str], LedgerRow] = {}
     for part in sorted(folder.iterdir()):
-        with only_writer(part):
+        with held_ledger(part):
             for row in read_ledger(part):
                 if known.get((row.url, row.label)) != row:
                     new.setdefault((row.url, row.label), row)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from skindx.data.blocklist import BlockList, withheld
 from skindx.data.fetch.outcome import PASSING, Outcome
 from skindx.data.fetch.partition import OTHER_HOST
 from skindx.data.label import stranger
-from skindx.data.ledger import LedgerRow, LedgerWriter
+from skindx.data.ledger import LedgerRow, LedgerWriter, now
 from skindx.taxonomy import Taxonomy
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
@@ -113,11 +112,6 @@ class Book:
             self._had += 1
         else:
             self._ledger.append(row)
-
-
-def now() -> str:
-    """Return the time as UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _asked(row: LedgerRow) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.data.decode import DamagedPicture, decode
 from skindx.data.progress import Progress
@@ -75,19 +76,24 @@ def _shrink_all(jobs: Sequence[Job]) -> list[str]:
 
 def _shrink(file: Path, target: Path) -> bool:
     """Write one thumbnail; False for what does not decode."""
-    import cv2
-    import simplejpeg
-
     try:
         pixels_HWC = decode(file.read_bytes())
     except (OSError, DamagedPicture):
         return False
+    with atomic_file(target) as temporary:
+        temporary.write_bytes(small_jpeg(pixels_HWC, LONGEST_SIDE))
+    return True
+
+
+def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int) -> bytes:
+    """Return a picture as JPEG, shrunk to `longest_side`, never enlarged."""
+    import cv2
+    import simplejpeg
+
     height, width = pixels_HWC.shape[:2]
-    scale = LONGEST_SIDE / max(height, width)
+    scale = longest_side / max(height, width)
     if scale < 1:
         size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
         pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
-    jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=_QUALITY)
-    with atomic_file(target) as temporary:
-        temporary.write_bytes(jpeg)
-    return True
+    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=_QUALITY)
+    return jpeg

@@ -37,9 +37,6 @@ class Window:
         return math.ceil(side / self.height), math.ceil(side / self.width)
 
 
-WHOLE = Window(0.0, 0.0, 1.0, 1.0)
-
-
 def random_window(
     height: int,
     width: int,

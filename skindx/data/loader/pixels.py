@@ -1,7 +1,6 @@
 """Decoded, shrunk pictures in one memory-mapped file: written once, shared by a node's ranks."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import mmap
@@ -18,12 +17,9 @@ from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import shrink, shrunk_size
 from skindx.data.loader.source import Files
 from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.files import atomic_file, only_writer
 
 # N = pictures, H, W = height, width
-
-CACHE = "cache"
-"""The folder in a dataset folder; it may be removed at any time while nobody trains."""
 
 _VERSION = 1
 """Raise it when the same picture becomes other pixels, or the file is laid out otherwise."""
@@ -75,7 +71,7 @@ def open_pixels(
     with _telling(file, sizes_N2):
         pages = _map(file, mark, sizes_N2)
         if pages is None:
-            with _only_writer(file):
+            with _cleared(file):
                 pages = _map(file, mark, sizes_N2)  # another process may have written it meanwhile
                 if pages is None:
                     on_write(_size_bytes(sizes_N2))
@@ -137,10 +133,11 @@ def _map(file: Path, mark: str, sizes_N2: NDArray[np.int64]) -> mmap.mmap | None
 
 
 @contextmanager
-def _only_writer(file: Path) -> Iterator[None]:
+def _cleared(file: Path) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with (file.parent / f"{file.name}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = file.parent / f"{file.name}.lock"
+    lock.touch()
+    with only_writer(lock):
         # Nobody else writes now: what lies here half written was left by a killed process.
         for left in file.parent.glob(f"{file.name}.tmp-*"):
             left.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from skindx.data.publish.croissant import import_mlcroissant
 from skindx.data.publish.decide import check_audited, withheld_of
 from skindx.data.publish.facts import Facts, PublishSettings
 from skindx.data.publish.formats import FORMATS
-from skindx.data.publish.place import check_place, only_writer
+from skindx.data.publish.place import check_place, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, public_issues, rows_of
 from skindx.data.publish.side_files import write_side_files
 from skindx.data.recipe import BuildSettings
@@ -72,7 +72,7 @@ def publish(
         )
     taxonomy = load_taxonomy(dataset / TAXONOMY)
     rows = rows_of(records, withheld)
-    with only_writer(out), atomic_folder(out) as folder:
+    with cleared_place(out), atomic_folder(out) as folder:
         pictures = in_shard_order(rows)
         cleaned = _cleaned(dataset, records, pictures, recipe, progress)
         written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)

@@ -8,7 +8,7 @@ from skindx.data.dataset_folder import TAXONOMY
 from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.formats import FORMATS
-from skindx.data.publish.place import only_writer
+from skindx.data.publish.place import cleared_place
 from skindx.data.publish.row import (
     Row,
     in_shard_order,
@@ -31,7 +31,7 @@ def drop(pub: Path, sha256s: Collection[str]) -> int:
     its place: what is left equals a folder that never held the picture. Raises UserError for a
     folder that `publish` did not write, or whose files are not what it wrote.
     """
-    with only_writer(pub):
+    with cleared_place(pub):
         facts, rows, issues = Facts.read(pub), read_published(pub), read_issues(pub)
         asked = {sha256.strip().lower() for sha256 in sha256s}
         gone = asked | {row.sha256 for row in rows if row.published_sha256 in asked}

@@ -8,13 +8,12 @@ back as (SHA-256 of the original, bytes), in the same order.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from skindx.data.publish import imagefolder, parquet_shards, webdataset
 from skindx.data.publish.row import Row
 
 Format = Literal["hub", "imagefolder", "webdataset"]
-FORMAT_NAMES: tuple[Format, ...] = get_args(Format)
 
 Items = Iterable[tuple[Row, bytes]]
 

@@ -1,6 +1,5 @@
 """Plain files: {split}/{class}/{sha256}.jpg, with what is known of them beside."""
 
-import csv
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -9,6 +8,7 @@ from typing import Any
 
 from skindx.data.publish.columns import SHARD_NAMES, shard_schema
 from skindx.data.publish.row import Row
+from skindx.files import write_csv
 
 FOR_PEOPLE = "metadata.csv"
 FOR_DATASETS = "metadata.parquet"
@@ -34,12 +34,9 @@ def write(
             (folder / path).write_bytes(data)
             done.append(dataclasses.replace(row, path=path))
         _write_metadata(folder, [row for row in done if row.split == split], classes)
-    with (folder / FOR_PEOPLE).open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, _CSV_COLUMNS, lineterminator="\n")
-        table.writeheader()
-        for row in done:
-            plain = {name: getattr(row, name) for name in _CSV_COLUMNS}
-            table.writerow({**plain, "file_name": row.path})
+    named = (dataclasses.replace(row, file_name=row.path) for row in done)
+    lines = ([getattr(row, name) for name in _CSV_COLUMNS] for row in named)
+    write_csv(folder / FOR_PEOPLE, _CSV_COLUMNS, lines)
     return done
 
 

@@ -1,7 +1,5 @@
 """The published folder: which one may be replaced, by one process at a time, leaving no copies."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +7,7 @@ from pathlib import Path
 
 from skindx.data.publish.facts import FACTS
 from skindx.errors import UserError
+from skindx.files import only_writer
 
 
 def check_place(out: Path, dataset: Path) -> None:
@@ -29,7 +28,7 @@ def check_place(out: Path, dataset: Path) -> None:
 
 
 @contextmanager
-def only_writer(out: Path) -> Iterator[None]:
+def cleared_place(out: Path) -> Iterator[None]:
     """Hold the folder around `out`, where one process at a time writes and renames.
 
     What a killed one left beside `out` is cleared away first, so that no forgotten copy outlives
@@ -38,18 +37,9 @@ def only_writer(out: Path) -> Iterator[None]:
     """
     parent = out.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(parent, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another publish or take-down is writing in {parent}; wait for it to end."
-            ) from None
+    with only_writer(parent, "publish or take-down", wait_s=0):
         _clear_away(out, parent)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _clear_away(out: Path, parent: Path) -> None:

@@ -1,6 +1,5 @@
 """Everything beside the pictures; made from the rows alone, so that a take-down can redo it."""
 
-import csv
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from skindx.data.publish.facts import Facts
 from skindx.data.publish.limits import limits_of
 from skindx.data.publish.plots import write_plots
 from skindx.data.publish.row import Row, write_rows
-from skindx.files import sha256_file, write_json
+from skindx.files import sha256_file, write_csv, write_json
 from skindx.taxonomy import Taxonomy
 
 SUMS = "SHA256SUMS"
@@ -27,7 +26,8 @@ def write_side_files(
     """Write tables, boxes, Croissant, card and check sums beside the pictures in `folder`."""
     write_rows(folder, rows)
     write_issues(folder, issues)
-    _write_splits(folder / SPLITS_CSV, rows)
+    placed = ((row.sha256, row.split, row.label, row.group) for row in rows)
+    write_csv(folder / SPLITS_CSV, ("sha256", "split", "label", "group"), placed)
     taxonomy.save(folder / TAXONOMY)
     write_json(folder / COCO, published_coco(rows, facts.name))
     facts.write(folder)
@@ -52,13 +52,6 @@ def write_side_files(
     sums |= _sums(folder, known=sums)
     lines = [f"{digest}  {path}\n" for path, digest in sorted(sums.items())]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
-
-
-def _write_splits(path: Path, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("sha256", "split", "label", "group"))
-        table.writerows((row.sha256, row.split, row.label, row.group) for row in rows)
 
 
 def _sums(folder: Path, known: Collection[str] = ()) -> dict[str, str]:

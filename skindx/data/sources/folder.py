@@ -1,6 +1,5 @@
 """A folder of class folders as a source of pictures."""
 
-import datetime
 import os
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from skindx.data.boxes.yolo import label_files, read_yolo
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, now
 from skindx.data.magic import picture_suffix
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
@@ -227,7 +226,7 @@ def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
         sha256=sha256,
         path=path,
         size_bytes=size_bytes,
-        retrieved=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        retrieved=now(),
         source=f"folder:{_text(source.path.resolve().name)}",
         licence=source.licence,
         creator=source.creator,

@@ -6,13 +6,12 @@ Layouts: https://huggingface.co/docs/hub/datasets-image
 
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, now
 from skindx.data.magic import picture_suffix
 from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, from_table
 from skindx.data.sources.source import LocalSource
@@ -99,7 +98,7 @@ class HuggingFaceSource(LocalSource):
             sha256,
             path,
             len(item.data) if path else 0,
-            retrieved=datetime.now(UTC).isoformat(timespec="seconds"),
+            retrieved=now(),
             source=self.name,
             **self.columns.known(item.line, **given),
         )

@@ -1,0 +1,65 @@
+"""Locks that a kill sets free, and tables that are whole or absent."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skindx.errors import UserError
+from skindx.files import only_writer, write_csv
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from skindx.files import only_writer
+with only_writer(Path(sys.argv[1])):
+    print('held', flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["folder", "file"])
+def test_one_writer_at_a_time_and_a_kill_sets_it_free(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.mkdir() if name == "folder" else path.touch()
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(UserError, match=f"another build is at work in {path}; wait for it"),
+            only_writer(path, "build", wait_s=0),
+        ):
+            pass
+        holder.kill()
+        holder.wait()
+    with only_writer(path, wait_s=10):
+        pass
+
+
+def test_a_child_that_inherits_the_lock_holds_on(tmp_path: Path) -> None:
+    with only_writer(tmp_path) as lock:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            pass_fds=(lock,),
+        )
+    with child, pytest.raises(UserError), only_writer(tmp_path, wait_s=0):
+        pass
+    with only_writer(tmp_path, wait_s=0):
+        pass
+
+
+def test_a_table_is_whole_or_absent(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    rows = [["a,b", 1], ['"', None]]
+    write_csv(file, ("x", "y"), rows)
+    with file.open(newline="", encoding="utf-8") as opened:
+        assert list(csv.reader(opened)) == [["x", "y"], ["a,b", "1"], ['"', ""]]
+    before = file.read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        write_csv(file, ("x",), ([1 / n] for n in (1, 0)))
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
