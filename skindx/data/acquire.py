@@ -23,6 +23,7 @@ from skindx.data.ledger import (
 from skindx.data.sources import LocalSource, Page, WebSource
 from skindx.data.sources.checks import check_sources
 from skindx.errors import UserError
+from skindx.taxonomy import Taxonomy
 
 LOG = "fetch.log"
 Progress = Callable[[int, int], None]
@@ -35,6 +36,7 @@ def acquire(
     fetch: FetchSettings,
     dataset: Path,
     *,
+    taxonomy: Taxonomy | None = None,
     engine: Engine | None = None,
     on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
@@ -42,9 +44,11 @@ def acquire(
 
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
-    while a crawl runs. An `engine` of several workers crawls hosts in parts first; the rows are
-    the same. A page that could not be read has a row too, its `page_url` equal to its
-    `url`. Raises UserError for a source that gives nothing and RuntimeError if the crawl breaks.
+    while a crawl runs. From the web only labels are fetched that `taxonomy`, if given, has a class
+    for; the others have their rows and reasons. An `engine` of several workers crawls hosts in
+    parts first; the rows are the same. A page that could not be read has a row too, its `page_url`
+    equal to its `url`. Raises UserError for a source that gives nothing, RuntimeError if the crawl
+    breaks.
     """
     web = check_web(sources, fetch)
     dataset.mkdir(parents=True, exist_ok=True)
@@ -54,7 +58,14 @@ def acquire(
             rows += source.gather(dataset)
     if web:
         tell = on_progress or (lambda done, known: None)
-        rows += _crawl(web, fetch, dataset, engine or Embedded(), tell)
+        rows += _crawl(
+            web,
+            fetch,
+            dataset,
+            taxonomy=taxonomy,
+            engine=engine or Embedded(),
+            on_progress=tell,
+        )
     return rows
 
 
@@ -70,14 +81,26 @@ def _crawl(
     sources: Sequence[WebSource],
     fetch: FetchSettings,
     dataset: Path,
+    *,
+    taxonomy: Taxonomy | None,
     engine: Engine,
     on_progress: Progress,
 ) -> list[LedgerRow]:
     with held_ledger(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
-        tried = fetch_in_parts(sources, fetch, dataset, engine, on_progress)
+        tried = fetch_in_parts(
+            sources, fetch, dataset, taxonomy=taxonomy, engine=engine, on_progress=on_progress
+        )
         # Knows what the parts have answered, and fetches the rest: alone, all hosts are its own.
-        notes = _run(sources, fetch, dataset, lock, on_progress, tried=tried)
+        notes = _run(
+            sources,
+            fetch,
+            dataset,
+            taxonomy=taxonomy,
+            lock=lock,
+            on_progress=on_progress,
+            tried=tried,
+        )
         stored = read_ledger(dataset)
     failures = [note["detail"] for note in notes if note["note"] == "failed"]
     if failures:
@@ -111,9 +134,10 @@ def _run(
     sources: Sequence[WebSource],
     fetch: FetchSettings,
     dataset: Path,
+    *,
+    taxonomy: Taxonomy | None,
     lock: int,
     on_progress: Progress,
-    *,
     tried: frozenset[str],
 ) -> list[dict[str, Any]]:
     """Run the crawl process to its end, following the ledger; return the notes of this run."""
@@ -122,6 +146,7 @@ def _run(
         "fetch": fetch.model_dump(mode="json"),
         "dataset": str(dataset.absolute()),
         "tried": sorted(tried),
+        "taxonomy": taxonomy.model_dump(mode="json") if taxonomy else None,
     }
     start = whole_size(dataset)
     with (dataset / LOG).open("wb") as log:

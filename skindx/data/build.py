@@ -93,6 +93,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         settings.sources,
         settings.fetch,
         out,
+        taxonomy=run.taxonomy,
         engine=run.engine,
         on_progress=partial(run.report, "acquire"),
     )

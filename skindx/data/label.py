@@ -47,6 +47,10 @@ def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5
     return known
 
 
+STRANGERS = frozenset({"unmapped-label", "unknown-label"})
+"""Reasons why a label has no class: somebody decided so, or nobody knows it."""
+
+
 def stranger(label: str, taxonomy: Taxonomy) -> tuple[str, str]:
     """Return (reason, detail) of the issue of a label that the taxonomy does not know."""
     decided = taxonomy.why_unmapped(label)

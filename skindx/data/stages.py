@@ -16,7 +16,7 @@ from skindx.data.engine.chunks import near_links_by_chunks
 from skindx.data.engine.shards import screen
 from skindx.data.freeze import Places
 from skindx.data.groups import GroupKeys, file_name, group_names
-from skindx.data.label import map_labels, stranger, taxonomy_of
+from skindx.data.label import STRANGERS, map_labels, stranger, taxonomy_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.near import add_similar
@@ -91,6 +91,8 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         else:
             run.issues.append(_issue(row, verdict.reason, verdict.detail))
     if not sound:
+        if run.taxonomy:
+            _known_labels(run, sound, run.taxonomy)
         why = Counter(issue.reason for issue in run.issues).most_common(1)
         said = f"most often: {why[0][0]}" if why else "the sources named none"
         raise UserError(
@@ -102,9 +104,8 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
 
 def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[Taxonomy, Distinct]:
     """Map the sources' labels to the taxonomy's keys; a stranger becomes an issue."""
-    labels = [row.label for row, _ in sound]
-    taxonomy = run.taxonomy or taxonomy_of(labels, run.settings.name)
-    known = map_labels(labels, taxonomy, run.settings.min_known)
+    taxonomy = run.taxonomy or taxonomy_of([row.label for row, _ in sound], run.settings.name)
+    known = _known_labels(run, sound, taxonomy)
     pictures: list[Picture] = []
     for row, screened in sound:
         if row.label in known:
@@ -112,6 +113,15 @@ def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[T
         else:
             run.issues.append(_issue(row, *stranger(row.label, taxonomy)))
     return taxonomy, distinct(pictures)
+
+
+def _known_labels(
+    run: Run, sound: Sequence[tuple[LedgerRow, Screened]], taxonomy: Taxonomy
+) -> dict[str, str]:
+    """Map labels to keys; those that were not even fetched count as strangers. Raises UserError."""
+    labels = [row.label for row, _ in sound]
+    labels += [issue.label for issue in run.issues if issue.reason in STRANGERS]
+    return map_labels(labels, taxonomy, run.settings.min_known)
 
 
 def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:

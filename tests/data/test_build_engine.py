@@ -143,7 +143,14 @@ def test_what_the_parts_of_a_killed_build_know_is_kept(tmp_path: Path) -> None:
         with open_ledger(part) as ledger:
             ledger.extend([row(f"http://{index}.org/2"), row("http://c.org/9", "same")])
     assert sum(len(read_ledger(part)) for part in (tmp_path / PARTS).iterdir()) == 2 + 4
-    fetch_in_parts([], FetchSettings(), tmp_path, Embedded(), lambda done, known: None)
+    fetch_in_parts(
+        [],
+        FetchSettings(),
+        tmp_path,
+        taxonomy=None,
+        engine=Embedded(),
+        on_progress=lambda done, known: None,
+    )
     urls = [each.url for each in read_ledger(tmp_path)]
     assert urls == [
         "http://a.org/1",
@@ -162,8 +169,9 @@ def test_a_part_that_ends_its_worker_every_time_is_told(tmp_path: Path) -> None:
             [],
             FetchSettings(),
             tmp_path,
-            Several(2, poisoned=Path("00001")),
-            lambda done, known: None,
+            taxonomy=None,
+            engine=Several(2, poisoned=Path("00001")),
+            on_progress=lambda done, known: None,
         )
 
 

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST
 from skindx.data.engine import Engine
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings
@@ -18,6 +17,7 @@ from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
 from skindx.data.sources import WebSource
 from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
+from skindx.taxonomy import Taxonomy
 
 _TRIED = frozenset({"timeout", "server-error"})
 """Of the passing reasons not robots: a part cannot follow a robots.txt to another part's host."""
@@ -30,6 +30,8 @@ def fetch_in_parts(
     sources: Sequence[WebSource],
     fetch: FetchSettings,
     dataset: Path,
+    *,
+    taxonomy: Taxonomy | None,
     engine: Engine,
     on_progress: Callable[[int, int], None],
 ) -> frozenset[str]:
@@ -48,10 +50,11 @@ def fetch_in_parts(
     for index in range(engine.fetch_parts):
         partition = Partition(index=index, count=engine.fetch_parts)
         part = make_part(dataset, partition, rows)
-        tasks.append((part, tuple(sources), fetch.model_copy(update={"partition": partition})))
+        own = fetch.model_copy(update={"partition": partition})
+        tasks.append((part, tuple(sources), own, taxonomy))
     done = 0
 
-    def on_part(task: tuple[Path, object, object]) -> None:
+    def on_part(task: tuple[Path, object, object, object]) -> None:
         nonlocal done
         done += len(read_ledger(task[0]))
         on_progress(done, 0)
@@ -68,6 +71,8 @@ def fetch_in_parts(
 
 def make_part(dataset: Path, partition: Partition, rows: Sequence[LedgerRow]) -> Path:
     """Make a part's folder, which knows what is known of its hosts; return its absolute path."""
+    from skindx.data.blocklist import BLOCKLIST
+
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
     (dataset / STORE).mkdir(exist_ok=True)
@@ -79,12 +84,14 @@ def make_part(dataset: Path, partition: Partition, rows: Sequence[LedgerRow]) ->
     return part
 
 
-def fetch_part(part: Path, sources: Sequence[WebSource], fetch: FetchSettings) -> None:
+def fetch_part(
+    part: Path, sources: Sequence[WebSource], fetch: FetchSettings, taxonomy: Taxonomy | None
+) -> None:
     """Crawl one part; a task of the engine."""
     from skindx.data.acquire import acquire
 
     try:
-        acquire(sources, fetch, part)
+        acquire(sources, fetch, part, taxonomy=taxonomy)
     except UserError:
         # A source that gives nothing here lies on another part's host, or gives nothing at all:
         # the crawl that follows knows which.

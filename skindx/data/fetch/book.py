@@ -8,7 +8,9 @@ from typing import Any
 from skindx.data.blocklist import BlockList, withheld
 from skindx.data.fetch.outcome import PASSING, Outcome
 from skindx.data.fetch.partition import OTHER_HOST
+from skindx.data.label import stranger
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
+from skindx.taxonomy import Taxonomy
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
 
@@ -20,7 +22,7 @@ class Book:
 
     `earlier` are the rows that the ledger holds when the crawl starts; of the URLs in `tried` its
     word is final also where it may be another tomorrow. What is `blocked` is not fetched, and its
-    row names nobody.
+    row names nobody; nor is what `taxonomy` has no class for.
     """
 
     def __init__(
@@ -28,9 +30,12 @@ class Book:
         ledger: LedgerWriter,
         earlier: Sequence[LedgerRow],
         dataset: Path,
+        *,
         blocked: BlockList | None = None,
         tried: Collection[str] = (),
+        taxonomy: Taxonomy | None = None,
     ) -> None:
+        self._taxonomy = taxonomy
         self._blocked = blocked or BlockList()
         self._ledger = ledger
         self._earlier = {(row.url, row.label): row for row in earlier}
@@ -56,6 +61,9 @@ class Book:
             self._write(replace(row, retrieved=now()))
         elif _asked(row) in self._answers:
             self._write(replace(row, **self._answers[_asked(row)]))
+        elif self._taxonomy and not self._taxonomy.find(row.label):
+            status, detail = stranger(row.label, self._taxonomy)
+            self._write(replace(row, status=status, detail=detail, retrieved=now()))
         else:
             waiting = self._waiting.setdefault(_asked(row), [])
             waiting.append(row)

@@ -11,13 +11,14 @@ from scrapy.exceptions import IgnoreRequest
 from twisted.internet import error
 
 from skindx.data.fetch.address import PrivateAddressError
+from skindx.data.label import STRANGERS
 from skindx.data.magic import picture_suffix
 from skindx.data.store import put
 
 if TYPE_CHECKING:
     from scrapy.http import Response
 
-PASSING = frozenset({"timeout", "server-error", "robots"})
+PASSING = frozenset({"timeout", "server-error", "robots"}) | STRANGERS
 """Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})

@@ -11,6 +11,7 @@ from typing import Any
 from skindx.config import Settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import Source, WebSource
+from skindx.taxonomy import Taxonomy
 
 
 class Job(Settings):
@@ -21,6 +22,8 @@ class Job(Settings):
     dataset: Path
     tried: frozenset[str] = frozenset()
     """URLs that failed in this very run; what the ledger says of them is final for now."""
+    taxonomy: Taxonomy | None = None
+    """What it has no class for is not fetched; None: every label is welcome."""
 
 
 def main() -> int:
@@ -48,7 +51,15 @@ def crawl(job: Job) -> bool:
     with open_ledger(job.dataset) as ledger:
         fetch = with_endpoints(job.fetch, sources)
         blocked = read_blocklist(job.dataset / BLOCKLIST)
-        book = Book(ledger, read_ledger(job.dataset), job.dataset, blocked, job.tried)
+        earlier = read_ledger(job.dataset)
+        book = Book(
+            ledger,
+            earlier,
+            job.dataset,
+            blocked=blocked,
+            tried=job.tried,
+            taxonomy=job.taxonomy,
+        )
         process = AsyncCrawlerProcess(scrapy_settings(fetch))
         crawler = process.create_crawler(PictureSpider)
 
