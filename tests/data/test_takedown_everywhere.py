@@ -20,6 +20,7 @@ from skindx import cli
 from skindx.data.boxes import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build import build
+from skindx.data.dataset_folder import CACHE
 from skindx.data.diff import diff, write_diff
 from skindx.data.engine.fetching import PARTS, make_part
 from skindx.data.engine.shards import SHARDS
@@ -27,7 +28,7 @@ from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.gallery import write_gallery
 from skindx.data.ledger import read_ledger
-from skindx.data.loader.pixels import CACHE, open_pixels
+from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
 from skindx.data.near import EMBEDDINGS, Embeddings, write_embeddings
