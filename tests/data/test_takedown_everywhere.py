@@ -33,7 +33,7 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
 from skindx.data.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.publish import PublishSettings, publish
-from skindx.data.publish.formats import FORMAT_NAMES
+from skindx.data.publish.formats import FORMATS
 from skindx.data.recipe import BuildSettings
 from skindx.data.review import Flag, write_flags
 from skindx.data.takedown import carry_out, plan
@@ -149,7 +149,7 @@ def test_nothing_is_left_anywhere(
         url = f"{site.origin}/jane.jpg"
     records = read_manifest(out)
     jane = next(record for record in records if record.source_url == url)
-    published = [tmp_path / form for form in FORMAT_NAMES]
+    published = [tmp_path / form for form in FORMATS]
     for folder in published:
         form = PublishSettings(contact="a@b", unaudited=True, format=folder.name)
         publish(out, folder, form)
@@ -172,7 +172,7 @@ def test_nothing_is_left_anywhere(
     assert {name for name, files in before.items() if len(files) < 1} == set()
     # The search itself finds what it should, in each of the places that must be empty later.
     places = {Path(path).parts[0] for path in before["sha256"] | before["creator"]}
-    assert places == {"data", *FORMAT_NAMES}
+    assert places == {"data", *FORMATS}
     tables = {EMBEDDINGS, JOURNAL, TABLE, PAGE, "diff.json", "flags.parquet", "splits.csv"}
     assert {f"data/{name}" for name in tables} <= before["sha256"]
     assert f"data/{PARTS}/00000/ledger.jsonl" in before["creator"]
