@@ -106,7 +106,7 @@ def _handler(site: LocalSite) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def free_port() -> int:
+def closed_port() -> int:
     """Return a port of loopback on which nobody listens."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

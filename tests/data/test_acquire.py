@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from local_site import Answer, LocalSite, Page, category, figures, free_port, html, jpeg
+from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 
 from skindx.data.acquire import LOG, acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
@@ -155,7 +155,7 @@ def test_the_next_run_asks_only_for_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_reached_today_is_asked_for_again(tmp_path: Path) -> None:
-    port = free_port()
+    port = closed_port()
     gone = f"http://127.0.0.1:{port}/picture.jpg"
     with LocalSite({"/": html(category("/c/", "Acne")), "/c/": html(figures(gone))}) as site:
         fetch = FetchSettings(
@@ -170,7 +170,7 @@ def test_what_could_not_be_reached_today_is_asked_for_again(tmp_path: Path) -> N
 
 
 def test_without_a_network_the_crawl_ends_soon_with_one_sentence(tmp_path: Path) -> None:
-    origin = f"http://127.0.0.1:{free_port()}"
+    origin = f"http://127.0.0.1:{closed_port()}"
     searches = {f"label {number}": "words" for number in range(30)}
     source = OpenverseSource(kind="openverse", api=f"{origin}/v1/images/", searches=searches)
     fetch = FetchSettings(

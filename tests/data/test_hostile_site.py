@@ -223,13 +223,6 @@ def spellings(port: int) -> list[str]:
     return [f"http://{host}:{port}/secret.jpg" for host in (*hosts, *mapped)]
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     dataset = tmp_path_factory.mktemp("hostile")
