@@ -1,24 +1,22 @@
-"""Takes blocked pictures out of a dataset folder: out of every table, the ledger and the store.
+"""Takes blocked pictures out of a dataset folder: every table, the ledger, reports and the store.
 
-Each step takes out whatever of the block list it still finds, so a purge that was killed is
-finished by the next one, and a second one changes nothing.
+What stays is that they were taken down: their SHA-256 and URL in the ledger, in the issues table
+and in the block list, and the SHA-256 where it is the name of a group that others belong to. Each
+step takes out whatever of the block list it still finds, so a purge that was killed is finished by
+the next one, and a second one changes nothing.
 """
 
-import csv
 import dataclasses
-import io
 import json
 import shutil
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from skindx.data.blocklist import (
-    TAKEN_DOWN,
-    Blocked,
-    BlockList,
-    withheld,
-)
+from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.dataset_folder import CACHE, SUMMARY
+from skindx.data.engine.fetching import merge_parts
+from skindx.data.engine.shards import remove_shards
+from skindx.data.groups import file_name
 from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
 from skindx.data.manifest import (
     ISSUES,
@@ -29,25 +27,32 @@ from skindx.data.manifest import (
     write_issues,
     write_manifest,
 )
+from skindx.data.purge_others import purge_others
 from skindx.data.store import STORE
 from skindx.data.summary import totals
 from skindx.data.switch import settle, together
-from skindx.errors import UserError
-from skindx.files import sha256_file, write_csv, write_json
+from skindx.files import sha256_file, write_json
+
+GALLERY = "gallery"
+"""Where `skindx gallery` writes if nothing else is said."""
+
+_REPORTS = ("label_review.html", "diff.json", "fetch.log")
+"""What verbs leave in a dataset folder beside its tables, and can write again."""
 
 
 def purge(dataset: Path, blocked: BlockList) -> int:
     """Take `blocked` out of `dataset`; return the number of store files deleted.
 
-    The loader's cache goes first, then the tables change together, then the bytes go. The row of
-    a picture stays in the issues table and in the ledger, without its creator. Only for who holds
-    `only_writer`. Raises UserError.
+    What can be made again goes first (caches, reports, the gallery's pages), then the tables
+    change together, then the bytes go. The row of a picture stays in the issues table and in the
+    ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
     """
     settle(dataset)
     if _held(dataset, blocked):
-        shutil.rmtree(dataset / CACHE, ignore_errors=True)
+        _remove_derived(dataset, blocked)
     if (dataset / LEDGER).exists():
         with held_ledger(dataset):
+            merge_parts(dataset)  # what a killed crawl left has creators too
             _purge_tables(dataset, blocked)
     else:
         _purge_tables(dataset, blocked)
@@ -65,6 +70,20 @@ def _held(dataset: Path, blocked: BlockList) -> bool:
     return any(blocked.find(each.sha256, each.source_url) for each in read_manifest(dataset))
 
 
+def _remove_derived(dataset: Path, blocked: BlockList) -> None:
+    shutil.rmtree(dataset / CACHE, ignore_errors=True)
+    remove_shards(dataset)
+    gallery = dataset / GALLERY
+    names = (each for sha256 in blocked.by_sha for each in gallery.glob(f"thumbs/*/{sha256}.jpg"))
+    # Half-written files that killed processes left may hold anything.
+    left = (*dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))
+    for path in (*left, *gallery.glob("*.html"), *names):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def store_files(dataset: Path, sha256: str) -> list[Path]:
     """Return the files of one picture in a dataset's store: one, or none."""
     return list((dataset / STORE / sha256[:2]).glob(f"{sha256}.*"))
@@ -76,9 +95,8 @@ def _purge_tables(dataset: Path, blocked: BlockList) -> None:
             _purge_manifest(dataset, staging, blocked)
         if (dataset / LEDGER).exists():
             _purge_ledger(dataset, staging, blocked)
-        others = {*dataset.glob("*.csv"), *dataset.glob("*.parquet")}
-        for path in sorted(others - {dataset / MANIFEST, dataset / ISSUES}):
-            _purge_table(path, staging, blocked.by_sha)
+        own = {dataset / name for name in (MANIFEST, ISSUES, LEDGER, BLOCKLIST)}
+        purge_others(dataset, staging, blocked.by_sha, own)
 
 
 def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
@@ -95,7 +113,8 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
         if entry:
             rows.append(taken_down(issue.url, issue.label, entry))
         elif issue.kept_sha256 in blocked.by_sha:
-            rows.append(dataclasses.replace(issue, kept_sha256=""))
+            # The sentence names the URL of what it was a duplicate of.
+            rows.append(dataclasses.replace(issue, detail="", kept_sha256=""))
         else:
             rows.append(issue)
     if kept == records and rows == issues:
@@ -104,6 +123,7 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
     write_manifest(staging, kept)
     if (dataset / SUMMARY).exists():
         summary = json.loads((dataset / SUMMARY).read_text(encoding="utf-8"))
+        summary["notes"] = _without(summary.get("notes", []), rows)
         earlier = summary.get("earlier_manifests", [])
         summary["earlier_manifests"] = [*earlier, sha256_file(dataset / MANIFEST)]
         write_json(staging / SUMMARY, summary | totals(kept, rows))
@@ -130,31 +150,7 @@ def _purge_ledger(dataset: Path, staging: Path, blocked: BlockList) -> None:
         (staging / LEDGER).write_text(text, encoding="utf-8")
 
 
-def _purge_table(path: Path, staging: Path, sha256s: Collection[str]) -> None:
-    """Drop the rows of these pictures from any other table that has a column sha256."""
-    if path.suffix == ".csv":
-        rows = list(csv.reader(io.StringIO(_text(path), newline="")))
-        if not rows or "sha256" not in rows[0]:
-            return
-        column = rows[0].index("sha256")
-        staying = [row for row in rows if (row[column:] or [""])[0].strip() not in sha256s]
-        if len(staying) < len(rows):
-            write_csv(staging / path.name, staying[0], staying[1:])
-        return
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    if "sha256" not in pq.read_schema(path).names:
-        return
-    table = pq.read_table(path)
-    gone = pc.is_in(table["sha256"], value_set=pa.array(sorted(sha256s), pa.string()))
-    if pc.any(gone).as_py():
-        pq.write_table(table.filter(pc.invert(gone)), staging / path.name)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); correct or delete it.") from None
+def _without(notes: Sequence[str], rows: Iterable[Issue]) -> list[str]:
+    """Return the notes that name no picture which was taken down."""
+    names = {file_name(row.url) for row in rows if row.reason == TAKEN_DOWN} - {""}
+    return [note for note in notes if not any(name in note for name in names)]

@@ -23,14 +23,18 @@ from skindx.errors import UserError
 
 
 def withhold(dataset: Path, rows: Sequence[LedgerRow], blocked: BlockList) -> list[LedgerRow]:
-    """Return a build's rows with the blocked ones taken down; their bytes leave the store."""
-    clean: list[LedgerRow] = []
-    for row in rows:
-        entry = blocked.find(row.sha256, row.url)
+    """Return a build's rows with the blocked ones taken down; their bytes leave the store.
+
+    Blocked bytes that came from an address which nobody knew block that address too.
+    """
+    found = [(row, blocked.find(row.sha256, row.url)) for row in rows]
+    new: list[Blocked] = []
+    for row, entry in found:
         if entry and row.path:
             (dataset / row.path).unlink(missing_ok=True)
-        clean.append(withheld(row, entry) if entry else row)
-    return clean
+            new += [_entry(row, entry, entry.reason)] if web_address(row.url) else []
+    _block(dataset, new)
+    return [withheld(row, entry) if entry else row for row, entry in found]
 
 
 def withhold_near(
@@ -42,11 +46,8 @@ def withhold_near(
     dedup = run.settings.dedup
     codes_NKO = np.stack([screened.codes_KO for _, screened in sound])
     found = blocked.near(codes_NKO, dedup.hashes, dedup.radius)
-    entries = [_near_entry(sound[position][0], entry) for position, entry in found.items()]
-    if entries:
-        list_ = run.out / BLOCKLIST
-        write_blocklist(list_, join([list_], entries))
-        purge(run.out, BlockList(entries))
+    entries = [_entry(sound[at][0], entry, NEAR_REASON) for at, entry in found.items()]
+    _block(run.out, entries)
     for position, entry in zip(found, entries, strict=True):
         row = sound[position][0]
         run.issues.append(taken_down(row.url, row.label, entry))
@@ -58,11 +59,18 @@ def withhold_near(
     return staying
 
 
-def _near_entry(row: LedgerRow, entry: Blocked) -> Blocked:
+def _block(dataset: Path, entries: Sequence[Blocked]) -> None:
+    if entries:
+        write_blocklist(dataset / BLOCKLIST, join([dataset / BLOCKLIST], entries))
+        purge(dataset, BlockList(entries))
+
+
+def _entry(row: LedgerRow, blocked: Blocked, reason: str) -> Blocked:
+    """Return the entry of a picture that came in spite of `blocked`."""
     return Blocked(
         row.sha256,
         web_address(row.url),
-        asked=entry.sha256,
-        reason=NEAR_REASON,
+        asked=blocked.asked or blocked.sha256,
+        reason=reason,
         when=now(),
     )

@@ -16,6 +16,7 @@ _TYPES = {
     "width": "int32",
     "height": "int32",
     "skin_type": "int8",
+    "fold": "int8",
     "score": "float32",
     **dict.fromkeys(("x1", "y1", "x2", "y2"), "float32"),
 }

@@ -163,7 +163,7 @@ def _field(mlc: "mlc", record_set: str, name: str, files: "mlc.Source") -> "mlc.
     types = {
         "image": kinds.IMAGE_OBJECT,
         "reencoded": kinds.BOOL,
-        **dict.fromkeys(("width", "height", "skin_type"), kinds.INTEGER),
+        **dict.fromkeys(("width", "height", "skin_type", "fold"), kinds.INTEGER),
         **dict.fromkeys(("licence_url", "source_url", "page_url"), kinds.URL),
     }
     if record_set == _PICTURES:

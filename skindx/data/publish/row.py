@@ -52,6 +52,8 @@ class Row:
     page_url: str = ""
     retrieved: str = ""
     perceptual_hash: str = ""
+    fold: int | None = None
+    """For cross-validation over train and val; None in the other splits."""
 
 
 def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) -> list[Row]:
@@ -71,6 +73,7 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
             height=record.height,
             boxes=record.boxes,
             skin_type=record.skin_type,
+            fold=record.fold,
             licence=licence.id,
             licence_url=licence.url,
             licence_said=record.licence,

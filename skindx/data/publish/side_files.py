@@ -26,8 +26,9 @@ def write_side_files(
     """Write tables, boxes, Croissant, card and check sums beside the pictures in `folder`."""
     write_rows(folder, rows)
     write_issues(folder, issues)
-    placed = ((row.sha256, row.split, row.label, row.group) for row in rows)
-    write_csv(folder / SPLITS_CSV, ("sha256", "split", "label", "group"), placed)
+    columns = ("sha256", "split", "fold", "label", "group")
+    placed = ([getattr(row, column) for column in columns] for row in rows)
+    write_csv(folder / SPLITS_CSV, columns, placed)
     taxonomy.save(folder / TAXONOMY)
     write_json(folder / COCO, published_coco(rows, facts.name))
     facts.write(folder)
