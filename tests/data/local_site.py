@@ -1,5 +1,6 @@
 """A small web server on loopback that answers from a table, records requests, and can lie."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +27,9 @@ Page = Answer | Lie | list[Answer]
 class LocalSite:
     """Serves `pages` by path on a port of its own; `default` answers every other path."""
 
-    def __init__(self, pages: dict[str, Page] | None = None, default: Page | None = None) -> None:
+    def __init__(
+        self, pages: dict[str, Page] | None = None, default: Page | None = None, port: int = 0
+    ) -> None:
         self.pages: dict[str, Page] = pages or {}
         self.default = default or Answer(b"not here", 404)
         self.asked: list[str] = []
@@ -36,7 +39,7 @@ class LocalSite:
         self._now = 0
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", port), _handler(self))
         self.port = self._server.server_port
         self.netloc = f"127.0.0.1:{self.port}"
         self.origin = f"http://{self.netloc}"
@@ -101,6 +104,13 @@ def _handler(site: LocalSite) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
+
+
+def closed_port() -> int:
+    """Return a port of loopback on which nobody listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return int(closed.getsockname()[1])
 
 
 def jpeg(content: str, size: int = 400) -> bytes:

@@ -11,12 +11,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from local_site import Answer, LocalSite, Page, category, figures, html, jpeg
+from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 
 from skindx.data.acquire import LOG, acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LEDGER, read_ledger
 from skindx.data.sources import AtlasSource
+from skindx.data.sources.openverse import OpenverseSource
 from skindx.errors import UserError
 
 ROBOTS = b"User-agent: *\nDisallow: /no/\n"
@@ -152,6 +153,36 @@ def test_the_next_run_asks_only_for_what_is_missing(tmp_path: Path) -> None:
         "robots": 1,
     }
     assert (tmp_path / after[f"{site.origin}/lost.jpg"].path).read_bytes() == jpeg("lost")
+
+
+def test_what_could_not_be_reached_today_is_asked_for_again(tmp_path: Path) -> None:
+    port = closed_port()
+    gone = f"http://127.0.0.1:{port}/picture.jpg"
+    with LocalSite({"/": html(category("/c/", "Acne")), "/c/": html(figures(gone))}) as site:
+        fetch = FetchSettings(
+            origins={site.origin: FAST, f"http://127.0.0.1:{port}": FAST},
+            allow_private=(site.netloc, f"127.0.0.1:{port}"),
+        )
+        (before,) = acquire([atlas(site)], fetch, tmp_path)
+        pages: dict[str, Page] = {"/picture.jpg": Answer(jpeg("back"))}
+        with LocalSite(pages, port=port):
+            (after,) = acquire([atlas(site)], fetch, tmp_path)
+    assert (before.status, after.status) == ("unreachable", "stored")
+
+
+def test_without_a_network_the_crawl_ends_soon_with_one_sentence(tmp_path: Path) -> None:
+    origin = f"http://127.0.0.1:{closed_port()}"
+    searches = {f"label {number}": "words" for number in range(30)}
+    source = OpenverseSource(kind="openverse", api=f"{origin}/v1/images/", searches=searches)
+    fetch = FetchSettings(
+        contact="me@example.org",
+        origins={origin: OriginPolicy(concurrency=1, delay_s=0)},
+        allow_private=(origin.removeprefix("http://"),),
+    )
+    with pytest.raises(UserError, match="none of the searches for 30 labels.*refuses to connect"):
+        acquire([source], fetch, tmp_path)
+    assert (tmp_path / LOG).read_text().count("again (") == fetch.retries
+    assert read_ledger(tmp_path) == []
 
 
 def test_a_start_page_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
 from skindx.taxonomy import Taxonomy
 
-_TRIED = frozenset({"timeout", "server-error"})
+_TRIED = frozenset({"timeout", "server-error", "unreachable"})
 """Of the passing reasons not robots: a part cannot follow a robots.txt to another part's host."""
 
 PARTS = ".parts"

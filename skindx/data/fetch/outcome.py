@@ -18,7 +18,7 @@ from skindx.data.store import put
 if TYPE_CHECKING:
     from scrapy.http import Response
 
-PASSING = frozenset({"timeout", "server-error", "robots"}) | STRANGERS
+PASSING = frozenset({"timeout", "server-error", "robots", "unreachable"}) | STRANGERS
 """Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
@@ -31,6 +31,10 @@ RETRIED_ERRORS = (
     exceptions.ResponseDataLossError,
     error.ConnectError,
 )
+
+
+UNREACHABLE = (exceptions.CannotResolveHostError, exceptions.DownloadConnectionRefusedError)
+"""No network here, or no host there: who asks cannot tell which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
         (PrivateAddressError, "private-address", "The host's address is not public."),
         (exceptions.DownloadTimeoutError, "timeout", f"No whole answer within {timeout_s:g} s."),
         (exceptions.DownloadCancelledError, "too-large", f"Longer than {max_bytes} bytes."),
-        (exceptions.CannotResolveHostError, "dead-link", "The host name does not resolve."),
-        (exceptions.DownloadConnectionRefusedError, "dead-link", "The host refuses to connect."),
+        (exceptions.CannotResolveHostError, "unreachable", "The host name does not resolve."),
+        (exceptions.DownloadConnectionRefusedError, "unreachable", "The host refuses to connect."),
         (exceptions.ResponseDataLossError, "server-error", "The connection broke in the answer."),
     )
     for kind, status, detail in meanings:

@@ -1,6 +1,7 @@
 """Each origin has its own slot, delay and retries; a server that asks for time gets it."""
 
 import logging
+from collections import Counter
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ from scrapy.utils.asyncio import call_later
 from skindx.data.fetch.outcome import (
     RETRIED_CODES,
     RETRIED_ERRORS,
+    UNREACHABLE,
     Outcome,
     RefusedError,
+    of_error,
 )
 from skindx.data.fetch.robots import CRAWL_DELAY, IS_RULES
 from skindx.data.fetch.settings import FetchSettings, origin_of
@@ -31,6 +34,8 @@ class Politeness:
         self._fetch: FetchSettings = crawler.settings["SKINDX_FETCH"]
         self._left_alone: dict[str, Outcome] = {}
         self._told: set[str] = set()
+        self._answered: set[str] = set()
+        self._in_vain: Counter[str] = Counter()
 
     @classmethod
     def from_crawler(cls, crawler: "Crawler") -> "Politeness":
@@ -53,6 +58,7 @@ class Politeness:
 
     def process_response(self, request: "Request", response: "Response") -> "Request | Response":
         """Repeat a request that the server could not answer now."""
+        self._answered.add(origin_of(request.url))
         self._tell(request)
         if response.status not in RETRIED_CODES:
             return response
@@ -68,8 +74,26 @@ class Politeness:
         return self._again(request, asked_s) or response
 
     def process_exception(self, request: "Request", exception: Exception) -> "Request | None":
-        """Repeat a request whose connection failed."""
-        return self._again(request, None) if isinstance(exception, RETRIED_ERRORS) else None
+        """Repeat a request whose connection failed, unless nobody is there at all."""
+        if not isinstance(exception, RETRIED_ERRORS):
+            return None
+        if isinstance(exception, UNREACHABLE) and self._given_up(request, exception):
+            return None
+        return self._again(request, None)
+
+    def _given_up(self, request: "Request", exception: Exception) -> bool:
+        """Tell whether an origin that never answered was now tried often enough for this run.
+
+        Its other requests are then refused at once: without a network a build ends soon.
+        """
+        origin = origin_of(request.url)
+        if origin in self._answered:
+            return False
+        self._in_vain[origin] += 1
+        if self._in_vain[origin] <= self._fetch.retries:
+            return False
+        self._left_alone[origin] = of_error(exception, self._fetch.timeout_s, self._fetch.max_bytes)
+        return True
 
     def _asked_s(self, request: "Request", origin: str) -> float:
         """Return the Crawl-delay where it is longer than the origin's own delay, else 0."""
