@@ -30,7 +30,7 @@ from hostile_pictures import (
     torn_in_the_middle,
     with_exif,
 )
-from local_site import Answer, LocalSite, Page, category, figures, html, jpeg
+from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
