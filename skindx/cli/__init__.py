@@ -209,13 +209,18 @@ def serve(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark; a wrong name lists them.")],
+    name: Annotated[str, typer.Argument(help="dedup, loader, scale, screen or startup.")],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Measure, and print a table with hardware, versions, n and spread."""
+    """Measure, and print a table with hardware, versions, n and spread.
+
+    What --set can change, a wrong key lists: skindx bench dedup --set help=1
+
+    Example: skindx bench dedup --json dedup.json
+    """
     from skindx.bench import run_bench
 
     run_bench(name, json_file, sets or [])

@@ -19,6 +19,7 @@ from skindx.data.placing import group_aliases, hold_splits, place_groups
 from skindx.data.progress import Progress, silent
 from skindx.data.purge import purge
 from skindx.data.recipe import BuildSettings, load_build_settings
+from skindx.data.review import read_decisions
 from skindx.data.stages import (
     Run,
     clean,
@@ -30,7 +31,7 @@ from skindx.data.stages import (
 )
 from skindx.data.summary import BuildSummary, totals
 from skindx.data.targets import count_by_source
-from skindx.data.withhold import withhold, withhold_near
+from skindx.data.withhold import withhold, withhold_near, withhold_rejected
 from skindx.files import only_writer
 from skindx.taxonomy import load_taxonomy
 
@@ -81,6 +82,7 @@ def _open(
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
+        {sha for sha, said in read_decisions(out).items() if said.verdict == "remove"},
     )
     check_web(settings.sources, settings.fetch)
     look_at_folders(run)
@@ -102,7 +104,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
     taxonomy, pictures = label_rows(run, sound)
     cleaned, groups = clean(run, pictures)
     aliases = group_aliases(pictures, groups, run.keys)
-    kept, held = hold_splits(run, cleaned.kept, aliases)
+    kept, held = hold_splits(run, withhold_rejected(run, cleaned), aliases)
     kept, dropped = drop_small_classes(run, kept, groups, pictures)
     placed = place_groups(run, kept, groups, held)
     by_sha = {same[0].row.sha256: same for same in pictures}

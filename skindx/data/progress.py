@@ -13,15 +13,20 @@ def progress_bars() -> Iterator[Progress]:
     from rich import progress as rich
 
     columns = (rich.TextColumn("{task.description:8}"), rich.BarColumn(), rich.MofNCompleteColumn())
-    with rich.Progress(*columns, rich.TimeElapsedColumn()) as bars:
-        tasks: dict[str, rich.TaskID] = {}
+    bars = rich.Progress(*columns, rich.TimeElapsedColumn())
+    tasks: dict[str, rich.TaskID] = {}
 
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=None)
-            bars.update(tasks[stage], completed=done, total=total or None)
+    def report(stage: str, done: int, total: int) -> None:
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(stage, total=None)
+            bars.start()
+        bars.update(tasks[stage], completed=done, total=total or None)
 
+    try:
         yield report
+    finally:
+        if tasks:  # else an empty line would stand before a refusal
+            bars.stop()
 
 
 def silent(stage: str, done: int, total: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from skindx.data.blocklist import is_sha256
 from skindx.data.manifest import MANIFEST, read_manifest, read_rows
 from skindx.errors import UserError
 from skindx.files import atomic_file
@@ -22,6 +23,9 @@ PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
 
 Verdict = Literal["keep", "withhold", "remove"]
 """keep: nothing is wrong; withhold: never publish its bytes; remove: not in the next build."""
+
+REVIEWED = "reviewed"
+"""Reason of a picture that a person kept out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,12 @@ def read_decisions(dataset: Path) -> dict[str, Decision]:
                         f"{', '.join(get_args(Verdict))}; correct it."
                     )
                 by, when, note = (row.get(name) or "" for name in ("by", "when", "note"))
-                sha256 = (row["sha256"] or "").strip()
+                sha256 = (row["sha256"] or "").strip().lower()
+                if not is_sha256(sha256):
+                    raise UserError(
+                        f"{path}, line {reader.line_num}: {sha256[:70]!r} is no whole SHA-256 of "
+                        f"64 digits; a click on a gallery's digits marks them all."
+                    )
                 decisions[sha256] = Decision(sha256, cast(Verdict, verdict), by, when, note)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV ({error}); correct it.") from None

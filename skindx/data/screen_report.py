@@ -53,13 +53,21 @@ def report(
 
     Raises UserError for a folder without a sound picture.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give one that holds pictures.")
     files = sorted(path for path in folder.rglob("*") if _is_picture(path))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     screened = screen_files(files, settings, (), workers=cores, on_progress=on_progress)
     sound = [path for path, each in zip(files, screened, strict=True) if each.reason is None]
-    if not sound:
-        raise UserError(f"{folder} holds no picture that passes; give a folder of pictures.")
     refused = [(path, each) for path, each in zip(files, screened, strict=True) if each.reason]
+    if not files:
+        raise UserError(f"{folder} holds no picture at any depth; give a folder of pictures.")
+    if not sound:
+        (why, _), *_ = Counter(str(each.reason) for _, each in refused).most_common(1)
+        raise UserError(
+            f"none of the {len(files)} pictures below {folder} passes (most often: {why}); look at "
+            f"them, or change the limits with --set."
+        )
     measured = [_measures(each) for each in screened if each.reason is None]
     copies = [_blurred(path).sharpness for path in sound[:: -(-len(sound) // blurred)]]
     measured_N3 = np.array(measured)

@@ -1,7 +1,7 @@
 """The stages of a build, in the order in which they run; each records what it takes out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,8 @@ class Run:
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     places: Places
     """Where earlier builds put pictures and groups."""
+    rejected: Set[str] = frozenset()
+    """SHA-256 of what people decided to remove."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)
@@ -92,7 +94,8 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
             run.issues.append(_issue(row, verdict.reason, verdict.detail))
     if not sound:
         if run.taxonomy:
-            _known_labels(run, sound, run.taxonomy)
+            # All of them: where nothing came, the taxonomy need not be to blame.
+            map_labels([row.label for row in rows], run.taxonomy, run.settings.min_known)
         why = Counter(issue.reason for issue in run.issues).most_common(1)
         said = f"most often: {why[0][0]}" if why else "the sources named none"
         raise UserError(

@@ -1,5 +1,6 @@
-"""The stages of a build that keep out what was taken down: the same bytes or URL, near copies."""
+"""The stages of a build that keep out what was taken down or rejected, and its near copies."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from skindx.data.blocklist import (
     withheld,
     write_blocklist,
 )
+from skindx.data.dedup import Cleaned, Picture
 from skindx.data.ledger import LedgerRow, now
+from skindx.data.manifest import Issue
 from skindx.data.purge import purge, taken_down
+from skindx.data.review import REVIEWED
 from skindx.data.screen import Screened
 from skindx.data.stages import Run
 from skindx.errors import UserError
@@ -74,3 +78,24 @@ def _entry(row: LedgerRow, blocked: Blocked, reason: str) -> Blocked:
         reason=reason,
         when=now(),
     )
+
+
+def withhold_rejected(run: Run, cleaned: Cleaned) -> list[Picture]:
+    """Return the kept pictures but those that a person decided to remove, whichever copy they saw.
+
+    Duplicates are known by now: else the copy of a rejected picture would step into its place.
+    """
+    copies: dict[str, set[str]] = defaultdict(set)
+    for issue in cleaned.issues:
+        copies[issue.kept_sha256].add(issue.sha256)
+    staying = []
+    for picture in cleaned.kept:
+        row = picture.row
+        seen = sorted(run.rejected & {row.sha256, *copies[row.sha256]})
+        if seen:
+            which = "it" if row.sha256 in seen else f"its copy {seen[0]}"
+            detail = f"a person who looked at {which} decided to remove it"
+            run.issues.append(Issue(row.url, row.sha256, picture.label, REVIEWED, detail))
+        else:
+            staying.append(picture)
+    return staying

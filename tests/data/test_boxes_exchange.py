@@ -337,6 +337,7 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
         (("export", "DATA", "-f", "coco", "-o", "out"), "must be a .json file"),
         (("export", "DATA", "-f", "yolo", "-o", "DATA"), "is not empty"),
         (("export", "DATA", "-f", "coco", "-o", "o.json", "--proposals"), "no place for proposals"),
+        (("export", "DATA", "-f", "coco", "-o", "o.json", "--copy"), "leave out --copy"),
         (("export", "DATA", "-f", "labelstudio", "-o", "o.json", "--proposals"), "no proposals"),
         (("export", "nowhere", "-f", "coco", "-o", "o.json"), "is no dataset"),
         (("import", "DATA", "nowhere.json", "--by", "me"), "does not exist"),

@@ -167,7 +167,10 @@ def test_bad_input_writes_nothing(root: Path, tmp_path: Path) -> None:
     refused("wrong does not know the labels of 28 of 28", settings_for(root, taxonomy=str(wrong)))
     refused("there is no taxonomy 'isic8'", settings_for(root, taxonomy="isic8"))
     refused("lies in the source folder", settings_for(root), root / "out")
-    refused("does not exist; correct `boxes`", settings_for(root, "boxes=nowhere.json"))
+    missing = settings_for(root, "boxes=nowhere.json")
+    refused("does not exist; give a file or folder of boxes", missing)
+        "does not exist; give a file or folder of boxes", settings_for(root, "boxes=nowhere.json")
+    )
     table = "groups.tables=[{path: no.csv, key_column: a, group_column: b}]"
     refused(r"no\.csv does not exist", settings_for(root, table))
     (tmp_path / "other").mkdir()

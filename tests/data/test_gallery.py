@@ -17,7 +17,7 @@ from skindx.errors import UserError
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "nav", "ul", "li", "a"),
     *("h1", "h2", "p", "details", "summary", "bdi", "span", "div", "img", "dl", "dt", "dd", "code"),
-    *("table", "thead", "tbody", "tr", "th", "td"),
+    *("table", "thead", "tbody", "tr", "th", "td", "pre"),
 }
 
 
@@ -128,6 +128,15 @@ def test_only_what_nobody_decided_is_to_review(dataset: Path, gallery: Path) -> 
     assert "face 75 %" in text
     assert records[-2].sha256 not in text
     assert "withhold by &lt;b&gt;me&lt;/b&gt;" in (gallery / "kept-0-0-1.html").read_text("utf-8")
+
+
+def test_the_lines_of_a_decision_can_be_taken_from_the_page(gallery: Path) -> None:
+    text = (gallery / "review-0-0-1.html").read_text("utf-8")
+    (lines,) = re.findall(r"<pre>\n(.*?)</pre>", text, re.DOTALL)
+    shown = re.findall(r'<code class="sha"[^>]*>([0-9a-f]{64})</code>', text)
+    assert lines.splitlines() == [f"{sha256}," for sha256 in shown]
+    assert shown
+    assert "<pre>" not in (gallery / "kept-0-0-1.html").read_text("utf-8")
 
 
 def test_thumbnails_are_small_and_bear_no_metadata(gallery: Path, dataset: Path) -> None:

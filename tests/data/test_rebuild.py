@@ -79,6 +79,36 @@ def test_a_better_copy_takes_the_place_of_the_old_one_in_its_split(
     assert second[f"{old.label}/large.jpg"].split == "test"
 
 
+def test_what_a_person_removes_stays_out_and_no_copy_steps_in(root: Path, tmp_path: Path) -> None:
+    save(root / "acne" / "3 again.jpg", np.ascontiguousarray(paint(3)[:, ::-1]))
+    out = tmp_path / "out"
+    first = make(root, out)
+    (copy,) = (issue for issue in read_issues(out) if issue.reason == "near-duplicate")
+    gone = {first["wart/7.jpg"].sha256: "remove", copy.sha256: "remove"}
+    gone[first["wart/8.jpg"].sha256] = "withhold"
+    lines = "".join(f"{sha256},{verdict}\n" for sha256, verdict in gone.items())
+    (out / "decisions.csv").write_text(f"sha256,verdict\n{lines}")
+    second = make(root, out)
+    (kept,) = (url for url in first if first[url].sha256 == copy.kept_sha256)
+    assert first.keys() - second.keys() == {"wart/7.jpg", kept}
+    assert second.keys() <= first.keys()
+    told = {issue.url: issue.detail for issue in read_issues(out) if issue.reason == "reviewed"}
+    assert told.keys() == {"wart/7.jpg", kept}
+    assert copy.sha256 in told[kept]
+
+
+def test_a_decision_that_cannot_be_read_stops_the_build_before_it_starts(
+    root: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = make(root, out)
+    save(root / "acne" / "new.jpg", paint(55))
+    (out / "decisions.csv").write_text("sha256,verdict\nabc123,keep\n")
+    with pytest.raises(UserError, match="line 2: 'abc123' is no whole SHA-256"):
+        make(root, out)
+    assert len(list((out / "store").glob("*/*"))) == len(first)
+
+
 def test_a_picture_that_ties_train_and_test_takes_the_test_picture_out(
     root: Path, tmp_path: Path
 ) -> None:

@@ -29,18 +29,20 @@ def test_no_table_is_no_flag(tmp_path):
 
 
 def test_undecided_are_private_flags_without_a_decision(tmp_path):
-    flags = [Flag("aa", "face", 0.5), Flag("bb", "text", 0.5), Flag("cc", "label", 0.5)]
+    a, b, c = ("a" * 64, "b" * 64, "c" * 64)
+    flags = [Flag(a, "face", 0.5), Flag(b, "text", 0.5), Flag(c, "label", 0.5)]
     write_flags(tmp_path, flags, ["face", "text", "label"])
-    assert set(undecided(tmp_path)) == {"aa", "bb"}
-    (tmp_path / DECISIONS).write_text("sha256,verdict,by\naa,withhold,me\naa,keep,you\n")
-    assert read_decisions(tmp_path) == {"aa": Decision("aa", "keep", "you")}
-    assert undecided(tmp_path) == {"bb": [flags[1]]}
+    assert set(undecided(tmp_path)) == {a, b}
+    (tmp_path / DECISIONS).write_text(f"sha256,verdict,by\n{a},withhold,me\n{a.upper()},keep,you\n")
+    assert read_decisions(tmp_path) == {a: Decision(a, "keep", "you")}
+    assert undecided(tmp_path) == {b: [flags[1]]}
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("sha256,verdict\naa,maybe\n", r"line 2: the verdict 'maybe' is none of keep, withhold"),
+        ("sha256,verdict\n018827ee6944,keep\n", "line 2: '018827ee6944' is no whole SHA-256"),
         ("picture,verdict\naa,keep\n", "needs the columns sha256 and verdict"),
     ],
 )

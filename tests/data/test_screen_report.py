@@ -36,5 +36,11 @@ def test_the_limit_by_hand() -> None:
 
 
 def test_a_folder_without_a_picture_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no picture that passes"):
+    with pytest.raises(UserError, match="holds no picture at any depth"):
         report(tmp_path, ScreenSettings())
+    for path in (tmp_path / "away", Path(__file__)):
+        with pytest.raises(UserError, match="is no folder"):
+            report(path, ScreenSettings())
+    save(tmp_path / "a.jpg", paint(1))
+    with pytest.raises(UserError, match=r"none of the 1 pictures .*most often: too-small"):
+        report(tmp_path, ScreenSettings(min_side=1000))

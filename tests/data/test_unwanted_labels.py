@@ -75,3 +75,11 @@ def test_labels_that_were_not_fetched_count_against_the_taxonomy(
         strict = recipe(site, tmp_path, min_known=0.8)
         with pytest.raises(UserError, match="does not know the labels of 8 of 16 pictures"):
             build(strict, tmp_path / "out")
+
+
+def test_where_nothing_came_the_taxonomy_is_not_to_blame(site: LocalSite, tmp_path: Path) -> None:
+    with site:
+        for path in [path for path in site.pages if path.endswith(".jpg")]:
+            del site.pages[path]
+        with pytest.raises(UserError, match=r"none of the 16 pictures .*dead-link"):
+            build(recipe(site, tmp_path), tmp_path / "out")

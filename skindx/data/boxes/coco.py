@@ -82,9 +82,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; correct `boxes`.") from None
+        raise UserError(f"{path} does not exist; give a file of boxes.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}).") from None
+        raise UserError(f"{path} cannot be read as JSON ({error}); give a file of boxes.") from None
 
 
 def _raw(annotation: dict[str, Any], label: str, file: str) -> RawBox:

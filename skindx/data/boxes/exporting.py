@@ -59,6 +59,8 @@ def export_boxes(
     _check_out(out, kind)
     if proposals and kind != "labelstudio":
         raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
+    if copy and kind in ("coco", "labelstudio"):
+        raise UserError(f"{kind} names pictures and holds none of them; leave out --copy.")
     splits = (split,) if split else SPLITS
     records = [record for record in read_manifest(dataset) if record.split in splits]
     looked = [record for record in records if record.boxes is not None]

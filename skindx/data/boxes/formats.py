@@ -45,7 +45,7 @@ def read_boxes(source: BoxSource) -> dict[str, BoxedPicture]:
 def format_of(path: Path) -> BoxFormat:
     """Return the format that a file's or folder's content shows. Raises UserError."""
     if not path.exists():
-        raise UserError(f"{path} does not exist; correct `boxes`.")
+        raise UserError(f"{path} does not exist; give a file or folder of boxes.")
     if path.is_dir():
         if (path / DATA).is_file():
             return "yolo"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from skindx.data.licence import RESERVED, UNKNOWN, Licence, parse_licence
 from skindx.data.manifest import Record
-from skindx.data.review import Decision, Flag, looked_at, read_decisions, undecided
+from skindx.data.review import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
 from skindx.errors import UserError
 
 
@@ -46,7 +46,7 @@ def _private(
     decision = decisions.get(record.sha256)
     if decision and decision.verdict != "keep":
         # Not the note: a person wrote it for colleagues.
-        return "reviewed", f"A person who reviewed it decided: {decision.verdict}."
+        return REVIEWED, f"A person who reviewed it decided: {decision.verdict}."
     if record.sha256 in waiting:
         reasons = " and ".join(sorted({flag.reason for flag in waiting[record.sha256]}))
         return "review-pending", f"Flagged for {reasons}; nobody has decided yet."

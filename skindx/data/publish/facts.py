@@ -54,10 +54,10 @@ class Facts(Settings):
     def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "Facts":
         """Collect the facts. Raises UserError when nobody can be asked to take a picture down."""
         contact = settings.contact.strip() or recipe.fetch.contact.strip()
-        if not contact:
+        if "@" not in contact and "://" not in contact:
             raise UserError(
                 "a published dataset names whom to ask to take a picture down; give --contact "
-                "with a URL or mail address."
+                f"with a URL or mail address, not {contact[:100]!r}."
             )
         cleaning = {
             f"{part}.{key}": ", ".join(map(str, value)) if isinstance(value, list) else str(value)
