@@ -39,8 +39,16 @@ def write(
         table.writeheader()
         for row in done:
             plain = {name: getattr(row, name) for name in _CSV_COLUMNS}
-            table.writerow({**plain, "file_name": row.path})
+            cells = {name: no_formula(value) for name, value in plain.items()}
+            table.writerow({**cells, "file_name": row.path})
     return done
+
+
+def no_formula(value: object) -> object:
+    """Keep a spreadsheet from computing what a stranger wrote; metadata.parquet has it as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return value
 
 
 def _write_metadata(folder: Path, rows: Sequence[Row], classes: Sequence[str]) -> None:
