@@ -19,6 +19,7 @@ from skindx.cli.remove import remove
 from skindx.cli.screen import screen
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
+from skindx.words import printable
 
 app = typer.Typer(
     name="skindx",
@@ -265,10 +266,10 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
