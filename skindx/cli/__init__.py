@@ -1,6 +1,8 @@
 """The command line: few verbs, few flags; every heavy import stands inside its verb."""
 
+import errno
 import json
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -44,7 +46,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app.command()(audit)
 app.add_typer(dedup)
 
 
@@ -116,7 +117,8 @@ def build(
     )
 
 
-app.command()(publish)
+for verb in (screen, gallery, audit, publish, remove):
+    app.command()(verb)
 
 
 @app.command()
@@ -254,9 +256,8 @@ def demo(
     run_demo(out, seed)
 
 
-app.command()(remove)
-app.command()(gallery)
-app.command()(screen)
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+"""What a user can mend: a folder of others, a disk that is full or read alone."""
 
 
 def main() -> None:
@@ -270,6 +271,15 @@ def main() -> None:
     except JobError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _REFUSED or error.filename is None:
+            raise
+        where = re.sub(r"\.tmp-\w+$", "", str(error.filename))  # we wrote under another name
+        print(
+            f"error: {where}: {error.strerror}; look at its permissions and the room on its disk.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         sys.exit(130)

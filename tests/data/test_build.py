@@ -169,8 +169,6 @@ def test_bad_input_writes_nothing(root: Path, tmp_path: Path) -> None:
     refused("lies in the source folder", settings_for(root), root / "out")
     missing = settings_for(root, "boxes=nowhere.json")
     refused("does not exist; give a file or folder of boxes", missing)
-        "does not exist; give a file or folder of boxes", settings_for(root, "boxes=nowhere.json")
-    )
     table = "groups.tables=[{path: no.csv, key_column: a, group_column: b}]"
     refused(r"no\.csv does not exist", settings_for(root, table))
     (tmp_path / "other").mkdir()
