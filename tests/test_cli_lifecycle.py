@@ -1,8 +1,8 @@
 """`skindx build --freeze/--resplit/--diff`, `skindx remove`, `skindx gallery` as typed."""
 
+import errno
 import json
 import sys
-import types
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from tiny_bundle import pack_tiny
 
 from skindx import cli
+from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
 from skindx.models.bundle import add_provenance, open_bundle
@@ -103,7 +104,8 @@ def test_freeze_resplit_and_diff(
         (("remove", "nowhere", "--sha", "a" * 64), "is no dataset"),
         (("remove", "DATA", "--url", "http://x"), "knows no picture of the URL"),
         (("remove", "DATA", "--url", "Acne/1.png", "--bundle", "no"), "bundle no does not exist"),
-        (("remove", "DATA", "--url", "Acne/1.png", "--published", "no"), "no is no folder"),
+        (("remove", "DATA", "--url", "Acne/1.png", "--published", "no"), "no was not written by"),
+        (("remove", "DATA", "--url", "Acne/1.png", "--published", "DATA"), "was not written by"),
         (("remove", "DATA", "--url", "Acne/1.png", "--gallery", "no"), "no is no gallery"),
         (("gallery", "nowhere"), "is no dataset"),
     ],
@@ -146,10 +148,9 @@ def test_a_picture_goes_from_everywhere(
         dropped.append((pub, set(sha256s)))
         return 1
 
-    publish = types.ModuleType("skindx.data.publish")
-    publish.drop = drop
-    monkeypatch.setitem(sys.modules, "skindx.data.publish", publish)
+    monkeypatch.setattr(publish, "drop", drop)
     (tmp_path / "pub").mkdir()
+    (tmp_path / "pub" / "publish.json").write_text("{}")
 
     places = ("--gallery", tmp_path / "shown", "--published", tmp_path / "pub", "--bundle", bundle)
     asked = ("remove", data, "--sha", record.sha256, "--reason", "asked by letter", *places)
@@ -185,3 +186,28 @@ def test_a_gallery_of_another_dataset_is_refused(
     assert code == 2
     assert "shows" in err
     assert "none of the datasets named" in err
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(**place: object) -> str:
+        raise OSError(number, "It is refused", f"{place['dir']}/{place['prefix']}x1")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    code, _, err = skindx("gallery", data)
+    assert code == 2
+    assert err.startswith(f"error: {data}/gallery: It is refused; ")
+    assert err.count("\n") == 1
+
+
+def test_another_failure_of_the_system_keeps_its_traceback(
+    skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**place: object) -> str:
+        raise OSError(errno.EIO, "Input/output error", f"{place['dir']}/{place['prefix']}x1")
+
+    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        skindx("gallery", data)

@@ -1,6 +1,8 @@
 """The command line: few verbs, few flags; every heavy import stands inside its verb."""
 
+import errno
 import json
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -45,7 +47,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app.command()(audit)
 app.add_typer(dedup)
 
 
@@ -117,7 +118,8 @@ def build(
     )
 
 
-app.command()(publish)
+for verb in (screen, gallery, audit, publish, remove):
+    app.command()(verb)
 
 
 @app.command()
@@ -255,9 +257,8 @@ def demo(
     run_demo(out, seed)
 
 
-app.command()(remove)
-app.command()(gallery)
-app.command()(screen)
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+"""What a user can mend: a folder of others, a disk that is full or read alone."""
 
 
 def main() -> None:
@@ -271,6 +272,15 @@ def main() -> None:
     except JobError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _REFUSED or error.filename is None:
+            raise
+        where = re.sub(r"\.tmp-\w+$", "", str(error.filename))  # we wrote under another name
+        print(
+            f"error: {where}: {error.strerror}; look at its permissions and the room on its disk.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)
         sys.exit(130)

@@ -105,9 +105,13 @@ def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Pa
 
 
 def _check_published(folders: Sequence[Path]) -> None:
+    from skindx.data.publish.place import is_published
+
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"{folder} is no folder; give one that `skindx publish` wrote.")
+        if not is_published(folder):
+            raise UserError(
+                f"{folder} was not written by `skindx publish`; give a folder that was."
+            )
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:

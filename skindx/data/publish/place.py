@@ -27,6 +27,12 @@ def check_place(out: Path, dataset: Path) -> None:
         )
 
 
+def is_published(out: Path) -> bool:
+    """Tell whether `publish` wrote this folder, which a kill may have left under its old name."""
+    old = [path for path in _left_beside(out) if path.name.endswith(".old")]
+    return any((folder / FACTS).is_file() for folder in (out, *old))
+
+
 @contextmanager
 def cleared_place(out: Path) -> Iterator[None]:
     """Hold the folder around `out`, where one process at a time writes and renames.
@@ -38,13 +44,18 @@ def cleared_place(out: Path) -> Iterator[None]:
     parent = out.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with only_writer(parent, "publish or take-down", wait_s=0):
-        _clear_away(out, parent)
+        _clear_away(out)
         yield
 
 
-def _clear_away(out: Path, parent: Path) -> None:
-    left = [path for path in parent.iterdir() if path.name.startswith(f"{out.name}.tmp-")]
-    for path in left:
+def _left_beside(out: Path) -> list[Path]:
+    parent = out.absolute().parent
+    beside = parent.iterdir() if parent.is_dir() else ()
+    return [path for path in beside if path.name.startswith(f"{out.name}.tmp-")]
+
+
+def _clear_away(out: Path) -> None:
+    for path in _left_beside(out):
         if path.name.endswith(".old") and not out.exists():
             path.rename(out)
         else:
