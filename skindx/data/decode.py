@@ -29,7 +29,7 @@ _UPRIGHT = {
 }
 
 # The one plug-in of Pillow that may see the bytes; without a list it would try all of them.
-_FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
+FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
 
 
 class DamagedPicture(ValueError):  # noqa: N818
@@ -69,8 +69,8 @@ def decode(
                 at_least = at_least[1], at_least[0]
             pixels_HWC = _decode_jpeg(data, max_pixels, at_least)
         else:
-            pixels_HWC = _decode_other(data, _FORMATS[suffix], max_pixels)
-            orientation = _orientation(data, _FORMATS[suffix])  # may decode: after the cap
+            pixels_HWC = _decode_other(data, FORMATS[suffix], max_pixels)
+            orientation = _orientation(data, FORMATS[suffix])  # may decode: after the cap
         return _turned(pixels_HWC, orientation)
     except DamagedPicture:
         raise

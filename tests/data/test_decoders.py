@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from decoder_watch import descendants
-from hostile_pictures import scan_bomb
+from hostile_pictures import memory_bomb, scan_bomb
 from paint_pictures import paint, save
 
 import skindx
 from skindx.data.decoders import pool
 from skindx.data.decoders.pool import Failure, Limits, run_apart
+from skindx.data.gallery import thumbnails
+from skindx.data.publish import clean_files
 from skindx.data.screen import Screened, ScreenSettings, screen_files
 
 
@@ -158,6 +160,8 @@ def command(pid: int) -> bytes:
 HANG = """
 import sys
 from pathlib import Path
+from skindx.data.gallery import thumbnails
+from skindx.data.publish import clean_files
 from skindx.data.screen import ScreenSettings, screen_files
 settings = ScreenSettings(timeout_s=2)
 screen_files([Path(sys.argv[1])], settings, ("perceptual",), workers=1)
@@ -181,3 +185,39 @@ def test_a_hanging_decoder_does_not_outlive_a_killed_caller(tmp_path: Path) -> N
 def test_no_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool.subprocess, "Popen", None)
     assert screen([]) == []
+
+
+def test_a_gallery_and_a_publication_survive_what_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gallery shows dropped pictures too, also one that its decoder never came back from."""
+    monkeypatch.setattr(thumbnails, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
+    monkeypatch.setattr(clean_files, "_TIMES", 1)
+    paths = pictures(tmp_path, 3)
+    fifo = pipe_at(paths, 1)
+    files = {path.stem: path for path in paths}
+    told: list[int] = []
+    shown = thumbnails.write_thumbnails(
+        tmp_path / "thumbs", files, tmp_path / "none", lambda _, done, total: told.append(done)
+    )
+    assert shown == files.keys() - {fifo.stem}
+    assert told == [1, 2, 3, 4]
+    settings = ScreenSettings(timeout_s=1)
+    (tmp_path / "clean").mkdir()
+    clean = list(clean_files.clean_files(paths, tmp_path / "clean", settings))
+    assert [each.problem for each in clean] == ["", "its decoder took longer than 1 s", "", ""]
+    assert {each.path for each in clean if not each.problem} == set((tmp_path / "clean").iterdir())
+
+
+def test_a_lack_of_memory_is_the_problem_of_one_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clean_files, "_TIMES", 1)
+    sound, bomb, gone = (tmp_path / name for name in ("a.jpg", "b.png", "c.png"))
+    save(sound, paint(1))
+    bomb.write_bytes(memory_bomb())
+    settings = ScreenSettings(memory_mb=200)
+    clean = list(clean_files.clean_files([sound, bomb, gone], tmp_path, settings))
+    assert [each.suffix for each in clean] == [".jpg", "", ""]
+    assert clean[1].problem.startswith("does not decode")
+    assert clean[2].problem == "cannot be read (No such file or directory)"

@@ -24,7 +24,7 @@ from small_dataset import LABELS, SmallDataset, free_dataset
 from skindx.data.boxes import read_coco
 from skindx.data.decode import decode
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
-from skindx.data.publish import PublishSettings, assemble, croissant, publish, side_files
+from skindx.data.publish import PublishSettings, clean_files, croissant, publish, side_files
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.row import read_published
 from skindx.data.review import DECISIONS, Flag, write_flags
@@ -389,7 +389,12 @@ if where == "between the renames":
         if str(target).endswith(".old"): die()
         return result
     Path.replace = once
-if where == "before the old one goes": files.shutil.rmtree = die
+if where == "before the old one goes":
+    remove = files.shutil.rmtree
+    def once(path, *rest, **options):
+        if str(path).endswith(".old"): die()
+        remove(path, *rest, **options)
+    files.shutil.rmtree = once
 publish(Path(sys.argv[1]), Path(sys.argv[2]), PublishSettings(contact="a@b", unaudited=True))
 """
 
@@ -423,7 +428,7 @@ def test_a_killed_publish_leaves_an_old_or_a_new_one(tmp_path: Path, where: str)
 def test_processes_give_what_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: Free
 ) -> None:
-    monkeypatch.setattr(assemble, "_INLINE", 4)
+    monkeypatch.setattr(clean_files, "_PER_PROCESS", 4)
     publish(free[0].folder, tmp_path / "pub", OPEN)
     name = "data/train-00000-of-00001.parquet"
     assert (tmp_path / "pub" / name).read_bytes() == (free[1]["hub"] / name).read_bytes()
@@ -431,7 +436,7 @@ def test_processes_give_what_one_gives(
 
 @pytest.mark.long
 def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    dataset = free_dataset(tmp_path / "data", 220).write()
+    dataset = free_dataset(tmp_path / "data", 130).write()
     script = tmp_path / "run.py"
     script.write_text(
         "import sys; from pathlib import Path; from skindx.data.publish import *\n"

@@ -6,13 +6,14 @@ not followed: it may point anywhere on the disk of whoever reads it.
 """
 
 import shutil
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from skindx.config import read_yaml
 from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.decode import FORMATS, MAX_PIXELS, check_size
+from skindx.data.hush import hushed
 from skindx.errors import UserError
 from skindx.files import write_text
 
@@ -160,8 +161,8 @@ def _upright_size(picture: Path) -> tuple[int, int] | None:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), Image.open(picture) as image:
-            warnings.simplefilter("ignore")
+        with hushed(), Image.open(picture, formats=tuple(FORMATS.values())) as image:
+            check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
             turned = image.getexif().get(274, 1) in (5, 6, 7, 8)
             return image.size[::-1] if turned else image.size
     except Exception:

@@ -84,5 +84,38 @@ def _screen(job: dict[str, Any]) -> Work:
     return work
 
 
-WORK: dict[str, Callable[[dict[str, Any]], Work]] = {"screen": _screen}
-"""Name -> what makes the work from its job."""
+def _each(one: Callable[[Path], Any]) -> Work:
+    def work(paths: Sequence[Path]) -> Iterator[list[Any] | None]:
+        answers = []
+        for path in paths:
+            answers.append(one(path))
+            yield None
+        yield answers
+
+    return work
+
+
+def _clean(job: dict[str, Any]) -> Work:
+    from PIL import ImageCms  # noqa: F401
+
+    from skindx.data.publish.clean_files import clean_file
+
+    _import_decoders()
+    folder = Path(job["folder"])
+    return _each(lambda path: clean_file(path, folder, max_pixels=job["max_pixels"]))
+
+
+def _shrink(job: dict[str, Any]) -> Work:
+    from skindx.data.gallery.thumbnails import shrink
+
+    _import_decoders()
+    folder = Path(job["folder"])
+    return _each(lambda path: shrink(path, folder))
+
+
+WORK: dict[str, Callable[[dict[str, Any]], Work]] = {
+    "screen": _screen,
+    "clean": _clean,
+    "shrink": _shrink,
+}
+"""Name -> what makes the work from its job; what is too large for an answer becomes a file."""

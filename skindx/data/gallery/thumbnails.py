@@ -1,27 +1,27 @@
-"""Small copies of pictures: made by our decoder, upright, without any metadata."""
+"""Small copies of pictures, upright, without any metadata.
 
-import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+Made in decoding processes: a gallery also shows what was dropped, such as a picture that crashes
+its decoder.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.decode import DamagedPicture, decode
+from skindx.data.decoders.pool import Limits, run_apart
+from skindx.data.engine import cores
 from skindx.data.progress import Progress
 from skindx.files import atomic_file
 
 THUMBS = "thumbs"
 LONGEST_SIDE = 192
 _QUALITY = 80
-_BATCH = 64
-_INLINE_BATCHES = 4
+_PER_PROCESS = 128
 """So few pictures are shrunk sooner than another process starts."""
-
-Job = tuple[str, Path, Path]
-"""SHA-256, picture, thumbnail."""
+_LIMITS = Limits(timeout_s=30, memory_mb=500)
 
 
 def thumbnail_path(sha256: str) -> str:
@@ -36,21 +36,24 @@ def write_thumbnails(
 
     What `older`, the thumbnails of an earlier gallery, holds is taken from there.
     """
-    jobs: list[Job] = []
+    missing: list[str] = []
     shown: set[str] = set()
-    for sha256, file in files.items():
+    for sha256 in files:
         name = Path(sha256[:2]) / f"{sha256}.jpg"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if _link(older / name, folder / name):
             shown.add(sha256)
         else:
-            jobs.append((sha256, file, folder / name))
-    batches = [jobs[start : start + _BATCH] for start in range(0, len(jobs), _BATCH)]
-    done = len(shown)
-    for written in _map(batches):
-        shown |= set(written)
-        done += _BATCH
-        progress("shrink", min(done, len(files)), len(files))
+            missing.append(sha256)
+    paths = [files[sha256] for sha256 in missing]
+    job = {"folder": str(folder.absolute())}
+    workers = min(cores(), -(-len(paths) // _PER_PROCESS))
+    for done, (position, written) in enumerate(
+        run_apart("shrink", job, paths, _LIMITS, workers), len(shown) + 1
+    ):
+        if written is True:
+            shown.add(missing[position])
+        progress("shrink", done, len(files))
     return frozenset(shown)
 
 
@@ -62,25 +65,13 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _map(batches: Sequence[Sequence[Job]]) -> "list[list[str]] | map[list[str]]":
-    if len(batches) <= _INLINE_BATCHES:
-        return map(_shrink_all, batches)
-    # A fresh interpreter, not a fork: the caller's progress bar and libraries run threads.
-    with ProcessPoolExecutor(os.cpu_count() or 1, get_context("spawn")) as pool:
-        return list(pool.map(_shrink_all, batches))
-
-
-def _shrink_all(jobs: Sequence[Job]) -> list[str]:
-    return [sha256 for sha256, file, target in jobs if _shrink(file, target)]
-
-
-def _shrink(file: Path, target: Path) -> bool:
-    """Write one thumbnail; False for what does not decode."""
+def shrink(file: Path, folder: Path) -> bool:
+    """Write one thumbnail below `folder`; False for what does not decode."""
     try:
         pixels_HWC = decode(file.read_bytes())
-    except (OSError, DamagedPicture):
+    except (OSError, DamagedPicture, MemoryError):
         return False
-    with atomic_file(target) as temporary:
+    with atomic_file(folder / file.stem[:2] / f"{file.stem}.jpg") as temporary:
         temporary.write_bytes(small_jpeg(pixels_HWC, LONGEST_SIDE))
     return True
 

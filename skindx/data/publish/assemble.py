@@ -2,21 +2,15 @@
 
 import dataclasses
 import hashlib
-import os
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context, parent_process
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from skindx.data.dataset_folder import RECIPE, TAXONOMY
-from skindx.data.decode import DamagedPicture
 from skindx.data.manifest import Record, read_issues, read_manifest
-from skindx.data.publish.clean import CleanPicture, clean_picture
+from skindx.data.publish.clean_files import CleanFile, clean_files
 from skindx.data.publish.croissant import import_mlcroissant
 from skindx.data.publish.decide import check_audited, withheld_of
 from skindx.data.publish.facts import Facts, PublishSettings
@@ -28,9 +22,6 @@ from skindx.data.recipe import BuildSettings
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 from skindx.taxonomy import load_taxonomy
-
-_INLINE = 200
-"""So few pictures are cleaned sooner than another process starts."""
 
 Progress = Callable[[int, int], None]
 
@@ -74,7 +65,7 @@ def publish(
     rows = rows_of(records, withheld)
     with cleared_place(out), atomic_folder(out) as folder:
         pictures = in_shard_order(rows)
-        cleaned = _cleaned(dataset, records, pictures, recipe, progress)
+        cleaned = _cleaned(dataset, out, records, pictures, recipe, progress=progress)
         written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         rows = [by_sha.get(row.sha256, row) for row in rows]
@@ -94,83 +85,44 @@ def _commonest(withheld: dict[str, tuple[str, str]]) -> str:
 
 def _cleaned(
     dataset: Path,
+    out: Path,
     records: Sequence[Record],
     rows: Sequence[Row],
     recipe: BuildSettings,
+    *,
     progress: Progress | None,
 ) -> Iterator[tuple[Row, bytes]]:
     """Yield rows with the bytes that are given away, in the order of `rows`."""
     path_of = {record.sha256: record.path for record in records}
-    clean = partial(_clean_file, dataset, max_pixels=recipe.screen.max_pixels)
-    files = [(path_of[row.sha256], row.sha256) for row in rows]
-    for done, (row, picture) in enumerate(zip(rows, _in_order(clean, files), strict=True), 1):
-        if progress:
-            progress(done, len(rows))
-        yield (
-            dataclasses.replace(
-                row,
-                file_name=f"{row.sha256}{picture.suffix}",
-                published_sha256=hashlib.sha256(picture.data).hexdigest(),
-                reencoded=picture.reencoded,
-                width=picture.width,
-                height=picture.height,
-            ),
-            picture.data,
+    paths = [dataset / path_of[row.sha256] for row in rows]
+    with TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.absolute().parent) as scratch:
+        cleaned = clean_files(paths, Path(scratch), recipe.screen)
+        for done, (row, path, clean) in enumerate(zip(rows, paths, cleaned, strict=True), 1):
+            data = _taken(path, row.sha256, clean)
+            if progress:
+                progress(done, len(rows))
+            yield (
+                dataclasses.replace(
+                    row,
+                    file_name=f"{row.sha256}{clean.suffix}",
+                    published_sha256=hashlib.sha256(data).hexdigest(),
+                    reencoded=clean.reencoded,
+                    width=clean.width,
+                    height=clean.height,
+                ),
+                data,
+            )
+
+
+def _taken(path: Path, sha256: str, clean: CleanFile) -> bytes:
+    """Return a clean picture's bytes; its file goes. Raises UserError when there is none."""
+    if clean.problem:
+        raise UserError(f"{path} {clean.problem}; build the dataset again.")
+    if clean.sha256 != sha256:
+        raise UserError(
+            f"{path} no longer holds the picture that the manifest names; delete it and build the "
+            f"dataset again."
         )
-
-
-def _clean_file(dataset: Path, file: tuple[str, str], *, max_pixels: int) -> CleanPicture:
-    path, sha256 = file
-    try:
-        data = (dataset / path).read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{dataset / path} cannot be read ({error.strerror}); build the dataset again."
-        ) from None
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(
-            f"{dataset / path} no longer holds the picture that the manifest names; delete it and "
-            f"build the dataset again."
-        )
-    try:
-        return clean_picture(data, max_pixels=max_pixels)
-    except DamagedPicture as error:
-        raise UserError(
-            f"{dataset / path} does not decode ({error}); build the dataset again."
-        ) from None
-
-
-def _in_order(
-    clean: Callable[[tuple[str, str]], CleanPicture], files: Sequence[tuple[str, str]]
-) -> Iterator[CleanPicture]:
-    """Clean in processes, a few pictures ahead of the writer and no more."""
-    if len(files) <= _INLINE:
-        yield from map(clean, files)
-        return
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    waiting: deque[Future[CleanPicture]] = deque()
-    with ProcessPoolExecutor(workers, get_context("spawn"), _leave_with_parent) as pool:
-        try:
-            for file in files:
-                waiting.append(pool.submit(clean, file))
-                if len(waiting) >= 8 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool:
-            raise UserError(
-                "a process that strips pictures died, most likely for want of memory; publish "
-                "again with more of it, or build with a lower screen.max_pixels."
-            ) from None
-
-
-def _leave_with_parent() -> None:
-    """End this worker when its parent is killed: it would wait for work for ever."""
-    parent = parent_process()
-    assert parent
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    data = clean.path.read_bytes()
+    clean.path.unlink()
+    return data

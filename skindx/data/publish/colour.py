@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.decode import FORMATS
+
 _SAME = 4
 """Levels of 255 by which two ways to write down sRGB may differ."""
 
@@ -21,7 +23,7 @@ def to_srgb(pixels_HWC: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8] | N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(io.BytesIO(data)) as picture:
+            with Image.open(io.BytesIO(data), formats=tuple(FORMATS.values())) as picture:
                 profile = picture.info.get("icc_profile")
             if not profile or profile[16:20] != b"RGB ":
                 return None

@@ -1,0 +1,75 @@
+"""Pictures are made clean in decoding processes: profiles and metadata are hostile too.
+
+A picture of a dataset has been decoded strictly, but nobody has read its colour profile yet, and
+the files may have changed since. A process writes what it made of a picture to a file of its own;
+all else that it says is JSON.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from skindx.data.decode import DamagedPicture
+from skindx.data.decoders.pool import Failure, Limits, run_apart
+from skindx.data.engine import cores
+from skindx.data.judge import ScreenSettings
+from skindx.data.publish.clean import clean_picture
+
+_PER_PROCESS = 64
+"""So few pictures are cleaned sooner than another process starts."""
+_TIMES = 4
+"""As much memory and time as screening has: pixels are converted, coded and decoded once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanFile:
+    """What became of one picture: a file at `path`, or a `problem` that says why not."""
+
+    path: Path
+    problem: str = ""
+    sha256: str = ""
+    """Of the bytes that were read."""
+    suffix: str = ""
+    width: int = 0
+    height: int = 0
+    reencoded: bool = False
+
+
+def clean_files(
+    paths: Sequence[Path], folder: Path, settings: ScreenSettings
+) -> Iterator[CleanFile]:
+    """Yield the clean picture of each file, in order; `folder` takes those not yet fetched."""
+    limits = Limits(_TIMES * settings.timeout_s, _TIMES * settings.memory_mb)
+    workers = min(cores(), -(-len(paths) // _PER_PROCESS))
+    job = {"folder": str(folder.absolute()), "max_pixels": settings.max_pixels}
+    waiting: dict[int, CleanFile] = {}
+    following = 0
+    for position, answer in run_apart("clean", job, paths, limits, workers):
+        waiting[position] = (
+            CleanFile(Path(), answer.detail)
+            if isinstance(answer, Failure)
+            else CleanFile(**{**answer, "path": Path(answer["path"])})
+        )
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def clean_file(path: Path, folder: Path, *, max_pixels: int) -> dict[str, Any]:
+    """Clean one picture into `folder`, in a decoding process; return a `CleanFile` as JSON."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return {"path": "", "problem": f"cannot be read ({error.strerror})"}
+    sha256 = hashlib.sha256(data).hexdigest()
+    target = folder / sha256
+    try:
+        clean = clean_picture(data, max_pixels=max_pixels)
+        target.write_bytes(clean.data)
+    except (DamagedPicture, MemoryError) as error:
+        problem = f"does not decode ({error or 'not enough memory'})"
+        return {"path": "", "problem": problem, "sha256": sha256}
+    told = {name: value for name, value in asdict(clean).items() if name != "data"}
+    return {"path": str(target), "sha256": sha256, **told}
