@@ -21,6 +21,7 @@ from skindx.cli.remove import remove
 from skindx.cli.screen import screen
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
+from skindx.words import printable
 
 app = typer.Typer(
     name="skindx",
@@ -266,10 +267,10 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except JobError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         if error.errno not in _REFUSED or error.filename is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from skindx.cli.options import Split, console
+from skindx.words import cell, printable
 
 if TYPE_CHECKING:
     from skindx.metrics import Interval
@@ -64,7 +65,7 @@ def export_verb(  # noqa: PLR0917
         + (f", {done.proposed} with proposals." if proposals else ".")
     )
     if kind == "labelstudio":
-        print(f"labelling interface for its project: {interface(done.labels)}")
+        print(f"labelling interface for its project: {printable(interface(done.labels))}")
 
 
 @app.command("import")
@@ -89,14 +90,14 @@ def import_verb(
 
     done = import_boxes(dataset, file, kind=kind, by=by)
     for name, pictures in done.annotators.items():
-        print(f"{name}: {pictures} pictures")
+        print(printable(f"{name}: {pictures} pictures"))
     labels = ", ".join(f"{label} {count}" for label, count in sorted(done.labels.items()))
     print(
-        f"{done.boxes} boxes ({labels or 'none'}); {done.empty} pictures without a lesion; "
-        f"{done.replaced} took the place of older ones."
+        f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} pictures without a "
+        f"lesion; {done.replaced} took the place of older ones."
     )
     for reason, names in done.refused.items():
-        print(f"refused {len(names)}: {reason}, such as {names[0]}")
+        print(printable(f"refused {len(names)}: {reason}, such as {names[0]}"))
 
 
 @app.command()
@@ -121,8 +122,8 @@ def agree(
     names = [name for name in (first, second) if name]
     found = compare_annotators(dataset, names, threshold=threshold)
     table = Table("agreement", f"{found.pictures} pictures, {found.groups} groups")
-    table.add_row(f"boxes of A, {found.first}", str(found.boxes_first))
-    table.add_row(f"boxes of B, {found.second}", str(found.boxes_second))
+    table.add_row(f"boxes of A, {cell(found.first)}", str(found.boxes_first))
+    table.add_row(f"boxes of B, {cell(found.second)}", str(found.boxes_second))
     table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
     table.add_row("mean IoU of the matched", _shown(found.iou))
     table.add_row("share of A's boxes matched", _shown(found.rate_first))

@@ -8,6 +8,7 @@ import typer
 
 from skindx.cli.options import console
 from skindx.errors import UserError
+from skindx.words import cell, printable
 
 if TYPE_CHECKING:
     from skindx.data.takedown import Going, Plan
@@ -65,7 +66,7 @@ def remove(
         for line in _bundle_lines(path, uses):
             print(line)
     for file in own_copies(planned):
-        print(f"your own copy stays until you delete it: {_printable(str(file))}")
+        print(f"your own copy stays until you delete it: {printable(str(file))}")
     if dry_run:
         return
     carry_out(planned)
@@ -149,7 +150,7 @@ def _tell(planned: "Plan", dry_run: bool) -> None:
         column.overflow = "fold"
     words = {"asked": "asked for", "copy": "near copy"}
     for each in planned.going:
-        table.add_row(*_cells(each), words[each.why], _plain(each.known.url))
+        table.add_row(*_cells(each), words[each.why], cell(each.known.url))
     screen = console()
     screen.print("These would go:" if dry_run else "These go:")
     screen.print(table)
@@ -157,24 +158,11 @@ def _tell(planned: "Plan", dry_run: bool) -> None:
         screen.print("Of the same patient, lesion or page, and staying unless you name them too:")
         beside = Table("dataset", "picture", "label", "split", "URL")
         for each in planned.staying:
-            beside.add_row(*_cells(each), _plain(each.known.url))
+            beside.add_row(*_cells(each), cell(each.known.url))
         screen.print(beside)
 
 
 def _cells(going: "Going") -> list[str]:
     known = going.known
     cells = (str(going.dataset), known.sha256[:12], known.label, known.split or "not kept")
-    return [_plain(cell) for cell in cells]
-
-
-def _printable(text: str) -> str:
-    from skindx.data.diff import printable
-
-    return printable(text)
-
-
-def _plain(text: str) -> str:
-    """Keep a stranger's text from being read as markup, or as orders to the terminal."""
-    from rich.markup import escape
-
-    return escape(_printable(text))
+    return [cell(each) for each in cells]

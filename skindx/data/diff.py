@@ -10,6 +10,7 @@ from skindx.config import read_yaml
 from skindx.data.dataset_folder import RECIPE
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.files import write_json
+from skindx.words import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -143,7 +144,6 @@ def write_diff(out: Path, difference: DatasetDiff) -> None:
 
 def print_diff(difference: DatasetDiff, console: "Console") -> None:
     """Print what changed: sentences, and tables of classes and of settings."""
-    from rich.markup import escape
     from rich.table import Table
 
     for line in lines(difference):
@@ -152,9 +152,7 @@ def print_diff(difference: DatasetDiff, console: "Console") -> None:
         return
     classes = Table("class", "before", "after", "change")
     for label, (old, new) in difference.classes.items():
-        classes.add_row(
-            escape(printable(label)), str(old), str(new), f"{new - old:+d}" if new != old else ""
-        )
+        classes.add_row(cell(label), str(old), str(new), f"{new - old:+d}" if new != old else "")
     totals = [sum(pair[side] for pair in difference.classes.values()) for side in (0, 1)]
     classes.add_section()
     classes.add_row("all", *map(str, totals), f"{totals[1] - totals[0]:+d}")
@@ -164,13 +162,8 @@ def print_diff(difference: DatasetDiff, console: "Console") -> None:
     if difference.settings:
         settings = Table("setting", "before", "after")
         for key, values in difference.settings.items():
-            settings.add_row(escape(key), *(escape(printable(_shown(value))) for value in values))
+            settings.add_row(cell(key), *(cell(_shown(value)) for value in values))
         console.print(settings)
-
-
-def printable(text: str) -> str:
-    """Return text that gives no orders to a terminal, whoever wrote it."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _shown(value: Any) -> str:

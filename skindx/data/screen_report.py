@@ -16,6 +16,7 @@ from skindx.data.judge import Measured, ScreenSettings, measure
 from skindx.data.magic import picture_suffix
 from skindx.data.screen import Screened, screen_files
 from skindx.errors import UserError
+from skindx.words import cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,7 +126,8 @@ def print_report(report: Report, settings: ScreenSettings, console: "Console") -
         f"lets {kept:.2%} of them pass."
     )
     for reason, count in report.reasons.most_common():
-        console.print(f"refused: {count} {reason}, such as {report.examples[reason]}")
+        example = cell(report.examples[reason])
+        console.print(f"refused: {count} {reason}, such as {example}", highlight=False)
 
 
 def _quantiles(values: NDArray[np.float64]) -> list[str]:

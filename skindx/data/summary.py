@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.data.targets import ClassCount, print_counts
+from skindx.words import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,12 +102,12 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
     from rich.table import Table
 
     for line in summary.lines():
-        console.print(line, markup=False, highlight=False)
+        console.print(printable(line), markup=False, highlight=False)
     table = Table("class", *SPLITS, "all")
     for column in table.columns[1:]:
         column.justify = "right"
     for key, counts in summary.splits.items():
-        table.add_row(key, *(str(counts[s]) for s in SPLITS), str(sum(counts.values())))
+        table.add_row(cell(key), *(str(counts[s]) for s in SPLITS), str(sum(counts.values())))
     sums = [sum(counts[split] for counts in summary.splits.values()) for split in SPLITS]
     table.add_section()
     table.add_row("all", *map(str, sums), str(sum(sums)))

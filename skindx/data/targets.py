@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from skindx.data.dedup import Distinct
 from skindx.data.manifest import Record
+from skindx.words import cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,16 +52,15 @@ def count_by_source(
 
 def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
     """Print each class's kept pictures by source, the aim, and how much of it is reached."""
-    from rich.markup import escape
     from rich.table import Table
 
     sources = _sources(counts)
-    table = Table("class", "target", "kept", "reached", *map(escape, sources))
+    table = Table("class", "target", "kept", "reached", *map(cell, sources))
     for column in table.columns[1:]:
         column.justify = "right"
     for each in counts:
         table.add_row(
-            escape(each.label),
+            cell(each.label),
             *_against(each.target, each.all_kept),
             *(str(each.kept.get(source, 0)) for source in sources),
         )

@@ -15,6 +15,7 @@ from skindx.data.review import write_flags
 from skindx.files import write_csv, write_text
 from skindx.studies.label_review import Doubt, LabelReview
 from skindx.studies.stored_picture import read_picture
+from skindx.words import printable
 
 TABLE, PAGE = "label_review.csv", "label_review.html"
 TEMPLATE = "label_review.html.jinja"
@@ -41,6 +42,7 @@ def render(review: LabelReview, name: str, read: Read) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["plain"] = printable
     source = resources.files("skindx.studies").joinpath(TEMPLATE).read_text(encoding="utf-8")
     shown = [
         (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())

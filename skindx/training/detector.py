@@ -83,7 +83,7 @@ def train_detector(
         bar.line(f"epoch {len(history):>3}  val mAP50 {map50:.3f}")
 
     def after_batch(trainer: Any) -> None:
-        bar.step(float(trainer.loss) / settings.batch)
+        bar.step(trainer.loss.item() / settings.batch)
 
     model.add_callback("on_train_batch_end", after_batch)
     model.add_callback("on_fit_epoch_end", after_epoch)

@@ -49,7 +49,7 @@ def fetch_in_parts(
     rows = read_ledger(dataset)
     for index in range(engine.fetch_parts):
         partition = Partition(index=index, count=engine.fetch_parts)
-        part = make_part(dataset, partition, rows)
+        part = make_part(dataset, partition, rows, sources)
         own = fetch.model_copy(update={"partition": partition})
         tasks.append((part, tuple(sources), own, taxonomy))
     done = 0
@@ -69,8 +69,16 @@ def fetch_in_parts(
     return frozenset(failed)
 
 
-def make_part(dataset: Path, partition: Partition, rows: Sequence[LedgerRow]) -> Path:
-    """Make a part's folder, which knows what is known of its hosts; return its absolute path."""
+def make_part(
+    dataset: Path,
+    partition: Partition,
+    rows: Sequence[LedgerRow],
+    sources: Sequence[WebSource] = (),
+) -> Path:
+    """Make a part's folder, which knows what is known of its hosts; return its absolute path.
+
+    Where `sources` fetch a picture from a mirror, its host is the mirror's.
+    """
     from skindx.data.blocklist import BLOCKLIST
 
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
@@ -80,7 +88,14 @@ def make_part(dataset: Path, partition: Partition, rows: Sequence[LedgerRow]) ->
         shutil.copyfile(dataset / BLOCKLIST, part / BLOCKLIST)
     (part / STORE).symlink_to(os.path.join("..", "..", STORE))  # noqa: PTH118 (a relative link)
     with open_ledger(part) as ledger:
-        ledger.extend(row for row in rows if partition.holds(row.url))
+        ledger.extend(
+            row
+            for row in rows
+            if any(
+                partition.holds(url)
+                for url in {row.url, *(source.address(row.url) for source in sources)}
+            )
+        )
     return part
 
 

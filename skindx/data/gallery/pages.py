@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from skindx.data.diff import printable
 from skindx.data.gallery.thumbnails import thumbnail_path
 from skindx.data.gallery.tiles import VIEWS, Tile, Tiles, View
 from skindx.data.manifest import SPLITS
+from skindx.words import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

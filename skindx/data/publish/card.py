@@ -16,6 +16,7 @@ from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.formats import Format
 from skindx.data.publish.row import Row
 from skindx.taxonomy import Taxonomy
+from skindx.words import printable
 
 CARD = "README.md"
 _PATTERNS: dict[Format, tuple[str, ...]] = {
@@ -77,7 +78,7 @@ def write_card(
 
 def plain(text: str) -> str:
     """Return foreign text so that Markdown and HTML show it and do nothing else with it."""
-    line = html.escape(" ".join(str(text).split()))
+    line = html.escape(printable(" ".join(str(text).split())))
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", line).replace("://", "\\://")
 
 

@@ -35,9 +35,16 @@ def write(
             done.append(dataclasses.replace(row, path=path))
         _write_metadata(folder, [row for row in done if row.split == split], classes)
     named = (dataclasses.replace(row, file_name=row.path) for row in done)
-    lines = ([getattr(row, name) for name in _CSV_COLUMNS] for row in named)
+    lines = ([no_formula(getattr(row, name)) for name in _CSV_COLUMNS] for row in named)
     write_csv(folder / FOR_PEOPLE, _CSV_COLUMNS, lines)
     return done
+
+
+def no_formula(value: object) -> object:
+    """Keep a spreadsheet from computing what a stranger wrote; metadata.parquet has it as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return value
 
 
 def _write_metadata(folder: Path, rows: Sequence[Row], classes: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from skindx.data.boxes import Box
 from skindx.data.licence import parse_licence
@@ -90,8 +91,15 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
 
 
 def web_address(url: str) -> str:
-    """Return a web address as it is, "" for a path on somebody's disk: it may hold a name."""
-    return url if url.startswith(("http://", "https://")) else ""
+    """Return a web address as it is, else "".
+
+    A path on somebody's disk may hold a name, and what stands before an @ a password.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return url if parts.scheme in ("http", "https") and "@" not in parts.netloc else ""
 
 
 def name_groups(rows: Sequence[Row]) -> list[Row]:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from pydantic import BeforeValidator, Field
 
 from skindx.data.ledger import LedgerRow
+from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.source import Page, UnreadablePageError, WebSource
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def text(value: object, *path: str) -> str:
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     usable = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return str(value).strip() if usable else ""
+    return str(value).strip()[:LONGEST] if usable else ""
 
 
 def number(value: object, *path: str) -> int:

@@ -19,6 +19,8 @@ from skindx.errors import UserError
 from skindx.taxonomy import normalise
 
 MIN_PER_CLASS = 3
+MAX_BYTES = 200_000_000
+"""No photograph is larger; what is would only fill memory and disk."""
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
 _ADVICE = "give a folder that holds one folder of pictures for each class"
 
@@ -174,11 +176,14 @@ def _look_at(path: Path, label: str, root: Path) -> FoundFile:
             return FoundFile(path, label, "unreadable", "it is neither a file nor a folder")
         with path.open("rb") as file:
             suffix = picture_suffix(file.read(16))
+        size_bytes = path.stat().st_size
     except OSError as error:
         return FoundFile(path, label, "unreadable", _unreadable(error))
     if suffix is None:
         detail = "the first bytes are of no picture format that we read"
         return FoundFile(path, label, "not-a-picture", detail)
+    if size_bytes > MAX_BYTES:
+        return FoundFile(path, label, "too-large", f"it has more than {MAX_BYTES} bytes")
     return FoundFile(path, label, "stored", suffix=suffix)
 
 

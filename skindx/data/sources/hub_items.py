@@ -8,10 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.sources.columns import ONE_ROW, UNREADABLE, Columns, cell, read_table
 from skindx.errors import UserError
-
-_BATCH = 32
 
 
 class HuggingFaceColumns(Columns):
@@ -32,7 +30,7 @@ class Item:
 
 
 def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator[Item]:
-    """Yield the pictures of a Parquet file, few at a time; class numbers become their names."""
+    """Yield the pictures of a Parquet file, one at a time; class numbers become their names."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -41,7 +39,7 @@ def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator
             columns.check(shard, file.schema_arrow.names)
             names = _class_names(file.schema_arrow.metadata or {}, columns.label)
             number = 0
-            for batch in file.iter_batches(batch_size=_BATCH, columns=list(columns.wanted)):
+            for batch in file.iter_batches(batch_size=ONE_ROW, columns=list(columns.wanted)):
                 for line in batch.to_pylist():
                     image = line.pop(columns.image)
                     data, name = _bytes_of(image)
@@ -53,7 +51,9 @@ def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator
                         "" if data else "the shard holds no bytes for it",
                     )
                     number += 1
-    except (OSError, pa.ArrowException) as error:
+    except UserError:
+        raise
+    except (*UNREADABLE, pa.ArrowException) as error:
         detail = " ".join(str(error).split())
         raise UserError(f"{shard} cannot be read as Parquet ({detail}); get it again.") from None
 
@@ -82,21 +82,37 @@ def _class_name(value: object, names: list[str]) -> str:
     return cell(value)
 
 
-def from_table(table: Path, root: Path, fence: Path, columns: HuggingFaceColumns) -> Iterator[Item]:
-    """Yield the files that a metadata table names, relative to itself."""
+def from_table(
+    table: Path, root: Path, fence: Path, columns: HuggingFaceColumns, max_bytes: int
+) -> Iterator[Item]:
+    """Yield the files that a metadata table names, relative to itself.
+
+    Of a file no more is read than shows that it is longer than `max_bytes`.
+    """
     named = columns.model_copy(update={"image": "file_name"})
     for number, line in enumerate(read_table(table, named), 1):
         name = cell(line.get("file_name"))
         path = table.parent / name
         problem, data = "", b""
-        # Resolved: neither `..` nor a link leads out of the dataset.
-        if not name or not path.resolve().is_relative_to(fence):
+        if not name or not _is_inside(path, fence):
             problem = "file_name leads out of the dataset" if name else "file_name is empty"
         else:
             try:
-                data = path.read_bytes() if path.is_file() else b""
-                problem = "" if path.is_file() else "there is no such file"
+                if path.is_file():
+                    with path.open("rb") as file:
+                        data = file.read(max_bytes + 1)
+                else:
+                    problem = "there is no such file"
             except OSError as error:
                 problem = f"the file cannot be read ({error.strerror})"
-        shown = (table.parent / (name or f"row-{number}")).relative_to(root).as_posix()
+        # Of an absolute path nothing is left but the path itself.
+        shown = (table.parent.relative_to(root) / (name or f"row-{number}")).as_posix()
         yield Item(shown, cell(line.get(columns.label)), data, line, problem)
+
+
+def _is_inside(path: Path, fence: Path) -> bool:
+    """Tell whether neither `..` nor a link leads out of the dataset."""
+    try:
+        return path.resolve().is_relative_to(fence)
+    except (OSError, ValueError, RuntimeError):  # a name too long, a NUL, links in a circle
+        return False

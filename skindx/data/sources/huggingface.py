@@ -83,7 +83,7 @@ class HuggingFaceSource(LocalSource):
         for shard in shards:
             yield from from_shard(shard, shard.relative_to(root).as_posix(), self.columns)
         for table in tables:
-            yield from from_table(table, root, fence.resolve(), self.columns)
+            yield from from_table(table, root, fence.resolve(), self.columns, self.max_bytes)
 
     def _store(self, item: Item, dataset: Path) -> LedgerRow:
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}

@@ -1,0 +1,16 @@
+"""Strangers' words (labels, names, addresses, file names) as text that only says something."""
+
+
+def printable(text: str) -> str:
+    """Return text that gives no orders to a terminal and is read in the order of its letters.
+
+    Control characters and those that turn the direction of writing become U+FFFD.
+    """
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def cell(text: str) -> str:
+    """Return text for a cell of one of rich's tables, which would read [brackets] as markup."""
+    from rich.markup import escape
+
+    return escape(printable(text))

@@ -1,0 +1,287 @@
+"""Tables, hub folders and API answers that were made to hurt whoever reads them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from local_site import Answer, LocalSite, jpeg
+from paint_pictures import encode, paint
+
+from skindx.data.acquire import acquire
+from skindx.data.blocklist import BLOCKLIST, Blocked, BlockList, write_blocklist
+from skindx.data.engine.fetching import make_part
+from skindx.data.fetch.partition import Partition
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.ledger import LedgerRow, read_ledger
+from skindx.data.publish.row import web_address
+from skindx.data.sources import FolderSource, HuggingFaceSource, OpenverseSource, TableSource
+from skindx.data.sources.columns import LONGEST
+from skindx.data.sources.folder import MAX_BYTES, look_at_folder
+from skindx.data.sources.source import UnreadablePageError
+from skindx.errors import UserError
+
+FAST = OriginPolicy(concurrency=8, delay_s=0)
+
+
+def table_of(tmp_path: Path, name: str, data: bytes) -> TableSource:
+    (tmp_path / name).write_bytes(data)
+    return TableSource(kind="table", path=tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("deep.jsonl", b'{"url": ' + b"[" * 200_000),
+        ("number.jsonl", b'{"url": "x", "label": ' + b"9" * 5000 + b"}"),
+        ("field.csv", b'url,label\n"' + b"x" * 200_000 + b'",acne\n'),
+        ("wide.csv", "url,label\nx,y\n".encode("utf-16")),
+        ("latin.csv", b"url,label\nhttp://a.example/\xff,acne\n"),
+    ],
+)
+def test_a_table_that_breaks_its_reader_is_one_sentence(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    with pytest.raises(UserError, match=name):
+        list(table_of(tmp_path, name, data).begin())
+
+
+def test_a_nul_in_a_table_is_a_bad_url(tmp_path: Path) -> None:
+    source = table_of(tmp_path, "nul.csv", b"url,label\n\0,acne\nhttp://a.example/\0.jpg,acne\n")
+    first, second = source.begin()
+    assert first.status == "bad-url"
+    assert "\0" not in second.url
+
+
+def test_a_text_repeated_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """A Parquet file of a few kB says 20 MB in each of 5,000 rows: 100 GB if it were unpacked."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), ["x" * 20_000_000])
+    urls = [f"http://a.example/{n}.jpg" for n in range(5000)]
+    bomb = pa.table({"url": urls, "label": ["acne"] * 5000, "licence": text, "image": text})
+    pq.write_table(
+        bomb,
+        tmp_path / "bomb.parquet",
+        compression="zstd",
+        store_schema=False,
+        write_statistics=False,
+        dictionary_pagesize_limit=1 << 30,
+    )
+    assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
+    script = f"""
+import resource
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_DATA, (1_000_000_000,) * 2)
+from skindx.data.sources import HuggingFaceSource, TableSource
+columns = {{"label": "label", "licence": "licence"}}
+source = TableSource(kind="table", path="bomb.parquet", columns=columns)
+rows = [row for _, row in zip(range(100), source.begin())]
+assert all(len(row.licence) == {LONGEST} for row in rows), rows[0].status
+hub = HuggingFaceSource(kind="huggingface", path=".", columns=columns)
+items = hub._items(Path("."), Path("."))
+assert sum(1 for _ in zip(range(100), items)) == 100
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+def not_utf8() -> pa.Array:
+    return pa.array([b"\xff\xfe"]).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"label": not_utf8()},
+        {"label": pa.array([1 << 62], pa.timestamp("us"))},
+        {"label": pa.array([["acne"]])},
+        {"label": pa.array([{"a": {"b": 1}}])},
+        {"label": pa.array([b"\x00\xff"])},
+        {"image": pa.array([7])},
+        {"image": pa.array([{"bytes": "text", "path": 3}])},
+        {"image": pa.array([["a list"]])},
+        {"image": not_utf8()},
+    ],
+    ids=str,
+)
+def test_a_shard_of_wrong_types_gives_no_picture(
+    tmp_path: Path, columns: dict[str, pa.Array]
+) -> None:
+    image = pa.array([{"bytes": encode(paint(1)), "path": "1.jpg"}])
+    whole = {"label": pa.array(["acne"]), "image": image, **columns}
+    (tmp_path / "hub").mkdir()
+    pq.write_table(pa.table(whole), tmp_path / "hub" / "a.parquet")
+    source = HuggingFaceSource(kind="huggingface", path=tmp_path / "hub")
+    try:
+        (row,) = source.gather(tmp_path / "out")
+    except UserError as error:
+        assert "a.parquet cannot be read as Parquet" in str(error)  # noqa: PT017
+    else:
+        assert row.status == "unreadable" if "image" in columns else row.label
+
+
+def test_a_hub_table_reads_nothing_outside(tmp_path: Path) -> None:
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    (tmp_path / "secret.jpg").write_bytes(encode(paint(1)))
+    (hub / "large.jpg").write_bytes(encode(paint(1)) + bytes(2000))
+    (hub / "circle.jpg").symlink_to("circle.jpg")
+    names = [str(tmp_path / "secret.jpg"), "a\0.jpg", "x" * 5000, "circle.jpg", "large.jpg", "."]
+    lines = [json.dumps({"file_name": name, "label": "acne"}) for name in names]
+    (hub / "metadata.jsonl").write_text("\n".join(lines))
+    source = HuggingFaceSource(kind="huggingface", path=hub, max_bytes=2000)
+    rows = source.gather(tmp_path / "out")
+    assert [row.status for row in rows] == [*["unreadable"] * 4, "too-large", "unreadable"]
+    assert rows[0].url == names[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_photograph_by_its_size_is_not_read(tmp_path: Path) -> None:
+    for label in ("acne", "wart"):
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            (tmp_path / label / f"{number}.jpg").write_bytes(encode(paint(number)))
+    huge = tmp_path / "acne" / "huge.jpg"
+    huge.write_bytes(encode(paint(1)))
+    with huge.open("r+b") as file:
+        file.truncate(MAX_BYTES + 1)
+    files = {
+        file.path.name: file.status for file in look_at_folder(FolderSource(path=tmp_path)).files
+    }
+    assert files.pop("huge.jpg") == "too-large"
+    assert set(files.values()) == {"stored"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"results": ' + b"[" * 100_000,
+        b'{"results": [{"url": ' + b"9" * 5000 + b"}]}",
+        b'{"results": [1, 2]}',
+        b'{"results": {"url": "http://a.example/1.jpg"}}',
+        b"\xff\xfe{}",
+    ],
+)
+def test_an_answer_that_breaks_its_reader_is_a_page_that_failed(body: bytes) -> None:
+    source = OpenverseSource(kind="openverse", searches={"acne": ("acne",)})
+    (page,) = source.begin()
+    answer: Any = SimpleNamespace(body=body)
+    with pytest.raises(UnreadablePageError):
+        list(source.read(page, answer))
+
+
+def test_an_endless_text_of_an_answer_is_cut() -> None:
+    source = OpenverseSource(kind="openverse", searches={"acne": ("acne",)})
+    (page,) = source.begin()
+    result = {"url": "http://a.example/1.jpg", "creator": "x" * 1_000_000}
+    answer: Any = SimpleNamespace(body=json.dumps({"results": [result]}).encode())
+    (row,) = source.read(page, answer)
+    assert isinstance(row, LedgerRow)
+    assert len(row.creator) == LONGEST
+
+
+def test_an_api_leads_to_no_private_address(tmp_path: Path) -> None:
+    """Neither by what it names nor by a redirect, and no other scheme is asked at all."""
+    with LocalSite(default=Answer(jpeg("secret"))) as inside, LocalSite() as site:
+        hostile = {
+            f"{inside.origin}/secret.jpg": "private-address",
+            f"http://[::ffff:127.0.0.1]:{inside.port}/x.jpg": "private-address",
+            "http://169.254.169.254/latest/meta-data/": "private-address",
+            "file:///etc/passwd": "bad-url",
+            "data:image/png;base64,AAAA": "bad-url",
+            f"http://user:pw@{site.netloc}/x.jpg": "bad-url",
+            f"{site.origin}/moved.jpg": "private-address",
+        }
+        results = [{"url": url, "id": str(n)} for n, url in enumerate(hostile)]
+        site.default = Answer(json.dumps({"results": results, "page_count": 1}).encode())
+        site.pages["/robots.txt"] = Answer(status=404)
+        site.pages["/moved.jpg"] = Answer(b"", 302, {"Location": f"{inside.origin}/moved.jpg"})
+        api = f"{site.origin}/v1/images/"
+        source = OpenverseSource(kind="openverse", api=api, searches={"acne": ("acne",)})
+        fetch = FetchSettings(
+            contact="me", origins={site.origin: FAST}, allow_private=(site.netloc,), retries=0
+        )
+        rows = acquire([source], fetch, tmp_path / "1")
+        assert {row.url: row.status for row in rows} == hostile
+        # The API's own answer is a redirect: its path is free of robots.txt, its target is not.
+        site.default = Answer(b"", 302, {"Location": f"{inside.origin}/v1/images/"})
+        with pytest.raises(UserError, match="The host's address is not public"):
+            acquire([source], fetch, tmp_path / "2")
+        assert inside.asked == []
+
+
+def test_a_mirror_is_no_way_around_the_guards(tmp_path: Path) -> None:
+    """Also of a crawl in parts: the address guard, the block list and robots.txt hold."""
+    (tmp_path / "t.csv").write_text(
+        "url,label\n"
+        "http://in.example/1.jpg,acne\n"
+        "http://old.example/blocked.jpg,acne\n"
+        "http://old.example/private/2.jpg,acne\n"
+        "http://old.example/3.jpg,acne\n"
+    )
+    with LocalSite(default=Answer(jpeg("x"))) as inside, LocalSite() as site:
+        site.pages["/robots.txt"] = Answer(b"User-agent: *\nDisallow: /private/\n")
+        site.pages["/3.jpg"] = Answer(jpeg("3"))
+        mirror = {
+            "http://in.example/": inside.origin + "/",
+            "http://old.example/": site.origin + "/",
+        }
+        source = TableSource(kind="table", path=tmp_path / "t.csv", mirror=mirror)
+        fetch = FetchSettings(
+            contact="me",
+            origins={site.origin: FAST},
+            allow_private=(site.netloc,),
+            retries=0,
+            partition=Partition(index=0, count=1),
+        )
+        out = tmp_path / "out"
+        out.mkdir()
+        blocked = Blocked("a" * 64, ("http://old.example/blocked.jpg",))
+        write_blocklist(out / BLOCKLIST, BlockList([blocked]))
+        rows = {row.url: row.status for row in acquire([source], fetch, out)}
+        assert rows == {
+            "http://in.example/1.jpg": "private-address",
+            "http://old.example/blocked.jpg": "taken-down",
+            "http://old.example/private/2.jpg": "robots",
+            "http://old.example/3.jpg": "stored",
+        }
+        assert inside.asked == []
+        assert sorted(site.asked) == ["/3.jpg", "/robots.txt"]
+
+
+def test_a_part_knows_what_was_fetched_from_its_mirror(tmp_path: Path) -> None:
+    two = [Partition(index=index, count=2) for index in (0, 1)]
+    hosts = [f"h{n}.example" for n in range(40)]
+    first, second = (next(h for h in hosts if each.holds(f"http://{h}/")) for each in two)
+    source = TableSource(
+        kind="table", path=tmp_path / "t.csv", mirror={f"http://{first}/": f"http://{second}/"}
+    )
+    row = LedgerRow(f"http://{first}/1.jpg", "acne", "dead-link")
+    part = make_part(tmp_path, two[1], [row], [source])
+    assert read_ledger(part) == [row]
+
+
+@pytest.mark.parametrize(
+    ("url", "given"),
+    [
+        ("https://a.example/1.jpg", True),
+        ("https://jane:secret@a.example/", False),
+        ("javascript:alert(1)", False),
+        ("/home/jane/1.jpg", False),
+        ("http://[", False),
+    ],
+)
+def test_published_addresses_hold_no_secret(url: str, given: bool) -> None:
+    assert bool(web_address(url)) == given

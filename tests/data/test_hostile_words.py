@@ -1,0 +1,120 @@
+"""Labels, names and addresses of strangers stay words: in a terminal, on a page, in a table."""
+
+import csv
+import io
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from gallery_fakes import HOSTILE
+from paint_pictures import paint, save
+from rich.console import Console
+from small_dataset import free_dataset
+
+from skindx import cli
+from skindx.data.build import build, load_build_settings
+from skindx.data.diff import compare, print_diff, read_version
+from skindx.data.publish import PublishSettings, publish
+from skindx.data.publish.card import plain
+from skindx.data.publish.imagefolder import no_formula
+from skindx.data.screen import ScreenSettings
+from skindx.data.screen_report import print_report, report
+from skindx.data.summary import print_summary
+from skindx.data.targets import ClassCount, print_counts
+from skindx.studies.label_page import render
+from skindx.studies.label_review import Doubt, LabelReview
+
+WORDS = "[/bold][red]\x1b]0;owned\x07\x1b[2J\u202egnp\u2066\r\x08[link=http://x]"
+SHOWN = "[/bold][red]\ufffd]0;owned\ufffd\ufffd[2J\ufffdgnp\ufffd\ufffd\ufffd[link=http://x]"
+
+
+def screen() -> Console:
+    # A terminal as far as rich knows: the one escape code that may come is its own.
+    return Console(file=io.StringIO(), width=400, force_terminal=True, color_system=None)
+
+
+def said(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert not set(text) & set("\x1b\x07\x08\r\u202e\u2066")
+    return text
+
+
+def test_a_build_of_hostile_names_prints_them(tmp_path: Path) -> None:
+    for label in ("acne", f"wart {WORDS}".replace("/", "|")):
+        for number in range(4):
+            save(tmp_path / "in" / label / f"{number}.jpg", paint(len(label) * 10 + number))
+    save(tmp_path / "in" / "acne" / WORDS.replace("/", "|"), paint(70, 24, 24))
+    summary = build(load_build_settings(tmp_path / "in", ["workers=1"]), tmp_path / "out")
+    console = screen()
+    print_summary(summary, console)
+    version = read_version(tmp_path / "out")
+    print_diff(compare(version, version), console)
+    count = ClassCount("acne", 5, {WORDS: 3}, {WORDS: 2})
+    print_counts([count], console)
+    assert SHOWN in said(console)
+    console = screen()
+    print_report(report(tmp_path / "in", ScreenSettings()), ScreenSettings(), console)
+    assert SHOWN.replace("/", "|", 1).split("[link")[0] in said(console)
+
+
+def test_a_mistake_prints_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "acne").mkdir()
+    monkeypatch.setattr(sys, "argv", ["skindx", "build", str(tmp_path), "--out", WORDS])
+    (tmp_path / "acne" / WORDS.replace("/", "|")).write_bytes(b"x")
+    for number in range(3):
+        save(tmp_path / WORDS.replace("/", "|") / f"{number}.jpg", paint(number))
+        (tmp_path / "acne" / f"{number}.jpg").write_bytes(b"x")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert not set(err) & set("\x1b\x07\x08\r\u202e")
+
+
+def test_the_label_page_is_sound_xml_without_links(tmp_path: Path) -> None:
+    doubts = [
+        Doubt(n, "a" * 64, "store/x", "train", words, words, 0.1, 0.9, words)
+        for n, words in enumerate((*HOSTILE, WORDS), 1)
+    ]
+    review = LabelReview(tuple(doubts), 20, len(doubts), 0.9, 5, HOSTILE[0])
+    page = render(review, HOSTILE[1], lambda _: np.zeros((8, 8, 3), np.uint8))
+    tree = ET.fromstring(page.partition("\n")[2])
+    tags = {element.tag for element in tree.iter()}
+    assert not tags & {"script", "a", "iframe", "form"}
+    for element in tree.iter():
+        assert not [name for name in element.attrib if name.startswith("on")]
+        assert (element.tag == "img") == ("src" in element.attrib)
+        assert element.attrib.get("src", "data:image/jpeg;").startswith("data:image/jpeg;")
+    assert not set(page) & set("\x00\x1b\x07\u202e\u2066")
+
+
+@pytest.mark.parametrize("words", [*HOSTILE, WORDS, "[x](javascript:alert(1))", "<https://x>"])
+def test_a_card_shows_words_alone(words: str) -> None:
+    markdown_it = pytest.importorskip("markdown_it")
+    renderer = markdown_it.MarkdownIt("commonmark", {"html": True})
+    page = renderer.render(f"- {plain(words)}\n")
+    tags = {element.tag for element in ET.fromstring(f"<x>{page}</x>").iter()}
+    assert tags <= {"x", "ul", "li"}
+    assert all(char.isprintable() or char == "\n" for char in page)
+
+
+@pytest.mark.parametrize("words", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1"])
+def test_a_spreadsheet_computes_nothing_of_them(words: str) -> None:
+    assert no_formula(words) == f"'{words}"
+    assert no_formula("A. Painter = me") == "A. Painter = me"
+    assert no_formula(-1) == -1
+
+
+def test_the_table_for_people_holds_no_formula(tmp_path: Path) -> None:
+    small = free_dataset(tmp_path / "data")
+    small.add(creator='=HYPERLINK("http://x")')
+    settings = PublishSettings(contact="a@b", unaudited=True, format="imagefolder")
+    publish(small.write(), tmp_path / "out", settings)
+    with (tmp_path / "out" / "metadata.csv").open(newline="") as file:
+        creators = {row["creator"] for row in csv.DictReader(file)}
+    assert creators == {"A. Painter", '\'=HYPERLINK("http://x")'}
