@@ -11,8 +11,9 @@ from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
 from skindx.data.engine import Engine, open_engine
 from skindx.data.engine.shards import remove_shards
-from skindx.data.freeze import Places, fitting_folds, read_places, write_places
+from skindx.data.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.groups import GroupKeys
+from skindx.data.join import import_kernels
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import MANIFEST
 from skindx.data.placing import group_aliases, hold_splits, place_groups
@@ -72,6 +73,7 @@ def _open(
     settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
 ) -> Run:
     """Read all that a build starts from; what is wrong with it is told before anything is made."""
+    import_kernels()  # without them nothing need be fetched first
     run = Run(
         settings,
         out,
@@ -137,7 +139,8 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
 
 def _places(settings: BuildSettings, out: Path) -> Places:
     """Return what `out` has placed; what `split.frozen` says of the same picture goes before."""
-    before = read_places(out) if (out / MANIFEST).exists() else {}
+    built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
+    before = read_places(out) if built else {}
     frozen = settings.split.frozen
     return {**before, **(read_places(frozen) if frozen else {})}
 

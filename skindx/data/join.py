@@ -70,7 +70,7 @@ def _join(
     n, _, orientations = codes_NKO.shape
     assert n < MOST_CODES, n
     assert radius >= 0, radius
-    kernels = _import_kernels()
+    kernels = import_kernels()
     # One kind is enough to find the pairs; the kernel asks the others about what it found.
     codes_ON = np.ascontiguousarray(codes_NKO[:, 0].T)
     agree = _must_agree(n, radius)
@@ -140,7 +140,8 @@ def _most_bits(n: int) -> int:
     return max(n, 1).bit_length()
 
 
-def _import_kernels() -> "ModuleType":
+def import_kernels() -> "ModuleType":
+    """Return the compiled part of the join. Raises UserError without the `data` extra."""
     try:
         from skindx.data import join_kernels
     except ImportError:

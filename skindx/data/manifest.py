@@ -92,7 +92,8 @@ def boxes_type() -> Any:
 
 def read_manifest(folder: Path) -> list[Record]:
     """Read a dataset folder's manifest. Raises UserError when it is absent or not a manifest."""
-    rows = read_rows(folder / MANIFEST, Record, "run `skindx build` first")
+    mend = "delete it and run `skindx build` again, which keeps the splits of splits.csv"
+    rows = read_rows(folder / MANIFEST, Record, "run `skindx build` first", mend)
     for row in rows:
         if row.get("boxes") is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
@@ -128,8 +129,10 @@ def read_issues(folder: Path) -> list[Issue]:
     return [Issue(**row) for row in read_rows(folder / ISSUES, Issue, "run `skindx build`")]
 
 
-def read_rows(path: Path, row_type: type, advice: str) -> list[dict]:  # type: ignore[type-arg]
+def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[dict]:  # type: ignore[type-arg]
     """Read a Parquet table whose columns are the fields of a dataclass. Raises UserError.
+
+    `advice` says what to do where it is absent, and `mend` what where it is damaged.
 
     A column may be missing, as in a table of an older version, when its field has a default.
     """
@@ -142,11 +145,11 @@ def read_rows(path: Path, row_type: type, advice: str) -> list[dict]:  # type: i
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {advice}.") from None
+        raise UserError(f"{path} cannot be read ({error}); {mend or advice}.") from None
     fields, there = dataclasses.fields(row_type), set(table.column_names)
     wanted = [field.name for field in fields if field.name in there]
     needed = {field.name for field in fields if field.default is dataclasses.MISSING}
     if missing := sorted(needed - there):
-        raise UserError(f"{path} lacks the columns {', '.join(missing)}; {advice}.")
+        raise UserError(f"{path} lacks the columns {', '.join(missing)}; {mend or advice}.")
     rows: list[dict] = table.select(wanted).to_pylist()  # type: ignore[type-arg]
     return rows

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from paint_pictures import paint, save
 from rich.console import Console
 
+import skindx.data
 from skindx.data.boxes import Box
 from skindx.data.build import build, load_build_settings
 from skindx.data.diff import DIFF, compare, diff, print_diff, read_version, write_diff
@@ -77,6 +79,29 @@ def test_a_better_copy_takes_the_place_of_the_old_one_in_its_split(
     second = make(root, tmp_path / "out")
     assert old.source_url not in second
     assert second[f"{old.label}/large.jpg"].split == "test"
+
+
+def test_a_lost_manifest_loses_no_split(root: Path, tmp_path: Path) -> None:
+    first = make(root, tmp_path / "out")
+    damaged = tmp_path / "out" / "manifest.parquet"
+    damaged.write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="delete it and run `skindx build` again"):
+        read_manifest(tmp_path / "out")
+    damaged.unlink()
+    second = make(root, tmp_path / "out", "seed=7", "split.train=0.3", "split.test=0.5")
+    assert {url: row.split for url, row in second.items()} == {
+        url: row.split for url, row in first.items()
+    }
+
+
+def test_without_numba_a_build_writes_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "skindx.data.join_kernels", None)
+    monkeypatch.delattr(skindx.data, "join_kernels", raising=False)
+    with pytest.raises(UserError, match=r"pip install 'skindx\[data\]'"):
+        make(root, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_a_person_removes_stays_out_and_no_copy_steps_in(root: Path, tmp_path: Path) -> None:
