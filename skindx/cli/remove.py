@@ -39,7 +39,8 @@ def remove(
 
     Its near copies (scaled, turned, recoded) go with it and are listed. DATASET/blocklist.jsonl
     holds its hashes and URL: no later build takes it in or fetches it again. Killed at any moment,
-    the same command goes on.
+    the same command goes on. What skindx cannot know of is yours to delete: box exports, a loader's
+    cache elsewhere, copies that others took.
 
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """

@@ -97,6 +97,11 @@ def read_manifest(folder: Path) -> list[Record]:
     for row in rows:
         if row.get("boxes") is not None:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
+        if row["path"].startswith("/") or ".." in row["path"].split("/"):
+            raise UserError(
+                f"{folder / MANIFEST} names {row['path']!r}, which is out of its folder; a dataset "
+                f"from a stranger is read with care: do not use this one."
+            )
     return [Record(**row) for row in rows]
 
 

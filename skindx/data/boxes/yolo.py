@@ -117,6 +117,9 @@ def _names(data_yaml: Path) -> dict[int, str]:
         names = dict(enumerate(names))
     if not isinstance(names, dict) or not names:
         raise UserError(f"{data_yaml} has no `names`; list the classes there, first that of 0.")
+    # Nested lists may be short to write and endless to read (YAML aliases).
+    if not all(isinstance(name, str | int | float) for name in names.values()):
+        raise UserError(f"{data_yaml}: each of `names` must be one word or number; correct it.")
     try:
         return {int(number): str(name) for number, name in names.items()}
     except (TypeError, ValueError):

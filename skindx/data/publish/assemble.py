@@ -12,7 +12,7 @@ from skindx.data.dataset_folder import RECIPE, TAXONOMY
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.clean_files import CleanFile, clean_files
 from skindx.data.publish.croissant import import_mlcroissant
-from skindx.data.publish.decide import check_audited, withheld_of
+from skindx.data.publish.decide import PRIVATE_REASONS, check_audited, withheld_of
 from skindx.data.publish.facts import Facts, PublishSettings
 from skindx.data.publish.formats import FORMATS
 from skindx.data.publish.place import check_place, cleared_place
@@ -69,7 +69,9 @@ def publish(
         written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         rows = [by_sha.get(row.sha256, row) for row in rows]
-        write_side_files(folder, rows, public_issues(read_issues(dataset)), taxonomy, facts)
+        private = [row.sha256 for row in rows if row.withheld in PRIVATE_REASONS]
+        issues = public_issues(read_issues(dataset), private)
+        write_side_files(folder, rows, issues, taxonomy, facts)
     return Published(
         out,
         kept=len(rows),

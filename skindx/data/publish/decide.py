@@ -8,6 +8,10 @@ from skindx.data.manifest import Record
 from skindx.data.review import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
 from skindx.errors import UserError
 
+REVIEWED, PENDING = "reviewed", "review-pending"
+PRIVATE_REASONS = frozenset({REVIEWED, PENDING})
+"""Of what is withheld for these, not even the address is given away."""
+
 
 def check_audited(dataset: Path, records: Sequence[Record]) -> None:
     """Raise UserError unless a program has looked at every picture for faces, text, intimacy.
@@ -48,8 +52,8 @@ def _private(
         # Not the note: a person wrote it for colleagues.
         return REVIEWED, f"A person who reviewed it decided: {decision.verdict}."
     if record.sha256 in waiting:
-        reasons = " and ".join(sorted({flag.reason for flag in waiting[record.sha256]}))
-        return "review-pending", f"Flagged for {reasons}; nobody has decided yet."
+        # Not what for: it would be a list of such pictures.
+        return PENDING, "A program flagged it; nobody has decided yet."
     return None
 
 

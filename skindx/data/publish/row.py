@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from skindx.data.boxes import Box
 from skindx.data.licence import parse_licence
 from skindx.data.manifest import MANIFEST, SPLITS, Issue, Record, Split, read_rows
+from skindx.data.publish.decide import PRIVATE_REASONS
 from skindx.files import atomic_file
 
 TAKEN_DOWN = "taken-down"
@@ -86,8 +87,21 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
             retrieved=record.retrieved,
             perceptual_hash=record.perceptual_hash,
         )
-        rows.append(row)
+        rows.append(_unnamed(row) if reason in PRIVATE_REASONS else row)
     return name_groups(rows)
+
+
+def _unnamed(row: Row) -> Row:
+    """Return a row by which nobody finds a picture that shows a face or more."""
+    return dataclasses.replace(
+        row,
+        creator="",
+        attribution="",
+        source_url="",
+        page_url="",
+        retrieved="",
+        perceptual_hash="",
+    )
 
 
 def web_address(url: str) -> str:
