@@ -12,7 +12,6 @@ from typing import Any
 
 from skindx.config import read_yaml
 from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
-from skindx.data.decode import FORMATS, MAX_PIXELS, check_size
 from skindx.data.hush import hushed
 from skindx.errors import UserError
 from skindx.files import write_text
@@ -162,6 +161,8 @@ def _raw(
 def _upright_size(picture: Path) -> tuple[int, int] | None:
     """Return (width, height) turned as EXIF says, None for what is no picture."""
     from PIL import Image
+
+    from skindx.data.decode import FORMATS, MAX_PIXELS, check_size  # numpy: not for a crawl
 
     try:
         with hushed(), Image.open(picture, formats=tuple(FORMATS.values())) as image:

@@ -8,7 +8,7 @@ from skindx.data.manifest import Record
 from skindx.data.review import REVIEWED, Decision, Flag, looked_at, read_decisions, undecided
 from skindx.errors import UserError
 
-REVIEWED, PENDING = "reviewed", "review-pending"
+PENDING = "review-pending"
 PRIVATE_REASONS = frozenset({REVIEWED, PENDING})
 """Of what is withheld for these, not even the address is given away."""
 
