@@ -7,12 +7,14 @@ DISTRIBUTIONS = {
     "audit": (
         "cleanlab",
         "cleanvision",
+        "fairlearn",
         "faiss-cpu",
         "nudenet",
         "onnxruntime",
         "rapidocr-onnxruntime",
     ),
     "train": ("deepspeed", "ninja", "setuptools"),
+    "track": ("mlflow-skinny", "tensorboard", "wandb"),
     "detect": ("ultralytics", "pycocotools"),
     "app": ("gradio", "fastapi", "uvicorn"),
 }
