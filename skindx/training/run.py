@@ -5,22 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from skindx.data.boxes.exporting import box_labels
-from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
+from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
-from skindx.files import sha256_file
-from skindx.models.bundle import Bundle, pack
-from skindx.models.bundle_spec import MemberSpec
-from skindx.models.calibration import apply_temperature, fit_temperature
-from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.ensemble import combine, log
+from skindx.models.bundle import Bundle
+from skindx.models.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
-from skindx.training.detector import detector_fingerprint, is_trained, load_parts
+from skindx.training.detector import detector_fingerprint, is_trained
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.launch import launch
-from skindx.training.member import fingerprint, is_finished, load_member
+from skindx.training.member import fingerprint, is_finished
+from skindx.training.pack import pack_run
 from skindx.training.settings import TrainSettings
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
@@ -127,31 +122,3 @@ def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) ->
             "a detector was asked for, but no training picture has a box; "
             "build the dataset with boxes, or set detector=null."
         )
-
-
-def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
-    """Fit the temperatures on validation, then pack members and detector into RUN/bundle."""
-    members, softened = [], []
-    for member in settings.members:
-        finished = load_member(run, member.name)
-        temperature = fit_temperature(finished.validation_NC, finished.truth_N)
-        classifier = ClassifierSettings(
-            model=member.model, model_args=member.model_args, preprocess=member.preprocess
-        )
-        spec = MemberSpec(name=member.name, classifier=classifier, temperature=temperature)
-        members.append((spec, finished.state))
-        softened.append(apply_temperature(finished.validation_NC, temperature))
-    mean_NC = log(combine(np.stack(softened), 1.0))
-    return pack(
-        run / "bundle",
-        settings.name,
-        taxonomy,
-        members,
-        temperature=fit_temperature(mean_NC, finished.truth_N),
-        detector=load_parts(run) if settings.detector else None,
-        provenance={
-            "dataset": dataset.resolve().name,
-            "manifest sha256": sha256_file(dataset / MANIFEST),
-            "training pictures": len(split_of(read_manifest(dataset), "train")),
-        },
-    )
