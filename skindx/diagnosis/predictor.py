@@ -1,7 +1,7 @@
 """The served predictor: decoded pictures in, calibrated predictions out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +12,7 @@ from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble
+from skindx.models.fusion import FusionSpec, box_crops, fuse
 from skindx.models.prediction import Prediction
 from skindx.taxonomy import Taxonomy
 
@@ -25,6 +26,8 @@ class Predictor:
     detector: Detector | None
     missing: str = ""
     """Why there are no boxes although the bundle has a detector; empty otherwise."""
+    fusion: FusionSpec | None = None
+    """How the crop around the best box is judged beside the whole picture."""
 
     @classmethod
     def load(cls, path: Path, device: str = "cpu") -> Self:
@@ -38,7 +41,7 @@ class Predictor:
             detector = bundle.detector()
         except UserError as error:
             missing = str(error)
-        return cls(bundle, bundle.ensemble(device), detector, missing)
+        return cls(bundle, bundle.ensemble(device), detector, missing, bundle.spec.fusion)
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -66,7 +69,7 @@ class Predictor:
             return []
         probabilities_NC, member_MNC = self.ensemble.probabilities(pictures)
         boxes = self.detector.detect(pictures, confidence) if self.detector else None
-        return [
+        plain = [
             Prediction(
                 probabilities_NC[index],
                 member_MNC[:, index],
@@ -74,3 +77,30 @@ class Predictor:
             )
             for index in range(len(pictures))
         ]
+        return self._assisted(pictures, plain)
+
+    def _assisted(
+        self, pictures: Sequence[NDArray[np.uint8]], plain: list[Prediction]
+    ) -> list[Prediction]:
+        """Judge the crop around each best box too; a picture without a sure box stays as it is."""
+        if self.fusion is None or self.detector is None:
+            return plain
+        views = box_crops(
+            *(pictures, [each.boxes or () for each in plain]),
+            *(self.detector.spec.confidence, self.fusion.margin),
+        )
+        if not views:
+            return plain
+        crop_NC, member_MNC = self.ensemble.probabilities(list(views.values()))
+        weight, assisted = self.fusion.weight, list(plain)
+        for row, index in enumerate(views):
+            whole = plain[index]
+            assisted[index] = replace(
+                whole,
+                probabilities_C=fuse(whole.probabilities_C, crop_NC[row], weight),
+                member_probabilities_MC=fuse(
+                    whole.member_probabilities_MC, member_MNC[:, row], weight
+                ),
+                whole_C=whole.probabilities_C,
+            )
+        return assisted

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from skindx.models.card import model_card
 from skindx.models.classifier import build_classifier
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
+from skindx.models.fusion import FusionSpec
 from skindx.taxonomy import Taxonomy
 
 INDEX, TAXONOMY, METRICS, CARD = "bundle.json", "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
@@ -133,6 +134,14 @@ def open_bundle(path: Path) -> Bundle:
 def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
     """Put what an evaluation measured into the bundle and its model card, in one step."""
     _rewrite(open_bundle(path), {}, metrics)
+
+
+def set_fusion(path: Path, fusion: FusionSpec | None) -> Bundle:
+    """Put how the crop around the best box is judged into the bundle, in one step."""
+    bundle = open_bundle(path)
+    spec = bundle.spec.model_copy(update={"fusion": fusion})
+    _rewrite(replace(bundle, spec=spec), {}, bundle.metrics())
+    return open_bundle(path)
 
 
 def add_provenance(path: Path, facts: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.detector import DetectorSpec
+from skindx.models.fusion import FusionSpec
 
 
 class MemberSpec(Settings):
@@ -27,6 +28,8 @@ class BundleSpec(Settings):
     temperature: float = Field(1.0, gt=0)
     members: tuple[MemberSpec, ...] = Field(min_length=1)
     detector: DetectorSpec | None = None
+    fusion: FusionSpec | None = None
+    """How the crop around the best box is judged beside the whole picture; none: it is not."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""

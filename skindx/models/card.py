@@ -25,6 +25,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- packed {spec.created} by skindx {spec.skindx}",
         f"- members: {', '.join(members)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
+        f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]
     lines += [f"- {key}: {_plain(value)}" for key, value in spec.provenance.items()]

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 MODEL_YAML, MODEL_WEIGHTS = "model.yaml", "model.safetensors"
 
+GREY = 114
+"""What surrounds a picture that is no square, in training as later."""
+
+_PATIENCE_S = 60.0
+"""ultralytics leaves pictures out when choosing boxes takes long: on a busy machine, any."""
+
 
 class DetectorSpec(Settings):
     """How a trained detector is asked: square side in pixels, thresholds, names of its classes."""
@@ -56,7 +62,11 @@ class Detector:
         device = next(self.net.parameters()).device
         raw = self.net(pixels_13SS.to(device))
         found = non_max_suppression(
-            raw, conf_thres=floor, iou_thres=self.spec.overlap, nc=len(self.spec.labels)
+            raw,
+            conf_thres=floor,
+            iou_thres=self.spec.overlap,
+            nc=len(self.spec.labels),
+            max_time_img=_PATIENCE_S,
         )[0]
         height, width = picture_HW3.shape[:2]
         boxes = []
@@ -79,7 +89,7 @@ def letterbox(
     scale = size / max(height, width)
     inner_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
     left, top = (size - inner_wh[0]) // 2, (size - inner_wh[1]) // 2
-    square_SS3 = np.full((size, size, 3), 114, dtype=np.uint8)  # YOLO is trained with this grey
+    square_SS3 = np.full((size, size, 3), GREY, dtype=np.uint8)
     square_SS3[top : top + inner_wh[1], left : left + inner_wh[0]] = cv2.resize(
         picture_HW3, inner_wh, interpolation=cv2.INTER_LINEAR
     )

@@ -22,3 +22,5 @@ class Prediction:
     probabilities_C: NDArray[np.float64]
     member_probabilities_MC: NDArray[np.float64]
     boxes: tuple[Box, ...] | None = None
+    whole_C: NDArray[np.float64] | None = None
+    """The ensemble's probabilities by the whole picture alone, where a box was looked at beside."""

@@ -12,7 +12,7 @@ from skindx.models.calibration import apply_temperature, fit_temperature
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.ensemble import combine, log
 from skindx.taxonomy import Taxonomy
-from skindx.training.detector import load_parts
+from skindx.training.detection.store import packed_parts
 from skindx.training.member import load_member
 from skindx.training.settings import TrainSettings
 
@@ -36,7 +36,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         taxonomy,
         members,
         temperature=fit_temperature(mean_NC, finished.truth_N),
-        detector=load_parts(run) if settings.detector else None,
+        detector=packed_parts(run, settings),
         provenance={
             "dataset": dataset.resolve().name,
             "manifest sha256": sha256_file(dataset / MANIFEST),

@@ -64,7 +64,7 @@ def open_sets(
     `say` is told, in one line, what takes time or changes the order of the pictures. Raises
     UserError for a picture that is gone and for a cache that cannot be written.
     """
-    node = _node(cluster)
+    node = node_of(cluster)
     threads = threads_for(loader.threads, node.ranks)
     reading = Reading(threads, loader.prefetch, memory_for(cluster.device))
     files = Files(data.dataset, data.train)
@@ -75,7 +75,7 @@ def open_sets(
     source: Source = files
     if isinstance(loader.cache, DiskCache):
         side = _short_side(member, loader.cache)
-        folder = _folder(data.dataset, loader.cache)
+        folder = cache_folder(data.dataset, loader.cache)
         source = _open_disk(files, side, folder, cluster if sharded else None, say)
     elif isinstance(loader.cache, MemoryCache):
         source = InMemory(data.dataset, data.train, kept_share(total, node, sharded=sharded))
@@ -92,7 +92,8 @@ def open_sets(
     )
 
 
-def _node(cluster: Cluster) -> Node:
+def node_of(cluster: Cluster) -> Node:
+    """Return this rank's machine; every rank calls this."""
     names = cluster.gather(socket.gethostname())
     return Node(names.count(names[cluster.rank]), cluster.world, free_memory())
 
@@ -123,7 +124,8 @@ def _short_side(member: MemberSettings, cache: DiskCache) -> int:
     return round(member.preprocess.margin_size * cache.margin)
 
 
-def _folder(dataset: Path, cache: DiskCache) -> Path:
+def cache_folder(dataset: Path, cache: DiskCache) -> Path:
+    """Return where a dataset's mapped pictures lie."""
     if cache.folder is None:
         return dataset / CACHE
     # Several datasets may share one disk.

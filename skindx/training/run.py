@@ -1,17 +1,16 @@
 """A training run from dataset to bundle: check everything, start the ranks, calibrate, pack."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
 from skindx.models.bundle import Bundle
 from skindx.models.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
-from skindx.training.detector import detector_fingerprint, is_trained
+from skindx.training.detection.assist import fit_fusion
+from skindx.training.detection.store import is_trained
+from skindx.training.detection.worker import check_detector
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished
@@ -19,8 +18,6 @@ from skindx.training.pack import pack_run
 from skindx.training.settings import TrainSettings
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
-
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
 
 def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
@@ -40,9 +37,10 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
             return None
     else:
         _train_by_launcher(run, dataset, settings, missing)
-    if settings.detector:
-        _train_detector(run, dataset, settings)
-    return pack_run(run, dataset, settings, taxonomy)
+    bundle = pack_run(run, dataset, settings, taxonomy)
+    if settings.fusion:
+        return fit_fusion(bundle.path, dataset, settings.fusion.margin)
+    return bundle
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
@@ -55,17 +53,16 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
 
 
 def unfinished(run: Path, dataset: Path, settings: TrainSettings) -> list[str]:
-    """Return the members that are still to be trained.
+    """Return the members that are still to be trained, and "the detector" if it is.
 
     Raises UserError when a member or the detector of the run was trained otherwise.
     """
-    if settings.detector:
-        is_trained(run, detector_fingerprint(settings, dataset))
-    return [
+    missing = [
         member.name
         for member in settings.members
         if not is_finished(run, member.name, fingerprint(settings, member, dataset))
     ]
+    return missing if is_trained(run, settings, dataset) else [*missing, "the detector"]
 
 
 def _train_by_launcher(
@@ -80,20 +77,6 @@ def _train_by_launcher(
     # The launcher's exit code is 0 when a signal ended it: believe the files alone.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
-
-
-def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
-    mark = detector_fingerprint(settings, dataset)
-    if is_trained(run, mark):
-        return
-    command = [sys.executable, "-m", "skindx.training.detector", str(run), str(dataset), mark]
-    # Under torchrun this process is a rank; ultralytics would take that for its own business.
-    alone = {key: value for key, value in os.environ.items() if key not in _RANK_VARIABLES}
-    finished = subprocess.run(command, check=False, env=alone)
-    if finished.returncode == 2:
-        raise UserError("the detector's training stopped; the sentence above says why.")
-    if finished.returncode:
-        raise JobError(f"the detector's training ended with code {finished.returncode}")
 
 
 def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
@@ -117,8 +100,4 @@ def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) ->
             classifier = build_classifier(member, len(taxonomy.classes))
         if member.weights:
             load_weights(classifier.to_empty(device="cpu"), member.weights)
-    if settings.detector and not box_labels(split_of(records, "train")):
-        raise UserError(
-            "a detector was asked for, but no training picture has a box; "
-            "build the dataset with boxes, or set detector=null."
-        )
+    check_detector(settings, records)

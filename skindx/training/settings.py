@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
+from skindx.training.detection.settings import DetectorSettings, FusionSettings
 from skindx.training.engine import EngineSettings
 from skindx.training.recipe import Recipe
 
@@ -23,21 +24,6 @@ class MemberSettings(ClassifierSettings):
     """Instead of the run's own."""
 
 
-class DetectorSettings(Settings):
-    """The lesion detector (ultralytics), trained on the manifest's boxes."""
-
-    model: str = "yolov8n.yaml"
-    size: int = Field(320, ge=64, le=1280, multiple_of=32)
-    batch: int = Field(16, ge=1)
-    epochs: int = Field(50, ge=1)
-    learning_rate: float = Field(0.001, gt=0)
-    stop_map50: float = Field(1.0, gt=0, le=1)
-    """Stop as soon as mAP50 on the validation split reaches this."""
-    limit_s: float = Field(3600, gt=0)
-    """Stop after the epoch that passes this many seconds."""
-    seed: int = 0
-
-
 class TrainSettings(Settings):
     """A training run: `skindx train DATASET --config FILE`."""
 
@@ -48,6 +34,7 @@ class TrainSettings(Settings):
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
+    fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
 
     @model_validator(mode="after")
@@ -55,6 +42,12 @@ class TrainSettings(Settings):
         names = [member.name for member in self.members]
         if len(set(names)) < len(names):
             raise ValueError("every member needs a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _fusion_needs_boxes(self) -> Self:
+        if self.fusion and not self.detector:
+            raise ValueError("fusion looks at the box of a detector; give one, or leave it out")
         return self
 
     def recipe_of(self, member: MemberSettings) -> Recipe:

@@ -1,4 +1,4 @@
-"""One rank: trains every member of a run that is not finished yet.
+"""One rank: trains every member of a run, and its detector, that is not finished yet.
 
 `python -m skindx.training.worker RUN DATASET`, started by DeepSpeed's launcher or by `torchrun`;
 RUN/train.yaml holds the settings.
@@ -14,6 +14,7 @@ from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training.bar import TrainingBar
 from skindx.training.batches import steps_of
+from skindx.training.detection import worker as detection
 from skindx.training.engine import Cluster, join, leave
 from skindx.training.member import fingerprint, is_finished, save_member
 from skindx.training.reading import TrainingData
@@ -43,6 +44,7 @@ def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -
             finished, history = train_member(settings, member, data, cluster, bar)
         if cluster.first:
             save_member(run, member.name, finished, history, mark)
+    detection.work(run, dataset, settings, cluster)
 
 
 def main(arguments: list[str]) -> int:

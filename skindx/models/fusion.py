@@ -1,0 +1,84 @@
+"""Detection-assisted diagnosis: the whole picture, and beside it the crop around its best box.
+
+After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble judges
+both views, and p = (1 - w) p_whole + w p_crop.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.data.boxes import Box
+
+# N = pictures, C = classes, H, W = height, width, S = side of the crop
+
+_WEIGHTS = 101
+"""Weights that a fit compares: whole percents, since no validation split tells finer ones."""
+
+
+class FusionSpec(Settings):
+    """How much the crop around the best box counts, and how wide it is."""
+
+    weight: float = Field(ge=0, le=1)
+    margin: float = Field(1.5, ge=1, le=4)
+    """Side of the crop over the longer side of the box."""
+
+
+def best_box(boxes: Sequence[Box], confidence: float) -> Box | None:
+    """Return the box with the highest score of at least `confidence`; None when there is none."""
+    sure = [box for box in boxes if box.score is not None and box.score >= confidence]
+    return max(sure, key=lambda box: box.score or 0.0, default=None)
+
+
+def box_crop(picture_HW3: NDArray[np.uint8], box: Box, margin: float) -> NDArray[np.uint8]:
+    """Return a view S x S x 3 around a box: `margin` times its longer side, inside the picture.
+
+    A square that would stand out is moved in, and is no larger than the picture's shorter side.
+    """
+    height, width = picture_HW3.shape[:2]
+    wanted = round(margin * max(box.x2 - box.x1, box.y2 - box.y1))
+    side = max(1, min(wanted, height, width))
+    left = round((box.x1 + box.x2 - side) / 2)
+    top = round((box.y1 + box.y2 - side) / 2)
+    left, top = min(max(left, 0), width - side), min(max(top, 0), height - side)
+    return picture_HW3[top : top + side, left : left + side]
+
+
+def box_crops(
+    pictures: Sequence[NDArray[np.uint8]],
+    boxes_N: Sequence[Sequence[Box]],
+    confidence: float,
+    margin: float,
+) -> dict[int, NDArray[np.uint8]]:
+    """Return picture number -> crop around its best box, of the pictures that have one."""
+    best = {n: best_box(boxes, confidence) for n, boxes in enumerate(boxes_N)}
+    return {n: box_crop(pictures[n], box, margin) for n, box in best.items() if box}
+
+
+def fuse(
+    whole: NDArray[np.float64], crop: NDArray[np.float64], weight: float
+) -> NDArray[np.float64]:
+    """Return (1 - w) whole + w crop of two arrays of probabilities; w = 0 is `whole` to the bit."""
+    if weight == 0:
+        return whole
+    mixed: NDArray[np.float64] = (1 - weight) * whole + weight * crop
+    return mixed
+
+
+def fit_weight(
+    whole_NC: NDArray[np.float64], crop_NC: NDArray[np.float64], truth_N: NDArray[np.integer]
+) -> float:
+    """Return the weight in 0, 0.01, .. 1 with the least negative log-likelihood of the truth.
+
+    The pictures are those of validation that have a box: to the others no weight matters. Of equal
+    weights the smallest is taken, so that a crop that tells nothing costs nothing.
+    """
+    pictures_N = np.arange(len(truth_N))
+    own_N, beside_N = whole_NC[pictures_N, truth_N], crop_NC[pictures_N, truth_N]
+    weights_W = np.linspace(0, 1, _WEIGHTS)
+    mixed_WN = (1 - weights_W)[:, None] * own_N + weights_W[:, None] * beside_N
+    loss_W = -np.log(np.maximum(mixed_WN, 1e-300)).sum(axis=1)
+    return float(weights_W[loss_W.argmin()])

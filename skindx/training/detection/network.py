@@ -1,0 +1,86 @@
+"""The network in training: ultralytics' model behind uint8 pictures, and its moving average."""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from skindx.errors import UserError
+from skindx.offline import go_offline
+
+_DECAY, _TAU = 0.9999, 2000
+
+# B = batch, S = side
+
+
+class DetectionNet(nn.Module):
+    """uint8 pictures B x S x S x 3 in, what ultralytics' model says of them out."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, pictures_BSS3: Tensor) -> Any:
+        """Return boxes, scores and feature maps in training mode."""
+        return self.net(pictures_BSS3.permute(0, 3, 1, 2).float() / 255)
+
+
+def build_network(model: str, labels: int) -> nn.Module:
+    """Create ultralytics' DetectionModel with random weights.
+
+    Raises UserError for a name ultralytics does not know, a model that is no plain detector, and
+    without ultralytics. The first call is one of all ranks: ultralytics' import waits for them.
+    """
+    go_offline()
+    try:
+        from ultralytics.nn.modules import Detect
+        from ultralytics.nn.tasks import DetectionModel
+    except ImportError:
+        raise UserError(
+            "a detector needs ultralytics, which is not installed; "
+            "run `pip install 'skindx[detect]'` (AGPL-3.0), or set detector=null."
+        ) from None
+    try:
+        net: nn.Module = DetectionModel(model, nc=labels, verbose=False)
+    except (FileNotFoundError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"detector.model={model!r} is no detector of ultralytics "
+            f"({type(error).__name__}); give one such as yolov8n.yaml or yolo11s.yaml."
+        ) from None
+    head = net.model[-1]  # type: ignore[index]
+    if type(head) is not Detect or head.end2end:
+        raise UserError(
+            f"detector.model={model!r} is not trained by the v8 loss; "
+            "give a model such as yolov8n.yaml, yolo11n.yaml or yolo12n.yaml."
+        )
+    return net
+
+
+def moving_average(net: nn.Module) -> AveragedModel:
+    """Return the exponential moving average of weights and statistics.
+
+    As in ultralytics the decay climbs to 0.9999 with a time constant of 2,000 steps, so that the
+    average of a short training does not hang on to its random start.
+    """
+
+    def mix(average: Tensor, current: Tensor, steps: Tensor | int) -> Tensor:
+        if not average.is_floating_point():
+            return current
+        decay = _DECAY * (1 - math.exp(-float(steps) / _TAU))
+        return torch.lerp(current, average, decay)
+
+    return AveragedModel(net, avg_fn=mix, use_buffers=True)
+
+
+@torch.no_grad()
+def average_statistics(net: nn.Module, world: int) -> None:
+    """Average batch-norm statistics over the ranks, which each saw their own share only."""
+    if world == 1:
+        return
+    for each in net.buffers():
+        if each.is_floating_point():
+            dist.all_reduce(each)
+            each /= world

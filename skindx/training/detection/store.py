@@ -1,0 +1,70 @@
+"""A finished detector on disk: RUN/detector with model, weights, spec and history."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from skindx.config import read_yaml
+from skindx.data.manifest import MANIFEST
+from skindx.errors import UserError
+from skindx.files import atomic_folder, sha256_file, write_csv, write_json
+from skindx.models.bundle import DetectorParts
+from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save_detector
+from skindx.training.member import fingerprint_of, matches
+from skindx.training.settings import TrainSettings
+
+FOLDER, INDEX = "detector", "detector.json"
+
+
+def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
+    """Return a hash of everything that decides the detector's weights."""
+    assert settings.detector is not None
+    return fingerprint_of(
+        {
+            "detector": settings.detector.model_dump(mode="json"),
+            "pixels": settings.loader.cache.kind == "disk",
+            "precision": settings.engine.precision,
+            "gradient_clip": settings.engine.gradient_clip,
+            "manifest": sha256_file(dataset / MANIFEST),
+        }
+    )
+
+
+def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
+    """True when nothing is left to train: RUN/detector is there, or another run's is taken.
+
+    Raises UserError when other settings or data made RUN/detector.
+    """
+    if settings.detector is None or settings.detector.from_run:
+        return True
+    return matches(run / FOLDER / INDEX, detector_fingerprint(settings, dataset))
+
+
+def save_parts(
+    run: Path, parts: DetectorParts, history: list[dict[str, Any]], mark: str
+) -> None:
+    """Write RUN/detector in one step: it is there whole, or not at all."""
+    with atomic_folder(run / FOLDER) as folder:
+        save_detector(folder, parts.config, parts.state)
+        write_csv(folder / "history.csv", history[0], [row.values() for row in history])
+        index = {"fingerprint": mark, "spec": parts.spec.model_dump(mode="json"), **history[-1]}
+        write_json(folder / INDEX, index)
+
+
+def load_parts(run: Path) -> DetectorParts:
+    """Read a run's finished detector. Raises UserError when there is none."""
+    from safetensors.torch import load_file
+
+    folder = run / FOLDER
+    if not (folder / INDEX).is_file():
+        raise UserError(f"{run} holds no finished detector ({FOLDER}/{INDEX}); train one first.")
+    spec = DetectorSpec.parse(json.loads((folder / INDEX).read_text(encoding="utf-8"))["spec"])
+    config, state = read_yaml(folder / MODEL_YAML), load_file(folder / MODEL_WEIGHTS)
+    return DetectorParts(spec, config, state)
+
+
+def packed_parts(run: Path, settings: TrainSettings) -> DetectorParts | None:
+    """Return the detector that goes into the run's bundle: its own, another run's, or none."""
+    if settings.detector is None:
+        return None
+    return load_parts(settings.detector.from_run or run)
