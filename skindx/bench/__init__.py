@@ -13,6 +13,7 @@ from skindx.errors import UserError
 
 BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
+    "detector": "skindx.bench.detector",
     "loader": "skindx.bench.loader",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",

@@ -1,7 +1,7 @@
 """Detection-assisted diagnosis: the whole picture, and beside it the crop around its best box.
 
-After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble judges
-both views, and p = (1 - w) p_whole + w p_crop.
+After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble
+judges both views, and p = (1 - w) p_whole + w p_crop.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 from skindx.models.detector import GREY
 from skindx.offline import go_offline
 from skindx.training.detection.settings import BoxAugment
+
+if TYPE_CHECKING:
+    from albumentations import Compose
 
 # S = side, K = boxes
 
@@ -19,9 +23,7 @@ _LEAST_VISIBLE = 0.1
 
 Boxes = NDArray[np.float64]
 Labels = NDArray[np.int64]
-Change = Callable[
-    [NDArray[np.uint8], Boxes, Labels, int], tuple[NDArray[np.uint8], Boxes, Labels]
-]
+Change = Callable[[NDArray[np.uint8], Boxes, Labels, int], tuple[NDArray[np.uint8], Boxes, Labels]]
 
 
 def box_changer(augment: BoxAugment) -> Change:
@@ -35,17 +37,22 @@ def box_changer(augment: BoxAugment) -> Change:
     def change(
         square_SS3: NDArray[np.uint8], boxes_K4: Boxes, labels_K: Labels, seed: int
     ) -> tuple[NDArray[np.uint8], Boxes, Labels]:
-        if not hasattr(own, "compose"):
-            own.compose = _compose(augment)
-        own.compose.set_random_seed(seed)
-        changed = own.compose(image=square_SS3, bboxes=boxes_K4, labels=labels_K)
-        boxes = np.asarray(changed["bboxes"], np.float64).reshape(-1, 4)
-        return changed["image"], boxes, np.asarray(changed["labels"], np.int64)
+        if not hasattr(own, "colour"):
+            own.place, own.colour = _place(augment), _colour(augment)
+        if own.place:  # albumentations warns of boxes that no step could move
+            own.place.set_random_seed(seed)
+            moved = own.place(image=square_SS3, bboxes=boxes_K4, labels=labels_K)
+            square_SS3 = moved["image"]
+            boxes_K4 = np.asarray(moved["bboxes"], np.float64).reshape(-1, 4)
+            labels_K = np.asarray(moved["labels"], np.int64)
+        own.colour.set_random_seed(seed)
+        return own.colour(image=square_SS3)["image"], boxes_K4, labels_K
 
     return change
 
 
-def _compose(augment: BoxAugment) -> Callable[..., dict[str, NDArray[np.uint8]]]:
+def _place(augment: BoxAugment) -> "Compose | None":
+    """Return what moves a picture and its boxes; None when nothing does."""
     go_offline()
     import albumentations as A
 
@@ -60,16 +67,6 @@ def _compose(augment: BoxAugment) -> Callable[..., dict[str, NDArray[np.uint8]]]
                 p=1,
             )
         )
-    if augment.hue or augment.saturation or augment.brightness:
-        steps.append(
-            A.ColorJitter(
-                brightness=augment.brightness,
-                contrast=0,
-                saturation=augment.saturation,
-                hue=augment.hue,
-                p=1,
-            )
-        )
     boxes = A.BboxParams(
         format="pascal_voc",
         label_fields=["labels"],
@@ -78,5 +75,18 @@ def _compose(augment: BoxAugment) -> Callable[..., dict[str, NDArray[np.uint8]]]
         min_height=_LEAST_SIDE,
         min_visibility=_LEAST_VISIBLE,
     )
-    composed: Callable[..., dict[str, NDArray[np.uint8]]] = A.Compose(steps, bbox_params=boxes)
-    return composed
+    return A.Compose(steps, bbox_params=boxes) if steps else None
+
+
+def _colour(augment: BoxAugment) -> "Compose":
+    """Return what changes a picture's colours."""
+    import albumentations as A
+
+    jitter = A.ColorJitter(
+        brightness=augment.brightness,
+        contrast=0,
+        saturation=augment.saturation,
+        hue=augment.hue,
+        p=1,
+    )
+    return A.Compose([jitter])

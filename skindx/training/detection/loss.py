@@ -11,7 +11,6 @@ own share unless they are synchronised.
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 

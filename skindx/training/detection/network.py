@@ -50,7 +50,7 @@ def build_network(model: str, labels: int) -> nn.Module:
             f"detector.model={model!r} is no detector of ultralytics "
             f"({type(error).__name__}); give one such as yolov8n.yaml or yolo11s.yaml."
         ) from None
-    head = net.model[-1]  # type: ignore[index]
+    head: Any = net.model[-1]  # type: ignore[index]
     if type(head) is not Detect or head.end2end:
         raise UserError(
             f"detector.model={model!r} is not trained by the v8 loss; "
@@ -83,4 +83,4 @@ def average_statistics(net: nn.Module, world: int) -> None:
     for each in net.buffers():
         if each.is_floating_point():
             dist.all_reduce(each)
-            each /= world
+            each.div_(world)

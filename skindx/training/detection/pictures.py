@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from skindx.data.boxes.exporting import box_labels
 from skindx.data.loader.budget import kept_share
 from skindx.data.loader.load import load
 from skindx.data.loader.pixels import open_pixels
@@ -73,7 +74,6 @@ class BoxedBatch:
 def open_boxed(
     dataset: Path,
     records: Sequence[Record],
-    labels: tuple[str, ...],
     size: int,
     loader: LoaderSettings,
     cluster: Cluster,
@@ -83,7 +83,8 @@ def open_boxed(
     Only pictures that somebody looked at. Every rank calls this. Raises UserError for a picture
     that is gone and for a cache that cannot be written.
     """
-    train, val = (looked_at(records, split) for split in ("train", "val"))
+    labels = box_labels(records)
+    train, val = looked_at(records, "train"), looked_at(records, "val")
     own_val = val[cluster.rank :: cluster.world]
     node = node_of(cluster)
     reading = Reading(
@@ -120,7 +121,8 @@ def boxed_batches(
 
     def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
         seed = sample_seed(settings.seed, epoch, index)
-        out_SS3[...], *moved[index] = change(*data.square(index, size), seed)
+        out_SS3[...], boxes_K4, labels_K = change(*data.square(index, size), seed)
+        moved[index] = boxes_K4, labels_K
 
     reading = data.reading
     batches = load(

@@ -28,7 +28,9 @@ def score_detector(detector: Detector, own: BoxedSet, cluster: Cluster) -> Detec
     """
     pairs = list(zip(_truth(own), _find(detector, own), strict=True))
     everyone = [pair for part in cluster.gather(pairs) for pair in part]
-    return mean_average_precision([truth for truth, _ in everyone], [found for _, found in everyone])
+    return mean_average_precision(
+        [truth for truth, _ in everyone], [found for _, found in everyone]
+    )
 
 
 def _truth(own: BoxedSet) -> list[Boxes]:

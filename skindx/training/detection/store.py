@@ -40,9 +40,7 @@ def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
     return matches(run / FOLDER / INDEX, detector_fingerprint(settings, dataset))
 
 
-def save_parts(
-    run: Path, parts: DetectorParts, history: list[dict[str, Any]], mark: str
-) -> None:
+def save_parts(run: Path, parts: DetectorParts, history: list[dict[str, Any]], mark: str) -> None:
     """Write RUN/detector in one step: it is there whole, or not at all."""
     with atomic_folder(run / FOLDER) as folder:
         save_detector(folder, parts.config, parts.state)

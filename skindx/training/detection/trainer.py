@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.metrics import DetectionScore
@@ -73,7 +73,7 @@ def train_detector(
     training = begin(settings, dataset, records, cluster)
     go_on(training, progress)
     training.engine.close()
-    net = training.average.module
+    net: Any = training.average.module
     config = {**net.yaml, "nc": len(training.spec.labels)}
     return DetectorParts(training.spec, config, net.state_dict()), training.position.history
 
@@ -83,16 +83,14 @@ def begin(
 ) -> DetectorTraining:
     """Return the detector before its first step, the same on every rank."""
     assert settings.detector is not None
-    own, labels = settings.detector, box_labels(records)
+    own = settings.detector
+    pictures, validation = open_boxed(dataset, records, own.size, settings.loader, cluster)
     torch.manual_seed(own.seed)  # every rank starts from the same weights
-    net = build_network(own.model, len(labels)).to(cluster.device)
+    net = build_network(own.model, len(pictures.labels)).to(cluster.device)
     loss, average = DetectionLoss(net), moving_average(net)
     optimizer = torch.optim.AdamW(_groups(net, own.weight_decay), lr=own.learning_rate)
     engine = Engine(DetectionNet(net), optimizer, cluster, own.batch)
-    pictures, validation = open_boxed(
-        dataset, records, labels, own.size, settings.loader, cluster
-    )
-    spec = DetectorSpec(size=own.size, labels=labels)
+    spec = DetectorSpec(size=own.size, labels=pictures.labels)
     return DetectorTraining(own, cluster, engine, average, loss, pictures, validation, spec)
 
 
@@ -147,7 +145,7 @@ def _steps(training: DetectorTraining) -> Iterator[tuple[float, int]]:
 def _step(training: DetectorTraining, batch: BoxedBatch, count: int, rate: float) -> float:
     """Take one step on this rank's part of `count` pictures; return its part of their loss."""
     engine, device = training.engine, training.cluster.device
-    found = engine(batch.pictures_BSS3.to(device))
+    found: Any = engine(batch.pictures_BSS3.to(device))
     loss_sum, scores = training.loss(
         found, batch.boxes_K4.to(device), batch.labels_K.to(device), batch.picture_K.to(device)
     )
