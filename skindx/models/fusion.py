@@ -79,6 +79,6 @@ def fit_weight(
     pictures_N = np.arange(len(truth_N))
     own_N, beside_N = whole_NC[pictures_N, truth_N], crop_NC[pictures_N, truth_N]
     weights_W = np.linspace(0, 1, _WEIGHTS)
-    mixed_WN = (1 - weights_W)[:, None] * own_N + weights_W[:, None] * beside_N
+    mixed_WN = own_N + weights_W[:, None] * (beside_N - own_N)
     loss_W = -np.log(np.maximum(mixed_WN, 1e-300)).sum(axis=1)
     return float(weights_W[loss_W.argmin()])

@@ -1,0 +1,99 @@
+"""The served predictor with a fusion weight: what it changes, and what it must leave alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny_bundle import pack_tiny
+
+from skindx.data.boxes import Box
+from skindx.diagnosis.diagnose import bundle_version
+from skindx.diagnosis.predictor import Predictor
+from skindx.models.bundle import open_bundle, set_fusion
+from skindx.models.detector import DetectorSpec
+from skindx.models.fusion import FusionSpec, box_crop
+
+SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return Predictor.load(pack_tiny(tmp_path_factory.mktemp("plain") / "bundle").path)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[NDArray[np.uint8]]:
+    random = np.random.default_rng(0)
+    return [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(3)]
+
+
+def _assisted(plain: Predictor, boxes: list[tuple[Box, ...]], weight: float) -> Predictor:
+    detector = SimpleNamespace(
+        detect=lambda pictures, confidence: boxes[: len(pictures)],
+        spec=DetectorSpec(confidence=0.25),
+    )
+    return replace(plain, detector=detector, fusion=FusionSpec(weight=weight, margin=1.2))
+
+
+def test_the_mean_of_two_views(plain: Predictor, pictures: list[NDArray[np.uint8]]) -> None:
+    boxes = [(SURE,), (), (DOUBTFUL, SURE)]
+    alone = plain.predict(pictures)
+    crops = plain.predict([box_crop(pictures[n], SURE, 1.2) for n in (0, 2)])
+    seen = _assisted(plain, boxes, 0.25).predict(pictures)
+    for n, crop in ((0, crops[0]), (2, crops[1])):
+        expected = 0.75 * alone[n].probabilities_C + 0.25 * crop.probabilities_C
+        np.testing.assert_allclose(seen[n].probabilities_C, expected, atol=1e-6)
+        members = 0.75 * alone[n].member_probabilities_MC + 0.25 * crop.member_probabilities_MC
+        np.testing.assert_allclose(seen[n].member_probabilities_MC, members, atol=1e-6)
+        assert seen[n].whole_C is not None
+        np.testing.assert_array_equal(seen[n].whole_C, alone[n].probabilities_C)
+        assert not np.allclose(seen[n].probabilities_C, alone[n].probabilities_C)
+        assert seen[n].probabilities_C.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("boxes", [(), (DOUBTFUL,)])
+def test_without_a_sure_box_the_whole_picture_answers_alone(
+    plain: Predictor, pictures: list[NDArray[np.uint8]], boxes: tuple[Box, ...]
+) -> None:
+    alone = plain.predict(pictures)
+    seen = _assisted(plain, [boxes] * 3, 0.5).predict(pictures, confidence=0.001)
+    for one, other in zip(alone, seen, strict=True):
+        assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
+        assert other.whole_C is None
+        assert other.boxes == boxes
+
+
+def test_weight_zero_is_the_plain_answer_to_the_bit(
+    plain: Predictor, pictures: list[NDArray[np.uint8]]
+) -> None:
+    alone = plain.predict(pictures)
+    seen = _assisted(plain, [(SURE,)] * 3, 0.0).predict(pictures)
+    for one, other in zip(alone, seen, strict=True):
+        assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
+        members = (one.member_probabilities_MC, other.member_probabilities_MC)
+        assert members[0].tobytes() == members[1].tobytes()
+
+
+def test_the_bundle_carries_the_weight(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "bundle")
+    before = bundle_version(bundle)
+    fusion = FusionSpec(weight=0.4, margin=2.0)
+    assert set_fusion(bundle.path, fusion).spec.fusion == fusion
+    assert Predictor.load(bundle.path).fusion == fusion
+    assert bundle_version(open_bundle(bundle.path)) != before
+    assert "best box: 0.4" in (bundle.path / "MODEL_CARD.md").read_text()
+    set_fusion(bundle.path, None)
+    assert bundle_version(open_bundle(bundle.path)) == before
+
+
+def test_a_bundle_of_before_loads(tmp_path: Path) -> None:
+    bundle = pack_tiny(tmp_path / "bundle")
+    index = bundle.path / "bundle.json"
+    raw = json.loads(index.read_text())
+    del raw["fusion"]
+    index.write_text(json.dumps(raw))
+    assert Predictor.load(bundle.path).fusion is None
