@@ -1,4 +1,4 @@
-"""McNemar's exact test: do two predictors differ on the same pictures?"""
+"""McNemar's exact test of two predictors on the same pictures."""
 
 from dataclasses import dataclass
 from math import comb

@@ -96,9 +96,7 @@ def _area(scores_N: Floats, own_N: Bools) -> Callable[[Floats], Floats]:
         rising = np.zeros((len(weights_DN), len(others_M) + 1))
         np.cumsum(weights_DN[:, others_M], axis=1, out=rising[:, 1:])
         beaten_DP = (rising[:, below_P] + rising[:, up_to_P]) / 2
-        return _divide(
-            (weights_DP * beaten_DP).sum(axis=1), weights_DP.sum(axis=1) * rising[:, -1]
-        )
+        return _divide((weights_DP * beaten_DP).sum(axis=1), weights_DP.sum(axis=1) * rising[:, -1])
 
     return area
 

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from skindx.config import Settings
 from skindx.models.classifier import ClassifierSettings
+from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 
 
@@ -27,6 +28,8 @@ class BundleSpec(Settings):
     temperature: float = Field(1.0, gt=0)
     members: tuple[MemberSpec, ...] = Field(min_length=1)
     detector: DetectorSpec | None = None
+    conformal: Conformal | None = None
+    """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""
