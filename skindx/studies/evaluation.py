@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -84,7 +84,7 @@ def evaluate(
 
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
-    check_out(out)
+    refuse_others(out, _OUTPUTS, "an evaluation")
     records = split_records(dataset, split)
     predictor: Served = Predictor.load(bundle)
     return evaluate_served(
@@ -158,14 +158,14 @@ def evaluate_served(
     return evaluation
 
 
-def check_out(out: Path) -> None:
-    """Refuse to replace a folder that holds anything but an earlier evaluation."""
+def refuse_others(out: Path, own: Iterable[str], what: str) -> None:
+    """Raise UserError for a folder that holds anything but an earlier one of `what`."""
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; give a folder for the evaluation.")
-    others = sorted({each.name for each in out.iterdir()} - set(_OUTPUTS)) if out.exists() else []
+        raise UserError(f"{out} is a file; give a folder for {what}.")
+    others = sorted({each.name for each in out.iterdir()} - set(own)) if out.exists() else []
     if others:
         raise UserError(
-            f"{out} holds other things ({', '.join(others[:3])}), which an evaluation would "
+            f"{out} holds other things ({', '.join(others[:3])}), which {what} would "
             "replace; give a new folder."
         )
 

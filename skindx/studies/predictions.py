@@ -29,8 +29,12 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
 
     keys = [each.key for each in answers.classes]
     columns: dict[str, Any] = {
-        name: [getattr(record, name) for record in records]
-        for name in ("path", "sha256", "group", "label", "split", "source")
+        "path": [record.path for record in records],
+        "split": [record.split for record in records],
+        "sha256": answers.sha256_N,
+        "group": answers.groups_N,
+        "label": [keys[i] for i in answers.truth_N],
+        "source": list(answers.sources),
     }
     columns["skin_type"] = pa.array(answers.skin_types, pa.int8())
     columns["predicted"] = [keys[i] for i in answers.predicted_N]

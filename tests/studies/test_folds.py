@@ -22,13 +22,7 @@ def whole(n: int = 60) -> Answers:
 
 def write(folder: Path, answers: Answers) -> Path:
     folder.mkdir()
-    labels = [CLASSES[i].key for i in answers.truth_N]
-    records = [
-        dataclasses.replace(record, sha256=str(sha256), group=str(group))
-        for record, sha256, group in zip(
-            records_of(labels), answers.sha256_N, answers.groups_N, strict=True
-        )
-    ]
+    records = records_of([CLASSES[i].key for i in answers.truth_N])
     write_predictions(folder / PREDICTIONS, records, answers)
     return folder
 
@@ -65,7 +59,7 @@ def test_folds_that_share_something_or_differ_are_refused() -> None:
     first, second = answers.some(np.arange(12)), answers.some(np.arange(12, 20))
     with pytest.raises(UserError, match=r"the picture 0+b is in both a and b; .*disjoint"):
         pool_answers([first, answers.some(np.arange(11, 20))], ["a", "b"])
-    with pytest.raises(UserError, match="the picture .* is in both a and a"):
+    with pytest.raises(UserError, match=r"the picture \w+ is in both a and a"):
         pool_answers([first, first], ["a", "a"])
     torn = dataclasses.replace(second, groups_N=np.array(["lesion 0"] * 8))
     with pytest.raises(UserError, match="the group lesion 0 is in both a and b"):

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from skindx.data.manifest import Record
 from skindx.metrics import DetectionScore, Interval
+from skindx.studies.formatting import bounds, decimal, percent, points
 from skindx.studies.mistakes import worst_mistakes
 from skindx.studies.origin import Origin
 from skindx.studies.plots import confusion_plot, reliability_plot, top_confusions
-from skindx.studies.report import bounds, percent, points, print_table, render_report
+from skindx.studies.report import print_table, render_report
 from skindx.studies.results import Evaluation
 
 ORIGIN = Origin(
@@ -86,9 +87,10 @@ def test_every_class_and_figure_is_there() -> None:
     for each in evaluation.classes:
         assert each.name in text
     for scores in (evaluation.ensemble, *evaluation.members):
-        for interval in (scores.top1, scores.top_k, scores.balanced_accuracy):
+        for interval in (scores.top1, scores.balanced_accuracy):
             assert percent(interval) in text
             assert bounds(interval) in text
+        assert f"{decimal(scores.auroc)}{bounds(scores.auroc, 'decimal')}" in text
     assert "no picture in this split" in text
     assert "No medical device" in text
     assert "not clinically reviewed" in text
@@ -131,6 +133,7 @@ def test_one_member_and_no_mistake() -> None:
     assert "No mistakes." in text
     assert "Most confident mistakes" not in text
     assert "Urgent classes" not in text
+    assert "nothing can be said about missing them" in text
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,7 @@ def test_the_terminal_shows_the_same_figures() -> None:
         "alpha",
         "beta",
         "ensemble",
-        "top-4",
+        decimal(evaluation.ensemble.auroc),
         percent(evaluation.ensemble.top1),
         bounds(evaluation.ensemble.balanced_accuracy),
         points(evaluation.difference.top1.value),
