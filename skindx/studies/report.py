@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.files import write_text
+from skindx.studies.breakdown import MISSING
 from skindx.studies.formatting import bounds, percent, points, shown, title
 from skindx.studies.headline import FIGURES
 from skindx.studies.mistakes import Mistake
@@ -96,7 +97,11 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"Conformal sets for {percent(sets.level)}: {percent(sets.coverage)} "
             f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
         )
-    said += [f"By {each.attribute}: {each.note}." for each in evaluation.breakdowns if each.note]
+    said += [
+        f"By {each.attribute}: {each.note}."
+        for each in evaluation.breakdowns
+        if each.note == MISSING
+    ]
     if evaluation.external:
         external = evaluation.external
         said.append(

@@ -90,7 +90,7 @@ def test_every_class_and_figure_is_there() -> None:
         for interval in (scores.top1, scores.balanced_accuracy):
             assert percent(interval) in text
             assert bounds(interval) in text
-        assert f"{decimal(scores.auroc)}{bounds(scores.auroc, 'decimal')}" in text
+        assert f"{decimal(scores.auroc)} {bounds(scores.auroc, 'decimal')}" in text
     assert "no picture in this split" in text
     assert "No medical device" in text
     assert "not clinically reviewed" in text
