@@ -34,14 +34,16 @@ class Combination(Settings):
         return self
 
 
-def combine(
-    member_MNC: Floats, temperature: float, combination: Combination | None = None
-) -> Floats:
+EQUAL = Combination()
+"""The plain mean of probabilities."""
+
+
+def combine(member_MNC: Floats, temperature: float, combination: Combination = EQUAL) -> Floats:
     """Pool the members' calibrated probabilities and apply the ensemble's own temperature.
 
     Averaging makes calibrated members under-confident, so the mean is calibrated again.
     """
-    return apply_temperature(log(pool(member_MNC, combination or Combination())), temperature)
+    return apply_temperature(log(pool(member_MNC, combination)), temperature)
 
 
 def pool(member_MNC: Floats, combination: Combination) -> Floats:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skindx.models.calibration import apply_temperature
 from skindx.models.classifier import Classifier
-from skindx.models.combination import Combination, combine
+from skindx.models.combination import EQUAL, Combination, combine
 from skindx.models.preprocess import Preprocess, centre_square
 from skindx.models.views import Views, views_of
 
@@ -61,7 +61,7 @@ class Ensemble:
 
     members: tuple[Member, ...]
     temperature: float = 1.0
-    combination: Combination = Combination()
+    combination: Combination = EQUAL
 
     def probabilities(
         self, pictures: Sequence[NDArray[np.uint8]]

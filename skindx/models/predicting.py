@@ -50,6 +50,8 @@ def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[
     files = Files(dataset, records)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     reading = work_ahead(files.picture, range(len(records)), threads=cores, ahead=_BATCH)
+    # Of nearly equal size: batch-norm statistics must not rest on a remainder of one picture.
+    batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
     with closing(reading) as pictures:
-        while batch := list(islice(pictures, _BATCH)):
-            yield batch
+        for batch in batches:
+            yield list(islice(pictures, len(batch)))

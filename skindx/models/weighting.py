@@ -38,7 +38,9 @@ def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -
         return -value / (pictures + prior), -change_M / (pictures + prior)
 
     options = {"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9}
-    found = minimize(loss, np.zeros(members), jac=True, method="L-BFGS-B", options=options)
+    found = minimize(  # type: ignore[call-overload]
+        loss, np.zeros(members), jac=True, method="L-BFGS-B", options=options
+    )
     weights_M: Floats = softmax(found.x)
     return weights_M
 
