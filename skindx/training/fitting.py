@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from skindx.models.combination import Combination
 from skindx.training.ensemble_settings import Auto, Combine
 from skindx.training.sources import Mask, honest_P
 from skindx.training.ways import AS_SET, WAYS, Evidence, Fitted, Score, choose, cross_fit, fit
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # U = units, P = pictures of train and val, N = pictures to fit on, C = classes
 
@@ -90,8 +93,9 @@ def assemble(
 ) -> Assembly:
     """Fit what is asked for, and score all ways; members without weight are left out."""
     several = len(members_of) > 1
-    known = isinstance(combine, Auto) or combine in WAYS.values()
-    ways = WAYS if known else WAYS | {AS_SET: combine}
+    ways = WAYS
+    if not isinstance(combine, Auto) and combine not in WAYS.values():
+        ways = {**WAYS, AS_SET: combine}
     scores = cross_fit(ways, evidence) if several else []
     name, way = choose(combine, evidence, scores)
     fitted = fit(way, evidence)
@@ -125,3 +129,21 @@ def _spread(
     ]
     names, shares, temperatures = zip(*rows, strict=True)
     return names, shares, temperatures
+
+
+def print_ways(assembly: Assembly, console: "Console") -> None:
+    """Print what each way of combining scores on validation, the chosen one marked."""
+    from rich.table import Table
+
+    if not assembly.scores:
+        return
+    title = f"ways of combining, on {assembly.pictures} validation pictures, cross-fitted"
+    table = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+    table.add_column("way")
+    for column in ("loss", "top-1", "balanced accuracy", "calibration error"):
+        table.add_column(column, justify="right")
+    for each in assembly.scores:
+        figures = (each.loss, each.top1, each.balanced_accuracy, each.calibration_error)
+        mark = "  <- chosen" if each.way == assembly.way else ""
+        table.add_row(each.way + mark, *(f"{figure:.3f}" for figure in figures))
+    console.print(table)

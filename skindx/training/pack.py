@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
@@ -20,7 +21,7 @@ from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 from skindx.training.detector import load_parts
 from skindx.training.engine import resolve_accelerator
-from skindx.training.fitting import assemble, gather_evidence
+from skindx.training.fitting import assemble, gather_evidence, print_ways
 from skindx.training.pictures import class_numbers
 from skindx.training.pool import Workshop
 from skindx.training.settings import TrainSettings
@@ -52,6 +53,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         settings.ensemble.combine, evidence, {key: tuple(unit) for key, unit in by_unit.items()}
     )
     write_json(run / REPORT, assembly.report())
+    print_ways(assembly, Console(width=max(Console().width, 100)))
     learned = _learned_from(by_unit, assembly.members, pictures)
     folded = len(split_of(learned, "val"))
     packed = zip(assembly.members, assembly.temperatures, strict=True)

@@ -1,12 +1,14 @@
 """Weights of a member's last epochs, kept beside it for soups."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.training.member import member_folder
+from skindx.training.engine import Cluster
+from skindx.training.member import FinishedMember, member_folder
 from skindx.training.settings import MemberSettings
 from skindx.training.soup import State
 
@@ -21,6 +23,18 @@ def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
     """Write the weights after an epoch, whole or not at all."""
     with atomic_file(snapshot_file(run, name, epoch)) as temporary:
         save_file({key: tensor.cpu().contiguous() for key, tensor in state.items()}, temporary)
+
+
+def snapshot_keeper(
+    run: Path, member: MemberSettings, epochs: int, cluster: Cluster
+) -> Callable[[int, FinishedMember], None]:
+    """Return a function that keeps a member's last epochs; the first rank writes."""
+
+    def keep(epoch: int, finished: FinishedMember) -> None:
+        if cluster.first and epoch > epochs - member.snapshots:
+            save_snapshot(run, member.name, epoch, finished.state)
+
+    return keep
 
 
 def load_snapshots(run: Path, member: MemberSettings) -> list[tuple[str, State]]:

@@ -57,12 +57,12 @@ def recompute_statistics(net: nn.Module, batches: Callable[[], object]) -> None:
             norm.eval()
 
 
-Serve = Callable[[Sequence[State]], tuple[State, NDArray[np.float64]]]
+Mix = Callable[[Sequence[State]], tuple[State, NDArray[np.float64]]]
 """Mixes ingredients; returns the soup and its log-probabilities of the validation pictures."""
 
 
 def cook(
-    ingredients: Sequence[State], mix: Serve, truth_N: NDArray[np.int64], *, greedy: bool
+    ingredients: Sequence[State], mix: Mix, truth_N: NDArray[np.int64], *, greedy: bool
 ) -> tuple[State, NDArray[np.float64], list[int]]:
     """Return the soup, its log-probabilities N x C, and which ingredients are in it.
 
@@ -89,7 +89,7 @@ def mixer(
     member: Member,
     judge: Callable[[Member], NDArray[np.float64]],
     learn: Callable[[Member], object],
-) -> Serve:
+) -> Mix:
     """Return a function that mixes states in `member`'s network.
 
     `judge` gives its log-probabilities of the validation pictures; `learn` sends the training

@@ -19,6 +19,7 @@ from skindx.training.folds import partition
 from skindx.training.member import fingerprint, is_finished, save_member
 from skindx.training.reading import TrainingData
 from skindx.training.settings import TrainSettings
+from skindx.training.snapshots import snapshot_keeper
 from skindx.training.trainer import train_member
 
 SETTINGS = "train.yaml"
@@ -37,7 +38,8 @@ def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -
         recipe = settings.recipe_of(member)
         steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
         with TrainingBar(member.name, steps, shown=cluster.first) as bar:
-            finished, history = train_member(settings, member, data, cluster, bar)
+            keep = snapshot_keeper(run, member, recipe.epochs, cluster)
+            finished, history = train_member(settings, member, data, cluster, bar, keep)
         if cluster.first:
             save_member(run, member.name, finished, history, mark)
 
