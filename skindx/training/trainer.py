@@ -94,6 +94,7 @@ def train_member(
     data: TrainingData,
     cluster: Cluster,
     progress: Progress,
+    *,
     after_epoch: AfterEpoch = lambda epoch, finished: None,
 ) -> tuple[FinishedMember, list[dict[str, Any]]]:
     """Train `member` and return it with one history row an epoch; every rank calls this."""

@@ -39,7 +39,7 @@ def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -
         steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
         with TrainingBar(member.name, steps, shown=cluster.first) as bar:
             keep = snapshot_keeper(run, member, recipe.epochs, cluster)
-            finished, history = train_member(settings, member, data, cluster, bar, keep)
+            finished, history = train_member(settings, member, data, cluster, bar, after_epoch=keep)
         if cluster.first:
             save_member(run, member.name, finished, history, mark)
 
