@@ -5,23 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from skindx.data.boxes.exporting import box_labels
-from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
+from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
-from skindx.files import sha256_file
-from skindx.models.bundle import Bundle, pack
-from skindx.models.bundle_spec import MemberSpec
-from skindx.models.calibration import apply_temperature, fit_temperature
-from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.ensemble import combine, log
+from skindx.models.bundle import Bundle
+from skindx.models.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
-from skindx.training.detector import detector_fingerprint, is_trained, load_parts
+from skindx.training.detector import detector_fingerprint, is_trained
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
+from skindx.training.folds import partition
 from skindx.training.launch import launch
-from skindx.training.member import fingerprint, is_finished, load_member
+from skindx.training.member import fingerprint, is_finished
+from skindx.training.pack import pack_run
 from skindx.training.settings import TrainSettings
+from skindx.training.sources import check_soup, is_there, sources, units
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -38,8 +35,9 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
-    check(settings, records, taxonomy)
+    check(settings, records, taxonomy, run)
     missing = unfinished(run, dataset, settings)
+    _train_elsewhere(run, dataset, settings, records)
     if "RANK" in os.environ:
         if not _train_as_rank(run, dataset, settings):
             return None
@@ -48,6 +46,33 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     if settings.detector:
         _train_detector(run, dataset, settings)
     return pack_run(run, dataset, settings, taxonomy)
+
+
+def _train_elsewhere(
+    run: Path, dataset: Path, settings: TrainSettings, records: list[Record]
+) -> None:
+    """Let runs whose members are reused finish these first, by their own settings.
+
+    Raises UserError for a member of another dataset, and for one that would have to be trained
+    while this process is a rank among others.
+    """
+    needed = [
+        source
+        for source in sources(run, settings).values()
+        if source.run != run and not is_there(source, dataset)
+    ]
+    for source in needed:
+        name = source.member.name
+        if "RANK" in os.environ:
+            raise UserError(
+                f"member {name} of {source.run} is not finished; train that run first, or start "
+                "this one without torchrun."
+            )
+        if is_there(source, dataset):  # finished along with another one
+            continue
+        check(source.settings, records, Taxonomy.load(dataset / "taxonomy.yaml"), source.run)
+        missing = unfinished(source.run, dataset, source.settings)
+        _train_by_launcher(source.run, dataset, source.settings, missing)
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
@@ -101,57 +126,40 @@ def _train_detector(run: Path, dataset: Path, settings: TrainSettings) -> None:
         raise JobError(f"the detector's training ended with code {finished.returncode}")
 
 
-def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
+def check(
+    settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
+) -> None:
     """Raise UserError for settings that do not fit the dataset, the machine or timm."""
     import torch
 
     needed: tuple[Split, ...] = ("train", "val")
-    counts = {split: len(split_of(records, split)) for split in needed}
-    for split, count in counts.items():
-        if not count:
+    for split in needed:
+        if not split_of(records, split):
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
         batch = settings.recipe_of(member).batch
-        if counts["train"] < batch or batch < 2 * ranks:
+        train, held = partition(records, member.fold, settings.folds)
+        if not held:
+            raise UserError(
+                f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
+                "more than the dataset has groups for."
+            )
+        if len(train) < batch or batch < 2 * ranks:
             raise UserError(
                 f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
-                f"(two a rank) and at most the {counts['train']} training pictures."
+                f"(two a rank) and at most the {len(train)} training pictures."
             )
         with torch.device("meta"):
             classifier = build_classifier(member, len(taxonomy.classes))
         if member.weights:
             load_weights(classifier.to_empty(device="cpu"), member.weights)
+    trained = sources(run, settings)
+    for soup in settings.soups:
+        check_soup(soup, trained)
+    units(settings, trained, records)
     if settings.detector and not box_labels(split_of(records, "train")):
         raise UserError(
             "a detector was asked for, but no training picture has a box; "
             "build the dataset with boxes, or set detector=null."
         )
-
-
-def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
-    """Fit the temperatures on validation, then pack members and detector into RUN/bundle."""
-    members, softened = [], []
-    for member in settings.members:
-        finished = load_member(run, member.name)
-        temperature = fit_temperature(finished.validation_NC, finished.truth_N)
-        classifier = ClassifierSettings(
-            model=member.model, model_args=member.model_args, preprocess=member.preprocess
-        )
-        spec = MemberSpec(name=member.name, classifier=classifier, temperature=temperature)
-        members.append((spec, finished.state))
-        softened.append(apply_temperature(finished.validation_NC, temperature))
-    mean_NC = log(combine(np.stack(softened), 1.0))
-    return pack(
-        run / "bundle",
-        settings.name,
-        taxonomy,
-        members,
-        temperature=fit_temperature(mean_NC, finished.truth_N),
-        detector=load_parts(run) if settings.detector else None,
-        provenance={
-            "dataset": dataset.resolve().name,
-            "manifest sha256": sha256_file(dataset / MANIFEST),
-            "training pictures": len(split_of(read_manifest(dataset), "train")),
-        },
-    )
