@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> int:
         net = train(settings, data_yaml, Path(name))
     spec = DetectorSpec(size=settings.size, labels=labels)
     parts = DetectorParts(spec, {**net.yaml, "nc": len(labels)}, net.state_dict())
-    save_parts(run, parts, [{"epoch": settings.epochs}], "peer")
+    save_parts(run, dataset, parts, [{"epoch": settings.epochs}], "peer")
     return 0
 
 

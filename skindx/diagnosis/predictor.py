@@ -1,7 +1,7 @@
 """The served predictor: decoded pictures in, calibrated predictions out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble
-from skindx.models.fusion import FusionSpec, box_crops, fuse
+from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.prediction import Prediction
+from skindx.models.removal import MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 
 
@@ -54,6 +56,16 @@ class Predictor:
         return tuple(member.name for member in self.ensemble.members)
 
     @property
+    def conformal(self) -> Conformal | None:
+        """The rule of the sets of classes; None for a bundle without one."""
+        return self.bundle.spec.conformal
+
+    @property
+    def trained_on(self) -> str:
+        """SHA-256 of the manifest that the bundle was trained on; "" where it does not say."""
+        return str(self.bundle.spec.provenance.get(MANIFEST_KEY, ""))
+
+    @property
     def has_detector(self) -> bool:
         """True when predictions carry boxes."""
         return self.detector is not None
@@ -67,40 +79,20 @@ class Predictor:
         """
         if not pictures:
             return []
-        probabilities_NC, member_MNC = self.ensemble.probabilities(pictures)
+        whole = self.ensemble.probabilities(pictures)
         boxes = self.detector.detect(pictures, confidence) if self.detector else None
-        plain = [
+        crops: dict[int, NDArray[np.uint8]] = {}
+        probabilities_NC, member_MNC = whole
+        if self.fusion and self.fusion.weight and self.detector and boxes:
+            sure = self.detector.spec.confidence  # whatever `confidence` boxes are asked for
+            crops = box_crops(pictures, boxes, sure, self.fusion.margin)
+            probabilities_NC, member_MNC = assist(self.ensemble, crops, whole, self.fusion.weight)
+        return [
             Prediction(
                 probabilities_NC[index],
                 member_MNC[:, index],
                 boxes[index] if boxes is not None else None,
+                whole[0][index] if index in crops else None,
             )
             for index in range(len(pictures))
         ]
-        return self._assisted(pictures, plain)
-
-    def _assisted(
-        self, pictures: Sequence[NDArray[np.uint8]], plain: list[Prediction]
-    ) -> list[Prediction]:
-        """Judge the crop around each best box too; a picture without a sure box stays as it is."""
-        if self.fusion is None or self.detector is None:
-            return plain
-        views = box_crops(
-            *(pictures, [each.boxes or () for each in plain]),
-            *(self.detector.spec.confidence, self.fusion.margin),
-        )
-        if not views:
-            return plain
-        crop_NC, member_MNC = self.ensemble.probabilities(list(views.values()))
-        weight, assisted = self.fusion.weight, list(plain)
-        for row, index in enumerate(views):
-            whole = plain[index]
-            assisted[index] = replace(
-                whole,
-                probabilities_C=fuse(whole.probabilities_C, crop_NC[row], weight),
-                member_probabilities_MC=fuse(
-                    whole.member_probabilities_MC, member_MNC[:, row], weight
-                ),
-                whole_C=whole.probabilities_C,
-            )
-        return assisted

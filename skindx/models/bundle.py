@@ -17,6 +17,8 @@ from skindx.files import atomic_folder, sha256_file, write_json, write_text
 from skindx.models.bundle_spec import BundleSpec, MemberSpec
 from skindx.models.card import model_card
 from skindx.models.classifier import build_classifier
+from skindx.models.combination import EQUAL, Combination
+from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.fusion import FusionSpec
@@ -46,9 +48,10 @@ class Bundle:
                     classifier.to(device).eval(),
                     member.classifier.preprocess,
                     member.temperature,
+                    member.views,
                 )
             )
-        return Ensemble(tuple(members), self.spec.temperature)
+        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination)
 
     def detector(self) -> Detector | None:
         """Rebuild the detector; None when the bundle has none. Raises UserError without the extra.
@@ -84,7 +87,9 @@ def pack(
     members: Sequence[tuple[MemberSpec, dict[str, torch.Tensor]]],
     *,
     temperature: float = 1.0,
+    combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
+    conformal: Conformal | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step."""
@@ -93,8 +98,10 @@ def pack(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         skindx=__version__,
         temperature=temperature,
+        combination=combination,
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
+        conformal=conformal,
         provenance=provenance or {},
     )
     with atomic_folder(path) as folder:
@@ -136,10 +143,10 @@ def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
     _rewrite(open_bundle(path), {}, metrics)
 
 
-def set_fusion(path: Path, fusion: FusionSpec | None) -> Bundle:
-    """Put how the crop around the best box is judged into the bundle, in one step."""
+def set_fusion(path: Path, fusion: FusionSpec, conformal: Conformal | None) -> Bundle:
+    """Put how the crop around the best box is judged, and the sets' rule, into the bundle."""
     bundle = open_bundle(path)
-    spec = bundle.spec.model_copy(update={"fusion": fusion})
+    spec = bundle.spec.model_copy(update={"fusion": fusion, "conformal": conformal})
     _rewrite(replace(bundle, spec=spec), {}, bundle.metrics())
     return open_bundle(path)
 

@@ -4,7 +4,8 @@ After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the
 judges both views, and p = (1 - w) p_whole + w p_crop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.boxes import Box
 
-# N = pictures, C = classes, H, W = height, width, S = side of the crop
+# N = pictures, K = pictures with a crop, C = classes, M = members
+# H, W = height, width; S = side of the crop
 
 _WEIGHTS = 101
 """Weights that a fit compares: whole percents, since no validation split tells finer ones."""
@@ -66,6 +68,37 @@ def fuse(
         return whole
     mixed: NDArray[np.float64] = (1 - weight) * whole + weight * crop
     return mixed
+
+
+class Judge(Protocol):
+    """An ensemble, as far as fusion needs it."""
+
+    def probabilities(
+        self, pictures: Sequence[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return its probabilities N x C and each member's M x N x C."""
+
+
+def assist(
+    ensemble: Judge,
+    crops: Mapping[int, NDArray[np.uint8]],
+    whole: tuple[NDArray[np.float64], NDArray[np.float64]],
+    weight: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Fuse what was said of whole pictures with what the ensemble says of the crops of some.
+
+    `whole` are probabilities N x C and each member's M x N x C, which are left as they are; so are
+    pictures without a crop. At weight 0 nothing is judged.
+    """
+    if not crops or weight == 0:
+        return whole
+    whole_NC, whole_MNC = whole
+    crop_KC, crop_MKC = ensemble.probabilities(list(crops.values()))
+    seen = list(crops)
+    fused_NC, fused_MNC = whole_NC.copy(), whole_MNC.copy()
+    fused_NC[seen] = fuse(whole_NC[seen], crop_KC, weight)
+    fused_MNC[:, seen] = fuse(whole_MNC[:, seen], crop_MKC, weight)
+    return fused_NC, fused_MNC
 
 
 def fit_weight(

@@ -34,7 +34,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
     """Return a hash of everything that decides a member's weights."""
     return fingerprint_of(
         {
-            "member": member.model_dump(mode="json"),
+            "member": _deciding(settings, member),
             "recipe": settings.recipe_of(member).model_dump(mode="json"),
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
@@ -44,6 +44,16 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "weights": sha256_file(member.weights) if member.weights else None,
         }
     )
+
+
+def _deciding(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
+    """Return what of a member's settings decides its weights, and what is kept of them."""
+    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots"})
+    if member.fold is not None:
+        parts["fold"] = [member.fold, settings.folds]
+    if member.snapshots:
+        parts["snapshots"] = member.snapshots
+    return parts
 
 
 def _pixels(loader: LoaderSettings) -> str:

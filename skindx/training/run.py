@@ -12,10 +12,12 @@ from skindx.training.detection.assist import fit_fusion
 from skindx.training.detection.store import is_trained
 from skindx.training.detection.worker import check_detector
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
+from skindx.training.folds import partition
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished
 from skindx.training.pack import pack_run
 from skindx.training.settings import TrainSettings
+from skindx.training.sources import check_soup, is_there, sources, units
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -30,8 +32,9 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
-    check(settings, records, taxonomy)
+    check(settings, records, taxonomy, run)
     missing = unfinished(run, dataset, settings)
+    _train_elsewhere(run, dataset, settings, records)
     if "RANK" in os.environ:
         if not _train_as_rank(run, dataset, settings):
             return None
@@ -41,6 +44,33 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     if settings.fusion:
         return fit_fusion(bundle.path, dataset, settings.fusion.margin)
     return bundle
+
+
+def _train_elsewhere(
+    run: Path, dataset: Path, settings: TrainSettings, records: list[Record]
+) -> None:
+    """Let runs whose members are reused finish these first, by their own settings.
+
+    Raises UserError for a member of another dataset, and for one that would have to be trained
+    while this process is a rank among others.
+    """
+    needed = [
+        source
+        for source in sources(run, settings).values()
+        if source.run != run and not is_there(source, dataset)
+    ]
+    for source in needed:
+        name = source.member.name
+        if "RANK" in os.environ:
+            raise UserError(
+                f"member {name} of {source.run} is not finished; train that run first, or start "
+                "this one without torchrun."
+            )
+        if is_there(source, dataset):  # finished along with another one
+            continue
+        check(source.settings, records, Taxonomy.load(dataset / "taxonomy.yaml"), source.run)
+        missing = unfinished(source.run, dataset, source.settings)
+        _train_by_launcher(source.run, dataset, source.settings, missing)
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
@@ -79,25 +109,36 @@ def _train_by_launcher(
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
 
 
-def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
+def check(
+    settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
+) -> None:
     """Raise UserError for settings that do not fit the dataset, the machine or timm."""
     import torch
 
     needed: tuple[Split, ...] = ("train", "val")
-    counts = {split: len(split_of(records, split)) for split in needed}
-    for split, count in counts.items():
-        if not count:
+    for split in needed:
+        if not split_of(records, split):
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
         batch = settings.recipe_of(member).batch
-        if counts["train"] < batch or batch < 2 * ranks:
+        train, held = partition(records, member.fold, settings.folds)
+        if not held:
+            raise UserError(
+                f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
+                "more than the dataset has groups for."
+            )
+        if len(train) < batch or batch < 2 * ranks:
             raise UserError(
                 f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
-                f"(two a rank) and at most the {counts['train']} training pictures."
+                f"(two a rank) and at most the {len(train)} training pictures."
             )
         with torch.device("meta"):
             classifier = build_classifier(member, len(taxonomy.classes))
         if member.weights:
             load_weights(classifier.to_empty(device="cpu"), member.weights)
+    trained = sources(run, settings)
+    for soup in settings.soups:
+        check_soup(soup, trained)
+    units(settings, trained, records)
     check_detector(settings, records)

@@ -84,6 +84,9 @@ AfterStep = Callable[[MemberTraining], None]
 What it raises ends the training.
 """
 
+AfterEpoch = Callable[[int, FinishedMember], None]
+"""Called on every rank with the number of the epoch that is done, from 1, and what it gave."""
+
 
 def train_member(
     settings: TrainSettings,
@@ -91,10 +94,12 @@ def train_member(
     data: TrainingData,
     cluster: Cluster,
     progress: Progress,
+    *,
+    after_epoch: AfterEpoch = lambda epoch, finished: None,
 ) -> tuple[FinishedMember, list[dict[str, Any]]]:
     """Train `member` and return it with one history row an epoch; every rank calls this."""
     training = begin(settings, member, data, cluster, progress)
-    finished = go_on(training, progress)
+    finished = go_on(training, progress, after_epoch=after_epoch)
     training.engine.close()
     return finished, training.position.history
 
@@ -122,7 +127,10 @@ def begin(
 
 
 def go_on(
-    training: MemberTraining, progress: Progress, after_step: AfterStep = lambda training: None
+    training: MemberTraining,
+    progress: Progress,
+    after_step: AfterStep = lambda training: None,
+    after_epoch: AfterEpoch = lambda epoch, finished: None,
 ) -> FinishedMember:
     """Train from the training's position to its end and return the member it became."""
     position, finished = training.position, None
@@ -137,6 +145,7 @@ def go_on(
         pictures_per_s = share * len(training.pictures) / (time.monotonic() - started)
         finished = _end_epoch(training, pictures_per_s)
         progress.line(_line(position.history[-1]))
+        after_epoch(position.epoch, finished)
         after_step(training)
     return finished or _validated(training)
 

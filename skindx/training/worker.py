@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from skindx.data.manifest import read_manifest, split_of
+from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
@@ -16,9 +16,11 @@ from skindx.training.bar import TrainingBar
 from skindx.training.batches import steps_of
 from skindx.training.detection import worker as detection
 from skindx.training.engine import Cluster, join, leave
+from skindx.training.folds import partition
 from skindx.training.member import fingerprint, is_finished, save_member
 from skindx.training.reading import TrainingData
 from skindx.training.settings import TrainSettings
+from skindx.training.snapshots import snapshot_keeper
 from skindx.training.trainer import train_member
 
 SETTINGS = "train.yaml"
@@ -27,21 +29,18 @@ SETTINGS = "train.yaml"
 def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -> None:
     """Train what is missing."""
     records = read_manifest(dataset)
-    data = TrainingData(
-        dataset,
-        split_of(records, "train"),
-        split_of(records, "val"),
-        Taxonomy.load(dataset / "taxonomy.yaml").keys,
-    )
+    classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
     for member in settings.members:
         mark = fingerprint(settings, member, dataset)
         if is_finished(run, member.name, mark):
             continue
         cluster.barrier()  # nobody may save a member while another rank still looks for it
+        data = TrainingData(dataset, *partition(records, member.fold, settings.folds), classes)
         recipe = settings.recipe_of(member)
         steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
         with TrainingBar(member.name, steps, shown=cluster.first) as bar:
-            finished, history = train_member(settings, member, data, cluster, bar)
+            keep = snapshot_keeper(run, member, recipe.epochs, cluster)
+            finished, history = train_member(settings, member, data, cluster, bar, after_epoch=keep)
         if cluster.first:
             save_member(run, member.name, finished, history, mark)
     detection.work(run, dataset, settings, cluster)

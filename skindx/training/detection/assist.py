@@ -1,39 +1,85 @@
 """Fit on validation how much the crop around the best box counts, and put it into the bundle."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.data.loader.source import Files
-from skindx.data.manifest import read_manifest, split_of
+from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bundle import Bundle, open_bundle, set_fusion
-from skindx.models.fusion import FusionSpec, box_crops, fit_weight
+from skindx.models.conformal import Conformal, fit_conformal
+from skindx.models.detector import Detector
+from skindx.models.ensemble import Ensemble
+from skindx.models.fusion import FusionSpec, assist, box_crops, fit_weight
+from skindx.models.removal import FOLDED
+from skindx.training.pictures import class_numbers
 
 _BATCH = 32
+
+Pictures = list[NDArray[np.uint8]]
+Crops = Mapping[int, NDArray[np.uint8]]
 
 
 def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     """Fit the weight on the validation pictures in which the bundle's detector is sure of a box.
 
+    Conformal sets are fitted again, on calibration alone, since they must fit what is served.
     Raises UserError for a picture that cannot be read, and without ultralytics.
     """
     bundle = open_bundle(path)
+    if FOLDED in bundle.spec.provenance:
+        print("no fusion: members learned from validation pictures, which its weight is fitted on")
+        return bundle
     ensemble, detector = bundle.ensemble(), bundle.detector()
     assert detector is not None
-    records = split_of(read_manifest(dataset), "val")
+    records, classes = read_manifest(dataset), bundle.taxonomy.keys
+    val = split_of(records, "val")
+    truth_N = class_numbers(val, classes)
+    whole, crop, seen = [], [], []
+    for first, pictures, crops in _looked(detector, dataset, val, margin):
+        if crops:
+            whole.append(ensemble.probabilities([pictures[index] for index in crops])[0])
+            crop.append(ensemble.probabilities(list(crops.values()))[0])
+            seen += [first + index for index in crops]
+    weight = 0.0
+    if seen:
+        weight = fit_weight(np.concatenate(whole), np.concatenate(crop), truth_N[seen])
+    print(
+        f"the crop around the best box counts {weight:.2f}, fitted on {len(seen)} of {len(val)} "
+        "validation pictures, the others show no sure box"
+    )
+    fusion = FusionSpec(weight=weight, margin=margin)
+    conformal = bundle.spec.conformal
+    if conformal and weight:
+        held = split_of(records, "calibration")
+        views = _looked(detector, dataset, held, margin)
+        conformal = _fit_sets(ensemble, views, class_numbers(held, classes), fusion, conformal)
+    return set_fusion(path, fusion, conformal)
+
+
+def _fit_sets(
+    ensemble: Ensemble,
+    views: Iterator[tuple[int, Pictures, Crops]],
+    truth_N: NDArray[np.int64],
+    fusion: FusionSpec,
+    plain: Conformal,
+) -> Conformal:
+    parts = [
+        assist(ensemble, crops, ensemble.probabilities(pictures), fusion.weight)[0]
+        for _, pictures, crops in views
+    ]
+    return fit_conformal(np.concatenate(parts), truth_N, plain.level)
+
+
+def _looked(
+    detector: Detector, dataset: Path, records: Sequence[Record], margin: float
+) -> Iterator[tuple[int, Pictures, Crops]]:
+    """Yield batches: the number of the first picture, the pictures, the crops of those with one."""
     files = Files(dataset, records)
-    classes = len(bundle.taxonomy.classes)
-    whole_NC, crop_NC, truth_N = np.empty((0, classes)), np.empty((0, classes)), []
-    for start in range(0, len(records), _BATCH):
-        numbers = range(start, min(start + _BATCH, len(records)))
-        pictures = [files.picture(number) for number in numbers]
+    for first in range(0, len(records), _BATCH):
+        last = min(first + _BATCH, len(records))
+        pictures = [files.picture(number) for number in range(first, last)]
         boxes = detector.detect(pictures)
-        crops = box_crops(pictures, boxes, detector.spec.confidence, margin)
-        if not crops:
-            continue
-        whole, _ = ensemble.probabilities([pictures[index] for index in crops])
-        crop, _ = ensemble.probabilities(list(crops.values()))
-        whole_NC, crop_NC = np.concatenate([whole_NC, whole]), np.concatenate([crop_NC, crop])
-        truth_N += [bundle.taxonomy.keys.index(records[start + index].label) for index in crops]
-    weight = fit_weight(whole_NC, crop_NC, np.array(truth_N, np.int64)) if truth_N else 0.0
-    return set_fusion(path, FusionSpec(weight=weight, margin=margin))
+        yield first, pictures, box_crops(pictures, boxes, detector.spec.confidence, margin)

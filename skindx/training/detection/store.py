@@ -40,12 +40,19 @@ def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
     return matches(run / FOLDER / INDEX, detector_fingerprint(settings, dataset))
 
 
-def save_parts(run: Path, parts: DetectorParts, history: list[dict[str, Any]], mark: str) -> None:
+def save_parts(
+    run: Path, dataset: Path, parts: DetectorParts, history: list[dict[str, Any]], mark: str
+) -> None:
     """Write RUN/detector in one step: it is there whole, or not at all."""
     with atomic_folder(run / FOLDER) as folder:
         save_detector(folder, parts.config, parts.state)
         write_csv(folder / "history.csv", history[0], [row.values() for row in history])
-        index = {"fingerprint": mark, "spec": parts.spec.model_dump(mode="json"), **history[-1]}
+        index = {
+            "fingerprint": mark,
+            "manifest": sha256_file(dataset / MANIFEST),
+            "spec": parts.spec.model_dump(mode="json"),
+            **history[-1],
+        }
         write_json(folder / INDEX, index)
 
 
@@ -54,11 +61,17 @@ def load_parts(run: Path) -> DetectorParts:
     from safetensors.torch import load_file
 
     folder = run / FOLDER
-    if not (folder / INDEX).is_file():
-        raise UserError(f"{run} holds no finished detector ({FOLDER}/{INDEX}); train one first.")
-    spec = DetectorSpec.parse(json.loads((folder / INDEX).read_text(encoding="utf-8"))["spec"])
+    spec = DetectorSpec.parse(_index(run)["spec"])
     config, state = read_yaml(folder / MODEL_YAML), load_file(folder / MODEL_WEIGHTS)
     return DetectorParts(spec, config, state)
+
+
+def _index(run: Path) -> dict[str, Any]:
+    file = run / FOLDER / INDEX
+    if not file.is_file():
+        raise UserError(f"{run} holds no finished detector ({FOLDER}/{INDEX}); train one first.")
+    index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return index
 
 
 def packed_parts(run: Path, settings: TrainSettings) -> DetectorParts | None:
@@ -66,3 +79,10 @@ def packed_parts(run: Path, settings: TrainSettings) -> DetectorParts | None:
     if settings.detector is None:
         return None
     return load_parts(settings.detector.from_run or run)
+
+
+def packed_origin(settings: TrainSettings) -> dict[str, str]:
+    """Return for the bundle's provenance what a detector of another run learned from."""
+    if settings.detector is None or settings.detector.from_run is None:
+        return {}
+    return {"detector's manifest sha256": _index(settings.detector.from_run)["manifest"]}

@@ -63,7 +63,7 @@ def work(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) ->
     with TrainingBar("detector", steps, shown=cluster.first) as bar:
         parts, history = train_detector(settings, dataset, records, cluster, bar)
     if cluster.first:
-        save_parts(run, parts, history, detector_fingerprint(settings, dataset))
+        save_parts(run, dataset, parts, history, detector_fingerprint(settings, dataset))
 
 
 def main(arguments: list[str]) -> int:
