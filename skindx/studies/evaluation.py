@@ -21,6 +21,7 @@ from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.models.conformal import Conformal
 from skindx.models.prediction import Prediction
 from skindx.studies.answers import Answers
+from skindx.studies.assisted import measure_assistance
 from skindx.studies.external import join_taxonomies
 from skindx.studies.headline import SEED
 from skindx.studies.mistakes import worst_mistakes
@@ -139,6 +140,7 @@ def evaluate_served(
         detector=score_boxes(records, predictions),
         external=external,
     )
+    evaluation = replace(evaluation, assisted=measure_assistance(answers, predictions, draws=draws))
     origin = Origin(
         bundle=bundle,
         dataset=str(dataset),

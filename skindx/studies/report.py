@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.files import write_text
+from skindx.studies.assisted import assisted_table
 from skindx.studies.breakdown import MISSING
 from skindx.studies.formatting import bounds, percent, points, shown, title
 from skindx.studies.headline import FIGURES
@@ -71,6 +72,8 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
         style = "bold" if each is evaluation.ensemble else ""
         table.add_row(escape(each.name), *cells, style=style)
     console.print(table)
+    if evaluation.assisted:
+        console.print(assisted_table(evaluation.assisted))
     for line in sentences(evaluation):
         console.print(escape(line), highlight=False)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skindx.metrics import DetectionScore, Interval, ReliabilityBin, RiskPoint
+from skindx.studies.assisted import Assisted
 from skindx.studies.breakdown import Breakdown
 from skindx.studies.external import External
 from skindx.studies.headline import Scores
@@ -67,6 +68,8 @@ class Evaluation:
     """None without a detector, or when no picture has a drawn box."""
     external: External | None
     """None when the dataset has the bundle's classes."""
+    assisted: Assisted | None = None
+    """What boxes change; None for a bundle without a fusion weight."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""

@@ -1,0 +1,73 @@
+"""The table of classes without and with boxes, by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_fakes import CLASSES, FakePredictor, decode, prediction, records_of, write_dataset
+
+from skindx.models.prediction import Prediction
+from skindx.studies.answers import Answers
+from skindx.studies.assisted import assisted_table, measure_assistance
+from skindx.studies.evaluation import METRICS, REPORT, evaluate_served
+
+NEVUS, MELANOMA = (0.7, 0.1, 0.1, 0.1), (0.1, 0.7, 0.1, 0.1)
+
+Row = tuple[float, ...]
+
+
+def _seen(served: Row, whole: Row | None) -> Prediction:
+    said = prediction(served)
+    return said if whole is None else replace(said, whole_C=np.array(whole))
+
+
+LABELS = ["nevus", "nevus", "melanoma", "melanoma", "melanoma", "melanoma"]
+GROUPS = ["a", "b", "c", "c", "d", "e"]
+TABLE = [
+    _seen(NEVUS, NEVUS),
+    _seen(MELANOMA, NEVUS),  # the crop misleads
+    _seen(MELANOMA, NEVUS),  # the crop helps, twice in one group
+    _seen(MELANOMA, NEVUS),
+    _seen(MELANOMA, None),  # no sure box
+    _seen(NEVUS, NEVUS),
+]
+
+
+def test_the_table_by_hand() -> None:
+    answers = Answers.of(records_of(LABELS, GROUPS), TABLE, CLASSES, ("alpha",))
+    found = measure_assistance(answers, TABLE, draws=200)
+    assert found is not None
+    assert (found.pictures, found.boxed) == (6, 5)
+    nevus, melanoma = found.classes
+    assert (nevus.name, nevus.n, nevus.boxed) == ("Compound nevus", 2, 2)
+    assert (nevus.without.value, nevus.assisted.value, nevus.difference.value) == (1.0, 0.5, -0.5)
+    assert (melanoma.n, melanoma.boxed) == (4, 3)
+    assert (melanoma.without.value, melanoma.assisted.value) == (0.25, 0.75)
+    assert melanoma.difference.value == pytest.approx(0.5)
+    # Group c weighs two pictures: its draws reach from no change to all of them.
+    assert (melanoma.difference.low, melanoma.difference.high) == (0.0, 1.0)
+    assert found.without == pytest.approx((1 + 0.25) / 2)
+    assert found.assisted == pytest.approx((0.5 + 0.75) / 2)
+    assert found.difference.value == pytest.approx(0)
+    assert assisted_table(found).row_count == 3
+
+
+def test_nothing_is_shown_where_no_box_was_used() -> None:
+    plain = [prediction(NEVUS)] * 6
+    answers = Answers.of(records_of(LABELS, GROUPS), plain, CLASSES, ("alpha",))
+    assert measure_assistance(answers, plain) is None
+
+
+def test_an_evaluation_carries_it(tmp_path: Path) -> None:
+    records = records_of(LABELS, GROUPS)
+    dataset = write_dataset(tmp_path / "data", records)
+    predictor = FakePredictor(TABLE, ("alpha",))
+    evaluation = evaluate_served(
+        predictor, records, decode, tmp_path / "out", bundle="b", dataset=dataset, draws=50
+    )
+    assert evaluation.assisted is not None
+    metrics = json.loads((tmp_path / "out" / METRICS).read_text())
+    assert metrics["assisted"]["classes"][1]["difference"]["value"] == pytest.approx(0.5)
+    assert "With and without boxes" in (tmp_path / "out" / REPORT).read_text()
