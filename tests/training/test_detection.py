@@ -1,6 +1,8 @@
 """The detector's own parts: its loss over ranks, boxes under augmentation, batches, settings."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -278,3 +280,20 @@ def test_settings_with_a_run_survive_a_file(tmp_path: Path) -> None:
     written = TrainSettings.parse({"detector": {"from": "runs/boxes"}, "fusion": {"margin": 2}})
     written.save(tmp_path / "train.yaml")
     assert TrainSettings.load(tmp_path / "train.yaml") == written
+
+
+@pytest.mark.long
+def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> None:
+    """From random weights, where a third of the pictures shows no lesion; it stops by itself."""
+    detector = {"size": 64, "epochs": 30, "batch": 6, "learning_rate": 0.002, "stop_map50": 0.6}
+    TrainSettings.parse({"engine": {"accelerator": "cpu"}, "detector": detector}).save(
+        tmp_path / "train.yaml"
+    )
+    command = [sys.executable, "-m", "skindx.training.detection.worker"]
+    subprocess.run([*command, str(tmp_path), str(small_dataset)], check=True, timeout=280)
+    lines = (tmp_path / "detector" / "history.csv").read_text().splitlines()
+    assert lines[0] == "epoch,loss,map50,map50_95,seconds"
+    map50 = [float(line.split(",")[2]) for line in lines[1:]]
+    assert map50[-1] >= 0.6
+    assert all(each < 0.6 for each in map50[:-1])
+    assert len(map50) < 30

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from skindx.data.decode import decode
 from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
+from skindx.training.detection.assist import fit_fusion
 from skindx.training.run import check, train
 from skindx.training.settings import TrainSettings
 
@@ -23,7 +25,7 @@ SETTINGS = {
         {"name": "a", "model": "test_resnet", "preprocess": {"size": 64}},
         {"name": "b", "model": "mobilenetv3_small_050", "preprocess": {"size": 64}},
     ],
-    "detector": {"size": 64, "epochs": 1, "batch": 16},
+    "detector": {"size": 64, "epochs": 2, "batch": 16},
 }
 
 
@@ -86,6 +88,9 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
     assert rows[0].startswith("epoch,loss,val_top1")
     assert len(rows) == 3
     assert TrainSettings.load(run / "train.yaml") == _settings()
+    rows = (run / "detector" / "history.csv").read_text().splitlines()
+    assert rows[0] == "epoch,loss,map50,map50_95,seconds"
+    assert len(rows) == 3
 
 
 @pytest.mark.distributed
@@ -110,12 +115,46 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     kept = (run / "train.yaml").read_text()
     others = (
         _settings(recipe={"epochs": 3, "batch": 15}),
-        _settings(detector={"size": 64, "epochs": 2, "batch": 16}),
+        _settings(detector={"size": 64, "epochs": 3, "batch": 16}),
     )
     for other in others:
         with pytest.raises(UserError, match="trained with other settings or data; give another"):
             train(small_dataset, other, run)
         assert (run / "train.yaml").read_text() == kept
+
+
+@pytest.mark.distributed
+def test_the_weight_of_the_crop_is_fitted_and_served(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run / "bundle", tmp_path / "bundle")
+    fused = fit_fusion(tmp_path / "bundle", small_dataset, 1.5)
+    assert fused.spec.fusion is not None
+    served = Predictor.load(fused.path)
+    pictures = [
+        decode((small_dataset / record.path).read_bytes())
+        for record in read_manifest(small_dataset)
+        if record.split == "test"
+    ]
+    plain = Predictor.load(run / "bundle").predict(pictures)
+    for one, other in zip(plain, served.predict(pictures), strict=True):
+        sure = bool(one.boxes) and fused.spec.fusion.weight > 0
+        assert (other.whole_C is not None) == sure
+        same = other.whole_C if sure else other.probabilities_C
+        np.testing.assert_allclose(same, one.probabilities_C, atol=1e-12)
+
+
+@pytest.mark.distributed
+def test_another_run_takes_the_detector(run: Path, small_dataset: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run / "members", other / "members")
+    settings = _settings(detector={"from": str(run)})
+    bundle = train(small_dataset, settings, other)
+    assert bundle is not None
+    assert not (other / "detector").exists()
+    ours, theirs = (load_file(each / "detector/model.safetensors") for each in (bundle.path, run))
+    assert all(ours[key].equal(theirs[key]) for key in theirs)
+    assert len(bundle.spec.provenance["detector's manifest sha256"]) == 64
 
 
 @pytest.mark.distributed
