@@ -78,10 +78,12 @@ class MemberTraining:
     classes: int
     position: Position = field(default_factory=Position)
 
-    @property
     def judged(self) -> Classifier:
-        """The network that is validated and kept: the average's, or the one in training."""
-        module = self.average.module if self.average else self.engine.module
+        """Return the network that is validated and kept; every rank calls this.
+
+        It is the average, or the one in training; the next step changes either.
+        """
+        module = self.average.module if self.average else self.engine.whole()
         assert isinstance(module, Classifier)
         return module
 
@@ -184,7 +186,7 @@ def _steps(training: MemberTraining) -> Iterator[tuple[float, int]]:
         loss_sum = _backward(training, inputs, targets, sum(len(share) for share in plan[step]))
         training.engine.step(rate_of(recipe, done, len(plan)))
         if training.average:
-            training.average.update(training.engine.module, done + 1)
+            training.average.update(training.engine.whole(), done + 1)
         yield loss_sum, len(inputs)
 
 
@@ -221,14 +223,12 @@ def _on_device(
 
 def _backward(training: MemberTraining, inputs: Tensor, targets: Tensor, count: int) -> float:
     """Accumulate the gradients of this rank's part of `count` pictures; return its summed loss."""
-    total = 0.0
-    pieces = training.recipe.accumulate
-    for inputs_BSS3, part in zip(
-        inputs.tensor_split(pieces), targets.tensor_split(pieces), strict=True
-    ):
+    total, pieces = 0.0, training.recipe.accumulate
+    parts = zip(inputs.tensor_split(pieces), targets.tensor_split(pieces), strict=True)
+    for number, (inputs_BSS3, part) in enumerate(parts, start=1):
         logits_BC = training.engine(inputs_BSS3)
         loss_sum = training.loss(logits_BC.float(), part)
-        training.engine.backward(loss_sum, count)
+        training.engine.backward(loss_sum, count, last=number == pieces)
         total += loss_sum.item()
     return total
 
@@ -263,7 +263,7 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
 
 def _validated(training: MemberTraining) -> FinishedMember:
     training.engine.train(False)
-    return validate(training.judged, training.member, training.validation, training.cluster)
+    return validate(training.judged(), training.member, training.validation, training.cluster)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -160,11 +160,11 @@ def test_the_average_is_what_is_judged_and_kept(small_dataset: Path) -> None:
 def test_given_weights_start_the_body(small_dataset: Path, tmp_path: Path) -> None:
     first = begun(settings_of({**SMALL, "seed": 5}), small_dataset)
     file = tmp_path / "given.pth"
-    torch.save({"state_dict": first.judged.net.state_dict()}, file)
+    torch.save({"state_dict": first.judged().net.state_dict()}, file)
     settings = settings_of().starting_from(file)
     second = begun(settings, small_dataset)
-    for name, value in first.judged.net.state_dict().items():
-        assert second.judged.net.state_dict()[name].equal(value)
+    for name, value in first.judged().net.state_dict().items():
+        assert second.judged().net.state_dict()[name].equal(value)
     own = tmp_path / "own.pth"
     named = settings_of({**SMALL, "weights": str(own)}).starting_from(file)
     assert named.members[0].weights == own
