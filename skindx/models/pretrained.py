@@ -50,7 +50,7 @@ def _fetch(model: str, arguments: str, file: Path) -> None:
             command, env=online, check=False, capture_output=True, text=True, timeout=_LIMIT_S
         )
         said = done.stderr.strip().splitlines()
-        reason = said[-1][:200] if said else f"code {done.returncode}"
+        reason = said[-1].split(". ")[0][:150] if said else f"code {done.returncode}"
     except subprocess.TimeoutExpired:
         reason = f"nothing came within {_LIMIT_S} s"
     if not file.is_file():

@@ -57,32 +57,37 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "Engine", PlainEngine)
 
 
+LEARNER = {**SMALL, "model": "test_efficientnet"}
+EASY = {
+    "epochs": 3,
+    "batch": 9,
+    "learning_rate": 0.01,
+    "warmup_epochs": 0.5,
+    "augment": {"scale": [0.9, 1], "flip": False, "colour": 0},
+}
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "focal": {"loss": {"kind": "focal"}, "class_weights": "effective"},
     "logit adjusted": {"loss": {"kind": "logit_adjusted"}},
-    "mix": {"mix": {**MIX, "clean_epochs": 1}},
-    "ema": {"ema": {"decay": 0.9}},
-    "layers": {"layer_decay": 0.8},
-    "resize": {"resize": {"start": 32, "until": 0.5}},
-    "accumulate": {"accumulate": 2},
-    "steps": {"schedule": {"kind": "steps", "epochs": [3]}},
-    "augment": {"augment": {"blur": 0.3, "sharpen": 0.3, "holes": 0.5}},
-    "sgd": {"optimizer": "sgd", "learning_rate": 0.03},
+    "mix and average": {"mix": {**MIX, "clean_epochs": 1}, "ema": {"decay": 0.9}},
+    "layers, sides": {"layer_decay": 0.8, "resize": {"start": 32, "until": 0.5}},
+    "pieces, steps": {"accumulate": 2, "schedule": {"kind": "steps", "epochs": [2]}},
+    "augment": {"augment": {"scale": [0.9, 1], "blur": 0.3, "sharpen": 0.3, "holes": 0.5}},
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.05},
     "lars": {"optimizer": "lars", "learning_rate": 10, "weight_decay": 1e-4},
-    "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
+    "lamb": {"optimizer": "lamb", "learning_rate": 0.03},
 }
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_the_loss_falls(small_dataset: Path, feature: str) -> None:
-    settings = settings_of(**FEATURES[feature])
+    settings = settings_of(LEARNER, **{**EASY, **FEATURES[feature]})
     _, history = train_member(
         settings, settings.members[0], data_of(small_dataset), Alone(), Silent()
     )
     losses = [row["loss"] for row in history]
-    assert len(losses) == 4
-    assert losses[-1] < 0.93 * losses[0], losses
+    assert len(losses) == 3
+    assert losses[-1] < 0.7 * losses[0], losses
 
 
 EVERYTHING = {
