@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.training import trainer
-from skindx.training.engine import EngineSettings, join, leave
+from skindx.training.engine import Cluster
 from skindx.training.reading import TrainingData
 from skindx.training.settings import TrainSettings
 from skindx.training.trainer import MemberTraining, Position, begin, go_on, train_member
@@ -175,21 +176,23 @@ def test_given_weights_start_the_body(small_dataset: Path, tmp_path: Path) -> No
     assert named.members[0].weights == own
 
 
-RANKS = {"epochs": 2, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "accumulate": 2}
+RANKS = {"epochs": 1, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "accumulate": 2}
 
 
 def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
     settings = settings_of(**RANKS)
-    cluster = join(EngineSettings(accelerator="cpu"))
+    dist.init_process_group("gloo")
+    cluster = Cluster(dist.get_rank(), 2, torch.device("cpu"), settings.engine)
+    trainer.Engine = PlainEngine
     finished, _ = train_member(settings, settings.members[0], data_of(dataset), cluster, Silent())
-    leave()
+    dist.destroy_process_group()
     return {name: value.numpy() for name, value in finished.state.items()}
 
 
 @pytest.mark.distributed
 def test_uneven_ranks_equal_one_with_everything_on(small_dataset: Path) -> None:
     """Steps of 13 and 14 pictures on two ranks: shares of 7 and 6 end inside a pair."""
-    results = run_ranks(2, _train_on_ranks, small_dataset)
+    results = run_ranks(2, _train_on_ranks, small_dataset, timeout_s=270)
     alone = _state(settings_of(**RANKS), small_dataset)
     for result in results:
         for name, value in alone.items():
