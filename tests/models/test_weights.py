@@ -103,6 +103,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]
     thread.join()
 
 
+@pytest.mark.long
 def test_timms_weights_are_fetched_once(hub: type[_Hub]) -> None:
     file = pretrained_file(SMALL)
     torch.manual_seed(7)
