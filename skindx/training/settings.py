@@ -1,7 +1,7 @@
-"""What a training run is: members, recipe, engine, detector."""
+"""What a training run is: members, engine, detector; see recipe.py for how one is trained."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -9,36 +9,7 @@ from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
 from skindx.training.engine import EngineSettings
-
-
-class Augment(Settings):
-    """Random changes of a training picture, drawn anew in each epoch."""
-
-    scale: tuple[float, float] = (0.5, 1.0)
-    """Smallest and largest share of the picture that the random crop shows."""
-    flip: bool = True
-    """Mirror and quarter turns: skin has no upright."""
-    colour: float = Field(0.15, ge=0, le=0.5)
-    """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
-
-
-class Recipe(Settings):
-    """How one member is optimised."""
-
-    epochs: int = Field(12, ge=1)
-    batch: int = Field(32, ge=2)
-    """Pictures a step, over all ranks."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = Field(1e-3, gt=0)
-    head_learning_rate: float | None = Field(None, gt=0)
-    """Rate of the new head when the body starts from given weights; none: the same."""
-    weight_decay: float = Field(0.05, ge=0)
-    warmup_epochs: float = Field(1.0, ge=0)
-    """The rate climbs linearly for so long, then falls along a cosine to zero."""
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
-    class_weights: Literal["none", "sqrt", "balanced"] = "none"
-    """Weigh rare classes up: balanced = N / (C n_c), sqrt = its square root."""
-    augment: Augment = Augment()
+from skindx.training.recipe import Recipe
 
 
 class MemberSettings(ClassifierSettings):
@@ -47,9 +18,17 @@ class MemberSettings(ClassifierSettings):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     weights: Path | None = None
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
+    pretrained: bool = False
+    """Start from timm's own weights, fetched once; training itself reaches no network."""
     seed: int = 0
     recipe: Recipe | None = None
     """Instead of the run's own."""
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.pretrained and self.weights:
+            raise ValueError("give weights, or pretrained: true, not both")
+        return self
 
 
 class DetectorSettings(Settings):
@@ -86,6 +65,26 @@ class TrainSettings(Settings):
             raise ValueError("every member needs a name of its own")
         return self
 
+    @model_validator(mode="after")
+    def _resizing_grows(self) -> Self:
+        for member in self.members:
+            resize, size = self.recipe_of(member).resize, member.preprocess.size
+            if resize and resize.start >= size:
+                raise ValueError(
+                    f"{member.name}: resize.start={resize.start} must be below its size of {size}"
+                )
+        return self
+
     def recipe_of(self, member: MemberSettings) -> Recipe:
         """Return the member's own recipe, or the run's."""
         return member.recipe or self.recipe
+
+    def starting_from(self, weights: Path) -> Self:
+        """Return these settings with `weights` for every member that names none itself."""
+        members = tuple(
+            member
+            if member.weights or member.pretrained
+            else member.model_copy(update={"weights": weights})
+            for member in self.members
+        )
+        return self.model_copy(update={"members": members})

@@ -28,7 +28,8 @@ from skindx.training.pictures import (
     training_batches,
 )
 from skindx.training.reading import TrainingData, open_sets
-from skindx.training.settings import Augment, MemberSettings, TrainSettings
+from skindx.training.recipe import Augment
+from skindx.training.settings import MemberSettings, TrainSettings
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})
@@ -168,6 +169,20 @@ def test_the_seed_alone_decides_a_change() -> None:
     assert (first(square, 7) != first(square, 8)).any()
     still = changer(Augment(flip=False, colour=0))
     assert (still(square, 7) == square).all()
+
+
+@pytest.mark.parametrize("kind", ["blur", "sharpen", "holes"])
+def test_each_change_is_seeded_and_does_something(kind: str) -> None:
+    square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    augment = Augment.parse({"flip": False, "colour": 0, kind: 1})
+    first, second = changer(augment), changer(augment)
+    for seed in range(5):
+        second(square, seed + 100)
+        changed = first(square, seed)
+        assert (changed == second(square, seed)).all()
+        assert (changed != square).any()
+        if kind == "holes":
+            assert 0.005 < (changed != square).any(axis=2).mean() < 3 * 0.3**2 + 0.01
 
 
 @given(threads=st.integers(1, 4), order=st.permutations(range(9)))
