@@ -53,7 +53,7 @@ def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -
         change = np.append(change_M, (scores_NC * residual_NC).sum())
         return -value / (pictures + prior), -change / (pictures + prior)
 
-    found = minimize(  # type: ignore[call-overload]
+    found = minimize(
         loss,
         np.zeros(members + 1),
         jac=True,

@@ -17,8 +17,9 @@ from skindx.training.folds import partition
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished
 from skindx.training.pack import pack_run
-from skindx.training.settings import TrainSettings
+from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.sources import check_soup, is_there, sources, units
+from skindx.training.starting import starting_weights
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -130,30 +131,13 @@ def check(
     settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
 ) -> None:
     """Raise UserError for settings that do not fit the dataset, the machine or timm."""
-    import torch
-
     needed: tuple[Split, ...] = ("train", "val")
     for split in needed:
         if not split_of(records, split):
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
-        batch = settings.recipe_of(member).batch
-        train, held = partition(records, member.fold, settings.folds)
-        if not held:
-            raise UserError(
-                f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
-                "more than the dataset has groups for."
-            )
-        if len(train) < batch or batch < 2 * ranks:
-            raise UserError(
-                f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
-                f"(two a rank) and at most the {len(train)} training pictures."
-            )
-        with torch.device("meta"):
-            classifier = build_classifier(member, len(taxonomy.classes))
-        if member.weights:
-            load_weights(classifier.to_empty(device="cpu"), member.weights)
+        _check_member(settings, member, records, len(taxonomy.classes), ranks)
     trained = sources(run, settings)
     for soup in settings.soups:
         check_soup(soup, trained)
@@ -163,3 +147,32 @@ def check(
             "a detector was asked for, but no training picture has a box; "
             "build the dataset with boxes, or set detector=null."
         )
+
+
+def _check_member(
+    settings: TrainSettings,
+    member: MemberSettings,
+    records: list[Record],
+    classes: int,
+    ranks: int,
+) -> None:
+    import torch
+
+    recipe = settings.recipe_of(member)
+    batch, pieces = recipe.batch, recipe.accumulate
+    train, held = partition(records, member.fold, settings.folds)
+    if not held:
+        raise UserError(
+            f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
+            "more than the dataset has groups for."
+        )
+    if len(train) < batch or batch < 2 * ranks * pieces:
+        each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
+        raise UserError(
+            f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
+            f"({each}) and at most the {len(train)} training pictures."
+        )
+    with torch.device("meta"):
+        classifier = build_classifier(member, classes)
+    if weights := starting_weights(member):
+        load_weights(classifier.to_empty(device="cpu"), weights)
