@@ -47,9 +47,11 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
 
 def _deciding(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
     """Return what of a member's settings decides its weights, and what is kept of them."""
-    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots"})
+    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots", "targets"})
     if member.fold is not None:
         parts["fold"] = [member.fold, settings.folds]
+    if member.targets:
+        parts["targets"] = sha256_file(member.targets)
     if member.snapshots:
         parts["snapshots"] = member.snapshots
     return parts

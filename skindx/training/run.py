@@ -12,6 +12,7 @@ from skindx.models.bundle import Bundle
 from skindx.models.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
 from skindx.training.detector import detector_fingerprint, is_trained
+from skindx.training.distil import STUDENT, student_settings, write_targets
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.folds import partition
 from skindx.training.launch import launch
@@ -32,11 +33,15 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
     launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
     others return None. Raises UserError, before anything is written, for whatever can be known
-    to fail.
+    to fail. With `distil` a student is trained as well and packed as RUN/student/bundle.
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
     check(settings, records, taxonomy, run)
+    if settings.distil:
+        if "RANK" in os.environ:
+            raise UserError("distil starts ranks of its own; run `skindx train` without torchrun.")
+        check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
     _train_elsewhere(run, dataset, settings, records)
     if "RANK" in os.environ:
@@ -46,7 +51,11 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
         _train_by_launcher(run, dataset, settings, missing)
     if settings.detector:
         _train_detector(run, dataset, settings)
-    return pack_run(run, dataset, settings, taxonomy)
+    bundle = pack_run(run, dataset, settings, taxonomy)
+    if settings.distil:
+        write_targets(run, dataset, settings, bundle)
+        train(dataset, student_settings(run, settings), run / STUDENT)
+    return bundle
 
 
 def _train_elsewhere(

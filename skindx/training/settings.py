@@ -39,6 +39,8 @@ class MemberSettings(ClassifierSettings):
     """Keep the weights of so many last epochs, for a soup."""
     views: Views = 1
     """Test-time augmentation: each picture is seen in so many flips and turns."""
+    targets: Path | None = None
+    """Learn these probabilities in place of the labels: a file that `distil` writes."""
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -62,6 +64,16 @@ class DetectorSettings(Settings):
     seed: int = 0
 
 
+class DistilSettings(Settings):
+    """A single network that learns from the whole ensemble, packed as RUN/student/bundle."""
+
+    student: MemberSettings
+    temperature: float = Field(2.0, gt=0)
+    """Softens the teacher: what else a picture looks like is most of what it can teach."""
+    share: float = Field(0.7, gt=0, le=1)
+    """Share of the teacher in what the student learns; the rest is the label."""
+
+
 class TrainSettings(Settings):
     """A training run: `skindx train DATASET --config FILE`."""
 
@@ -74,6 +86,7 @@ class TrainSettings(Settings):
     folds: int = Field(5, ge=2, le=20)
     """Into how many the groups of train and val are dealt out, for members with a `fold`."""
     ensemble: EnsembleSettings = EnsembleSettings()
+    distil: DistilSettings | None = None
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
@@ -148,6 +161,8 @@ def check_names(settings: TrainSettings) -> None:
                 raise ValueError(
                     f"soup {soup.name} is made of {name!r}, but the members are {', '.join(there)}"
                 )
+    if settings.distil and settings.distil.student.fold is not None:
+        raise ValueError("the student of distil learns from train; it takes no fold")
     for member in settings.members:
         if member.fold is not None and member.fold >= settings.folds:
             raise ValueError(

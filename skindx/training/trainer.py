@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
 from skindx.training.batches import step_seed
+from skindx.training.distil import load_targets
 from skindx.training.ema import WeightAverage
 from skindx.training.engine import Cluster, Engine
 from skindx.training.losses import build_loss
@@ -132,6 +133,8 @@ def begin(
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     engine = Engine(classifier, optimizer, cluster, recipe.batch)
     pictures, validation = open_sets(data, member, settings.loader, cluster, progress.line)
+    if member.targets:
+        pictures = replace(pictures, targets_NC=load_targets(member.targets, data.train))
     loss = build_loss(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
     return MemberTraining(
         member,
