@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from skindx.data.manifest import Record, read_manifest, split_of
@@ -91,7 +91,7 @@ def load_targets(file: Path, records: Sequence[Record]) -> NDArray[np.float32]:
     try:
         with safe_open(file, framework="numpy") as opened:
             targets_NC: NDArray[np.float32] = opened.get_tensor("targets")
-    except (OSError, ValueError) as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"soft targets {file} cannot be read ({error}); distil anew.") from None
     if len(targets_NC) != len(records):
         raise UserError(
