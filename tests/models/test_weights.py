@@ -36,7 +36,7 @@ def _under(prefix: str) -> dict[str, torch.Tensor]:
         {"state_dict": STATE, "args": argparse.Namespace(lr=0.1, model="resnet50", scale=[1, 2])},
         {"state_dict": STATE, "state_dict_ema": None},
     ],
-    ids="plain timm torchvision parallel compiled lightning ema args none".split(),
+    ids=[
         "plain",
         "timm",
         "torchvision",
