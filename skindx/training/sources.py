@@ -55,10 +55,12 @@ def sources(run: Path, settings: TrainSettings) -> dict[str, Source]:
 def _reused(reused: ReusedSettings) -> Source:
     file = reused.run / SETTINGS
     if not file.is_file():
-        raise UserError(
-            f"reused member {reused.member}: {reused.run} is no run (it has no {SETTINGS}); "
-            "train it first, or correct the path."
-        )
+        if reused.config is None:
+            raise UserError(
+                f"reused member {reused.member}: {reused.run} is no run (it has no {SETTINGS}); "
+                "give its config to train it by, or correct the path."
+            )
+        file = reused.config
     settings = TrainSettings.load(file)
     members = {member.name: member for member in settings.members}
     if reused.member not in members:

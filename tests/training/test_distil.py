@@ -1,4 +1,3 @@
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.errors import UserError
@@ -82,11 +82,9 @@ def test_a_step_learns_the_targets_of_its_own_pictures(small_dataset: Path) -> N
     records = split_of(read_manifest(small_dataset), "train")
     labels_N = class_numbers(records, ("Disc", "Stripes", "Plain"))
     targets_NC = np.random.default_rng(0).dirichlet(np.ones(3), len(records)).astype(np.float32)
-    data = TrainingSet(Files(small_dataset, records), labels_N, False, Reading(1, 2, np.empty))
-    plain = dataclasses.replace(
-        data, reading=Reading(1, 2, lambda shape: np.empty(shape, np.uint8))
+    soft = TrainingSet(
+        Files(small_dataset, records), labels_N, False, Reading(1, 2, Pool()), targets_NC
     )
-    soft = dataclasses.replace(plain, targets_NC=targets_NC)
     shares = [np.array([3, 1, 40]), np.array([7, 9])]
     for _, (pictures, learned) in zip(
         shares, training_batches(soft, shares, Augment(), side=32, seed=0, epoch=0), strict=True
@@ -98,9 +96,7 @@ def test_a_step_learns_the_targets_of_its_own_pictures(small_dataset: Path) -> N
     np.testing.assert_array_equal(next(iter(batches))[1].numpy(), targets_NC[[3, 1, 40]])
 
 
-def test_what_cannot_be_distilled_is_told(
-    small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_distilled_is_told(small_dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="takes no fold"):
         _settings(student={**STUDENT, "fold": 0})
     records = read_manifest(small_dataset)

@@ -172,3 +172,18 @@ def test_members_of_another_dataset_are_refused(
     with pytest.raises(UserError, match="was trained on other data than"):
         train(other, TrainSettings.parse(reused), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_student_learns_from_the_bundle(run: Path, small_dataset: Path) -> None:
+    student = {"name": "pupil", "model": "test_resnet", "preprocess": PREPROCESS}
+    settings = TrainSettings.parse({**SETTINGS, "distil": {"student": student}})
+    assert train(small_dataset, settings, run) is not None
+    pupil = Predictor.load(run / "student" / "bundle")
+    assert pupil.members == ("pupil",)
+    assert pupil.bundle.spec.name == "skindx-student"
+    weights = run / "student" / "members" / "pupil" / "model.safetensors"
+    stamp = weights.stat().st_mtime_ns
+    train(small_dataset, settings, run)
+    assert weights.stat().st_mtime_ns == stamp

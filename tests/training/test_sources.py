@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import timm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,6 +151,12 @@ def test_a_run_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert settings.members == ()
     with pytest.raises(UserError, match="is no run"):
         sources(Path("run"), settings)
+    config = tmp_path / "config.yaml"
+    _settings([{**MEMBER, "seed": 7}]).save(config)
+    planned = TrainSettings.parse(
+        {"reused": [{"run": str(tmp_path), "member": "m", "config": str(config)}]}
+    )
+    assert sources(Path("run"), planned)["m"].member.seed == 7
     _settings([MEMBER]).save(tmp_path / "train.yaml")
     assert sources(Path("run"), settings)["m"].member.name == "m"
     other = TrainSettings.parse({"reused": [{"run": str(tmp_path), "member": "x"}]})
@@ -170,3 +177,16 @@ def test_only_what_decides_weights_is_in_the_fingerprint(tmp_path: Path) -> None
     assert mark({}, folds=7, ensemble={"combine": {"kind": "vote"}}) == same
     others = [mark({"fold": 0}), mark({"fold": 1}), mark({"fold": 0}, folds=7)]
     assert len({same, *others, mark({"snapshots": 2})}) == 5
+
+
+def test_the_committed_ensemble_is_sound() -> None:
+    settings = TrainSettings.load(Path(__file__).parents[2] / "configs" / "ensemble-skin10.yaml")
+    trained = sources(Path("run"), settings)
+    for soup in settings.soups:
+        check_soup(soup, trained)
+    found = units(settings, trained, RECORDS)
+    assert [len(unit) for unit in found.values()] == [5, 1]
+    assert honest_P(found).any()
+    assert settings.distil is not None
+    for member in [*settings.members, settings.distil.student]:
+        assert timm.get_pretrained_cfg(member.model).has_weights

@@ -69,7 +69,7 @@ def test_one_group_cannot_be_cross_fitted() -> None:
 
 
 def test_members_without_weight_leave_the_bundle() -> None:
-    evidence = _evidence([3.0, 0.0, 3.0], pictures=60)
+    evidence = _evidence([3.0, 0.0, 3.0], pictures=24)
     assembly = assemble(Greedy(), evidence, {"a": ("a",), "b": ("b",), "c": ("c",)})
     assert "b" not in assembly.members
     assert assembly.report()["chosen"] == "greedy, probabilities"
@@ -80,7 +80,7 @@ def test_members_without_weight_leave_the_bundle() -> None:
 
 
 def test_a_unit_shares_its_weight_among_its_folds() -> None:
-    evidence = _evidence([2.0, 1.0])
+    evidence = _evidence([2.0, 1.0], pictures=24)
     assembly = assemble(Mean(), evidence, {"k": ("k0", "k1", "k2"), "p": ("p",)})
     assert assembly.combination.weights == pytest.approx((1 / 6, 1 / 6, 1 / 6, 1 / 2))
     assert len(set(assembly.temperatures[:3])) == 1
