@@ -1,0 +1,163 @@
+"""The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
+
+    CHECKPOINTS/000123/            after 123 steps
+        shared/                    what all ranks hold alike: written by the first
+        rank-0/ rank-1/ …          what each rank holds alone
+        index.json                 every file's hash, written last; a hash of itself
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from skindx.files import sha256_file, write_json
+from skindx.training.checkpoint.state import State, read_state, write_state
+from skindx.training.member import fingerprint_of
+
+INDEX = "index.json"
+
+_SHARED, _FORMAT, _WRITING = "shared", 1, ".writing"
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that is not what was written; the text says in which way."""
+
+
+class RankStates(Sequence[State]):
+    """Every rank's own state at the time of saving; each is read when it is asked for."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self._folder, self._ranks = folder, ranks
+
+    def __len__(self) -> int:
+        return self._ranks
+
+    @overload
+    def __getitem__(self, rank: int) -> State: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[State]: ...
+    def __getitem__(self, rank: int | slice) -> State | list[State]:
+        if isinstance(rank, slice):
+            return [self[each] for each in range(*rank.indices(self._ranks))]
+        if not -self._ranks <= rank < self._ranks:
+            raise IndexError(rank)
+        return read_state(self._folder / _rank_folder(rank % self._ranks))
+
+
+def _rank_folder(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def steps_saved(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints in `folder`, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((int(each.name) for each in folder.iterdir() if each.name.isdigit()), reverse=True)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint after `step` steps of the whole training."""
+    return folder / f"{step:09d}"
+
+
+def begin(folder: Path) -> Path:
+    """Return an empty folder for the ranks to write into; remains of a killed save go."""
+    temporary = folder / _WRITING
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
+    """Write one rank's part and return each file's hash and size; the first brings `shared`."""
+    parts = {_rank_folder(rank): own}
+    if shared is not None:
+        parts[_SHARED] = shared
+    files = {}
+    for name, state in parts.items():
+        write_state(temporary / name, state)
+        for file in sorted((temporary / name).iterdir()):
+            _flush(file)
+            files[f"{name}/{file.name}"] = {
+                "sha256": sha256_file(file),
+                "bytes": file.stat().st_size,
+            }
+        _flush(temporary / name)
+    return files
+
+
+def finish(folder: Path, step: int, head: dict[str, Any], files: dict[str, Any], keep: int) -> Path:
+    """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
+    temporary, final = folder / _WRITING, path_of(folder, step)
+    body = {"format": _FORMAT, **head, "files": files}
+    write_json(temporary / INDEX, {**body, "seal": fingerprint_of(body)})
+    _flush(temporary)
+    if final.exists():  # a damaged one, or a stop right after a save
+        shutil.rmtree(final)
+    temporary.replace(final)
+    _flush(folder)
+    # One of a later step is a damaged one that this training had to go back behind.
+    saved = steps_saved(folder)
+    newest = [each for each in saved if each <= step][:keep]
+    for each in set(saved) - set(newest):
+        shutil.rmtree(path_of(folder, each))
+    return final
+
+
+def abandon(folder: Path) -> None:
+    """Remove what was written of a checkpoint that cannot be finished."""
+    shutil.rmtree(folder / _WRITING, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_index(checkpoint: Path) -> dict[str, Any]:
+    """Return the index. Raises DamagedCheckpoint when it is not whole."""
+    try:
+        index = json.loads((checkpoint / INDEX).read_text(encoding="utf-8"))
+        seal = index.pop("seal")
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise DamagedCheckpoint(f"{INDEX} cannot be read") from None
+    if fingerprint_of(index) != seal:
+        raise DamagedCheckpoint(f"{INDEX} was altered")
+    if index["format"] != _FORMAT:
+        raise DamagedCheckpoint(f"its format is {index['format']}, not {_FORMAT}")
+    return dict(index)
+
+
+def verify(checkpoint: Path) -> dict[str, Any]:
+    """Return the index of a checkpoint whose every file is as written.
+
+    Raises DamagedCheckpoint that names the first file which is not.
+    """
+    index = read_index(checkpoint)
+    for name, expected in index["files"].items():
+        file = checkpoint / name
+        if not file.is_file():
+            raise DamagedCheckpoint(f"{name} is missing")
+        if file.stat().st_size != expected["bytes"]:
+            size = file.stat().st_size
+            raise DamagedCheckpoint(f"{name} has {size} bytes, not {expected['bytes']}")
+        if sha256_file(file) != expected["sha256"]:
+            raise DamagedCheckpoint(f"{name} was altered")
+    return index
+
+
+def read_shared(checkpoint: Path) -> State:
+    """Return what all ranks held alike."""
+    return read_state(checkpoint / _SHARED)
+
+
+def read_ranks(checkpoint: Path, ranks: int) -> RankStates:
+    """Return what each rank held alone."""
+    return RankStates(checkpoint, ranks)
