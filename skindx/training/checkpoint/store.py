@@ -27,10 +27,10 @@ class DamagedCheckpoint(Exception):
 
 
 class RankStates(Sequence[State]):
-    """Every rank's own state at the time of saving; each is read when it is asked for."""
+    """One part of every rank's own state at the time of saving; read when it is asked for."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        self._folder, self._ranks = folder, ranks
+    def __init__(self, checkpoint: Path, ranks: int, part: str) -> None:
+        self._checkpoint, self._ranks, self._part = checkpoint, ranks, part
 
     def __len__(self) -> int:
         return self._ranks
@@ -44,7 +44,8 @@ class RankStates(Sequence[State]):
             return [self[each] for each in range(*rank.indices(self._ranks))]
         if not -self._ranks <= rank < self._ranks:
             raise IndexError(rank)
-        return read_state(self._folder / _rank_folder(rank % self._ranks))
+        state: State = read_state(self._checkpoint / _rank_folder(rank % self._ranks))[self._part]
+        return state
 
 
 def _rank_folder(rank: int) -> str:
@@ -63,13 +64,17 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"{step:09d}"
 
 
-def begin(folder: Path) -> Path:
-    """Return an empty folder for the ranks to write into; remains of a killed save go."""
-    temporary = folder / _WRITING
+def writing(folder: Path) -> Path:
+    """Return where the ranks write a checkpoint before it gets its name."""
+    return folder / _WRITING
+
+
+def begin(folder: Path) -> None:
+    """Make an empty folder for the ranks to write into; remains of a killed save go."""
+    temporary = writing(folder)
     if temporary.exists():
         shutil.rmtree(temporary)
     temporary.mkdir(parents=True)
-    return temporary
 
 
 def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
@@ -90,9 +95,9 @@ def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> 
     return files
 
 
-def finish(folder: Path, step: int, head: dict[str, Any], files: dict[str, Any], keep: int) -> Path:
+def finish(folder: Path, step: int, head: State, files: State, keep: int) -> None:
     """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
-    temporary, final = folder / _WRITING, path_of(folder, step)
+    temporary, final = writing(folder), path_of(folder, step)
     body = {"format": _FORMAT, **head, "files": files}
     write_json(temporary / INDEX, {**body, "seal": fingerprint_of(body)})
     _flush(temporary)
@@ -105,12 +110,11 @@ def finish(folder: Path, step: int, head: dict[str, Any], files: dict[str, Any],
     newest = [each for each in saved if each <= step][:keep]
     for each in set(saved) - set(newest):
         shutil.rmtree(path_of(folder, each))
-    return final
 
 
 def abandon(folder: Path) -> None:
     """Remove what was written of a checkpoint that cannot be finished."""
-    shutil.rmtree(folder / _WRITING, ignore_errors=True)
+    shutil.rmtree(writing(folder), ignore_errors=True)
 
 
 def _flush(path: Path) -> None:
@@ -157,7 +161,3 @@ def read_shared(checkpoint: Path) -> State:
     """Return what all ranks held alike."""
     return read_state(checkpoint / _SHARED)
 
-
-def read_ranks(checkpoint: Path, ranks: int) -> RankStates:
-    """Return what each rank held alone."""
-    return RankStates(checkpoint, ranks)
