@@ -38,8 +38,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "recipe": settings.recipe_of(member).model_dump(mode="json"),
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
-            "precision": settings.engine.precision,
-            "gradient_clip": settings.engine.gradient_clip,
+            **settings.engine.decisive(),
             "manifest": sha256_file(dataset / MANIFEST),
             "weights": sha256_file(member.weights) if member.weights else None,
         }

@@ -203,7 +203,9 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
 
 def _validated(training: MemberTraining) -> FinishedMember:
     training.engine.train(False)
-    return validate(training.classifier, training.member, training.validation, training.cluster)
+    classifier = training.engine.whole()
+    assert isinstance(classifier, Classifier)
+    return validate(classifier, training.member, training.validation, training.cluster)
 
 
 def _line(row: dict[str, Any]) -> str:

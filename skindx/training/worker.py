@@ -6,6 +6,7 @@ RUN/train.yaml holds the settings.
 
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 
 from skindx.data.manifest import read_manifest, split_of
@@ -34,9 +35,9 @@ def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -
     )
     for member in settings.members:
         mark = fingerprint(settings, member, dataset)
-        if is_finished(run, member.name, mark):
+        # One rank looks: on another node a member's folder may show up later.
+        if cluster.from_first(partial(is_finished, run, member.name, mark)):
             continue
-        cluster.barrier()  # nobody may save a member while another rank still looks for it
         recipe = settings.recipe_of(member)
         steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
         with TrainingBar(member.name, steps, shown=cluster.first) as bar:
