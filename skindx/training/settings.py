@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
+from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.engine import EngineSettings
 from skindx.training.recipe import Recipe
 
@@ -49,6 +50,7 @@ class TrainSettings(Settings):
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
     loader: LoaderSettings = LoaderSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
 
     @model_validator(mode="after")
     def _distinct_names(self) -> Self:

@@ -12,8 +12,9 @@ from skindx.errors import UserError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.checkpoint.state import State, split
+from skindx.training.checkpoint.store import At
 from skindx.training.checkpoint.stateful import PerRank, Shared
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 
 CHECKPOINTS = "checkpoints"
 
@@ -28,9 +29,9 @@ def checkpoint_folder(run: Path, name: str) -> Path:
 
 def refuse_others(folder: Path, mark: str) -> None:
     """Raise UserError when a checkpoint there is of other settings or data."""
-    for step in store.steps_saved(folder):
+    for at in store.saved_in(folder):
         try:
-            index = store.read_index(store.path_of(folder, step))
+            index = store.read_index(store.path_of(folder, at))
         except store.DamagedCheckpoint:
             continue
         if index["fingerprint"] != mark:
@@ -59,16 +60,22 @@ class Keeper:
         self._cluster, self._say = cluster, say
         self._shared, self._own = shared, own
         self._saved_at, self._steps_since = time.monotonic(), 0
+        self._last: At | None = None
 
     def due(self) -> bool:
-        """Count a step; True when it is to be saved. Ranks' clocks differ: the first decides."""
-        self._steps_since += 1
+        """True when the next step is to be saved. Ranks' clocks differ: the first decides."""
         minutes, steps = self._settings.every_minutes, self._settings.every_steps
         late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        return late or (steps is not None and self._steps_since >= steps)
+        return late or (steps is not None and self._steps_since + 1 >= steps)
 
-    def save(self, step: int) -> bool:
-        """Write a checkpoint after `step` steps; False, with a line, when that cannot be."""
+    def count_step(self) -> None:
+        """Count a step that was taken."""
+        self._steps_since += 1
+
+    def save(self, at: At) -> bool:
+        """Write a checkpoint unless there is one; False, with a line, when that cannot be."""
+        if at == self._last:
+            return True
         self._saved_at, self._steps_since = time.monotonic(), 0
         # Under ZeRO every rank brings its part of what is shared.
         shared: State = {name: part.state_dict() for name, part in self._shared.items()}
@@ -84,17 +91,20 @@ class Keeper:
                 )
             )
             files = {name: each for part in parts for name, each in part.items()}
-            head = {"fingerprint": self._mark, "step": step, "ranks": self._cluster.world}
+            head = {"fingerprint": self._mark, "at": list(at), "ranks": self._cluster.world}
             self._together(
-                lambda: store.finish(self._folder, step, head, files, self._settings.keep)
-                if first
-                else None
+                lambda: (
+                    store.finish(self._folder, at, head, files, self._settings.keep)
+                    if first
+                    else None
+                )
             )
         except _NotSaved as reason:
             if first:
                 store.abandon(self._folder)
             self._say(f"no checkpoint was written ({reason}); the training goes on without")
             return False
+        self._last = at
         return True
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
@@ -110,30 +120,30 @@ class Keeper:
                 raise _NotSaved(each)
         return [each for each, _ in told]
 
-    def resume(self) -> int | None:
-        """Go on from the newest whole checkpoint and return its step; None: there is none."""
+    def resume(self) -> At | None:
+        """Go on from the newest whole checkpoint and return its place; None: there is none."""
         found = self._cluster.gather(self._newest() if self._cluster.first else None)[0]
         if found is None:
             return None
-        step, ranks = found
-        checkpoint = store.path_of(self._folder, step)
+        self._last, ranks = At(*found[0]), found[1]
+        checkpoint = store.path_of(self._folder, self._last)
         shared = store.read_shared(checkpoint)
         for name, part in self._shared.items():
             part.load_state_dict(shared[name])
         for name, own in self._own.items():
             own.load_state_dict(store.RankStates(checkpoint, ranks, name))
-        return int(step)
+        return self._last
 
-    def _newest(self) -> tuple[int, int] | None:
-        """Return (step, ranks) of the newest checkpoint that is as it was written."""
-        saved = store.steps_saved(self._folder)
-        for step in saved:
-            checkpoint = store.path_of(self._folder, step)
+    def _newest(self) -> tuple[At, int] | None:
+        """Return the place and the ranks of the newest checkpoint that is as it was written."""
+        saved = store.saved_in(self._folder)
+        for at in saved:
+            checkpoint = store.path_of(self._folder, at)
             try:
-                return step, int(store.verify(checkpoint)["ranks"])
+                return at, int(store.verify(checkpoint)["ranks"])
             except store.DamagedCheckpoint as damage:
-                before = "the one before is taken" if step != saved[-1] else "starting anew"
-                self._say(f"checkpoint {checkpoint} is damaged ({damage}); {before}")
+                then = "the one before is taken" if at != saved[-1] else "the member starts anew"
+                self._say(f"checkpoint {checkpoint} is damaged ({damage}); {then}")
         return None
 
 

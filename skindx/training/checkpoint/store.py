@@ -1,17 +1,18 @@
 """The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
 
-    CHECKPOINTS/000123/            after 123 steps
-        shared/                    what all ranks hold alike: written by the first
-        rank-0/ rank-1/ …          what each rank holds alone
-        index.json                 every file's hash, written last; a hash of itself
+epoch-0003-step-000017/        two epochs and 17 steps are done
+    shared/                    what all ranks hold alike: written by the first
+    rank-0/ rank-1/ …          what each rank holds alone
+    index.json                 every file's hash, written last; a hash of itself
 """
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from skindx.files import sha256_file, write_json
 from skindx.training.checkpoint.state import State, read_state, write_state
@@ -20,6 +21,18 @@ from skindx.training.member import fingerprint_of
 INDEX = "index.json"
 
 _SHARED, _FORMAT, _WRITING = "shared", 1, ".writing"
+
+
+_NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
+
+
+class At(NamedTuple):
+    """A place in a training."""
+
+    epoch: int
+    """Whole epochs that are done."""
+    step: int
+    """Steps of the following one that are done."""
 
 
 class DamagedCheckpoint(Exception):
@@ -52,16 +65,17 @@ def _rank_folder(rank: int) -> str:
     return f"rank-{rank}"
 
 
-def steps_saved(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints in `folder`, newest first."""
+def saved_in(folder: Path) -> list[At]:
+    """Return where the checkpoints in `folder` stand, the furthest first."""
     if not folder.is_dir():
         return []
-    return sorted((int(each.name) for each in folder.iterdir() if each.name.isdigit()), reverse=True)
+    matches = (_NAME.fullmatch(each.name) for each in folder.iterdir())
+    return sorted((At(int(each[1]) - 1, int(each[2])) for each in matches if each), reverse=True)
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the folder of the checkpoint after `step` steps of the whole training."""
-    return folder / f"{step:09d}"
+def path_of(folder: Path, at: At) -> Path:
+    """Return the folder of one checkpoint."""
+    return folder / f"epoch-{at.epoch + 1:04d}-step-{at.step:06d}"
 
 
 def writing(folder: Path) -> Path:
@@ -95,9 +109,9 @@ def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> 
     return files
 
 
-def finish(folder: Path, step: int, head: State, files: State, keep: int) -> None:
+def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
     """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
-    temporary, final = writing(folder), path_of(folder, step)
+    temporary, final = writing(folder), path_of(folder, at)
     body = {"format": _FORMAT, **head, "files": files}
     write_json(temporary / INDEX, {**body, "seal": fingerprint_of(body)})
     _flush(temporary)
@@ -105,9 +119,9 @@ def finish(folder: Path, step: int, head: State, files: State, keep: int) -> Non
         shutil.rmtree(final)
     temporary.replace(final)
     _flush(folder)
-    # One of a later step is a damaged one that this training had to go back behind.
-    saved = steps_saved(folder)
-    newest = [each for each in saved if each <= step][:keep]
+    # One that stands further is a damaged one that this training had to go back behind.
+    saved = saved_in(folder)
+    newest = [each for each in saved if each <= at][:keep]
     for each in set(saved) - set(newest):
         shutil.rmtree(path_of(folder, each))
 
@@ -160,4 +174,3 @@ def verify(checkpoint: Path) -> dict[str, Any]:
 def read_shared(checkpoint: Path) -> State:
     """Return what all ranks held alike."""
     return read_state(checkpoint / _SHARED)
-
