@@ -10,7 +10,7 @@ from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.checkpoint.state import State
 from skindx.training.checkpoint.stateful import PerRank, RandomNumbers, Shared
 from skindx.training.checkpoint.store import At
-from skindx.training.stopping import Stopped, StopRequest
+from skindx.training.stopping import StoppedError, StopRequest
 from skindx.training.trainer import AfterStep, MemberTraining, Position
 
 _OWN = "loss_sum"
@@ -82,13 +82,19 @@ class Resuming:
                 keeper.save(at)
             if watch.stop:
                 self._stop.done()
-                raise Stopped(f"{training.member.name}: {_words(at, training.recipe.epochs)}")
+                raise StoppedError(f"{training.member.name}: {_words(at, training.recipe.epochs)}")
 
         return after_step
 
 
 def _shared(training: MemberTraining) -> dict[str, Shared]:
-    return {"engine": training.engine, "position": _SharedPosition(training.position)}
+    shared: dict[str, Shared] = {
+        "engine": training.engine,
+        "position": _SharedPosition(training.position),
+    }
+    if training.average:
+        shared["average"] = training.average
+    return shared
 
 
 def _own(training: MemberTraining) -> dict[str, PerRank]:

@@ -24,7 +24,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The training was asked to stop and has saved what it did; the text says where it stands."""
 
 

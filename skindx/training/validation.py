@@ -15,7 +15,7 @@ from skindx.training.settings import MemberSettings
 # N = pictures, C = classes
 
 
-class ValidationStopped(Exception):
+class ValidationStoppedError(Exception):
     """A rank was asked to stop while it validated; raised on all of them."""
 
 
@@ -29,16 +29,16 @@ def validate(
     """Return the classifier's weights with what they say of all validation pictures.
 
     `classifier` is in evaluation mode, `own` this rank's share; every rank calls this. Raises
-    ValidationStopped when any rank is `asked` to stop meanwhile.
+    ValidationStoppedError when any rank is `asked` to stop meanwhile.
     """
     judge = Member(member.name, classifier, member.preprocess)
     try:
         log_NC = judge.judge(_until(asked, own.squares())) if len(own) else None
         stopped = False
-    except ValidationStopped:
+    except ValidationStoppedError:
         log_NC, stopped = None, True
     if any(cluster.gather(stopped)):
-        raise ValidationStopped
+        raise ValidationStoppedError
     validation_NC, truth_N = _together(cluster.gather((log_NC, own.labels_N)))
     state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
     return FinishedMember(state, validation_NC, truth_N)
@@ -49,7 +49,7 @@ def _until(
 ) -> Iterator[NDArray[np.uint8]]:
     for batch in batches:
         if asked():
-            raise ValidationStopped
+            raise ValidationStoppedError
         yield batch
 
 

@@ -32,7 +32,7 @@ def refuse_others(folder: Path, mark: str) -> None:
     for at in store.saved_in(folder):
         try:
             index = store.read_index(store.path_of(folder, at))
-        except store.DamagedCheckpoint:
+        except store.DamagedCheckpointError:
             continue
         if index["fingerprint"] != mark:
             raise UserError(
@@ -99,7 +99,7 @@ class Keeper:
                     else None
                 )
             )
-        except _NotSaved as reason:
+        except _NotSavedError as reason:
             if first:
                 store.abandon(self._folder)
             self._say(f"no checkpoint was written ({reason}); the training goes on without")
@@ -117,7 +117,7 @@ class Keeper:
         told = self._cluster.gather((result, problem))
         for _, each in told:
             if each:
-                raise _NotSaved(each)
+                raise _NotSavedError(each)
         return [each for each, _ in told]
 
     def resume(self) -> At | None:
@@ -141,13 +141,13 @@ class Keeper:
             checkpoint = store.path_of(self._folder, at)
             try:
                 return at, int(store.verify(checkpoint)["ranks"])
-            except store.DamagedCheckpoint as damage:
+            except store.DamagedCheckpointError as damage:
                 then = "the one before is taken" if at != saved[-1] else "the member starts anew"
                 self._say(f"checkpoint {checkpoint} is damaged ({damage}); {then}")
         return None
 
 
-class _NotSaved(Exception):
+class _NotSavedError(Exception):
     """A checkpoint that some rank could not write."""
 
 

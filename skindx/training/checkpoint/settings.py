@@ -18,4 +18,4 @@ class CheckpointSettings(Settings):
     """SIGTERM: the ranks have so long to save and end. `torchrun`, DeepSpeed's launcher and Slurm
     kill after 30 s."""
     bad_steps: int = Field(5, ge=0)
-    """Steps in a row that are skipped because the loss is not finite; one more ends the training."""
+    """Steps in a row that are skipped since the loss is not finite; one more ends the training."""

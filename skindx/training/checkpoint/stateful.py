@@ -32,14 +32,18 @@ class PerRank(Protocol):
 
 
 class Buffers:
-    """A module's buffers, which differ by rank until their average is taken."""
+    """The buffers of networks, which differ by rank until their average is taken."""
 
-    def __init__(self, module: nn.Module, rank: int, world: int) -> None:
-        self._module, self._rank, self._world = module, rank, world
+    def __init__(self, networks: Sequence[nn.Module], rank: int, world: int) -> None:
+        self._networks, self._rank, self._world = tuple(networks), rank, world
         self._kept: list[Tensor] = []
 
     def _named(self) -> dict[str, Tensor]:
-        return dict(self._module.named_buffers())
+        return {
+            f"{number}.{name}": buffer
+            for number, network in enumerate(self._networks)
+            for name, buffer in network.named_buffers()
+        }
 
     def state_dict(self) -> State:
         """Return the buffers by name."""
@@ -58,7 +62,7 @@ class Buffers:
 
     def remember(self) -> None:
         """Keep a copy to go back to."""
-        buffers = list(self._module.buffers())
+        buffers = list(self._named().values())
         if not self._kept:
             self._kept = [torch.empty_like(each) for each in buffers]
         for kept, each in zip(self._kept, buffers, strict=True):
@@ -66,7 +70,7 @@ class Buffers:
 
     def go_back(self) -> None:
         """Undo what happened since `remember`."""
-        for kept, each in zip(self._kept, self._module.buffers(), strict=True):
+        for kept, each in zip(self._kept, self._named().values(), strict=True):
             each.copy_(kept)
 
 

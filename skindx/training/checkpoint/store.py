@@ -35,7 +35,7 @@ class At(NamedTuple):
     """Steps of the following one that are done."""
 
 
-class DamagedCheckpoint(Exception):
+class DamagedCheckpointError(Exception):
     """A checkpoint that is not what was written; the text says in which way."""
 
 
@@ -140,34 +140,34 @@ def _flush(path: Path) -> None:
 
 
 def read_index(checkpoint: Path) -> dict[str, Any]:
-    """Return the index. Raises DamagedCheckpoint when it is not whole."""
+    """Return the index. Raises DamagedCheckpointError when it is not whole."""
     try:
         index = json.loads((checkpoint / INDEX).read_text(encoding="utf-8"))
         seal = index.pop("seal")
     except (OSError, ValueError, KeyError, AttributeError):
-        raise DamagedCheckpoint(f"{INDEX} cannot be read") from None
+        raise DamagedCheckpointError(f"{INDEX} cannot be read") from None
     if fingerprint_of(index) != seal:
-        raise DamagedCheckpoint(f"{INDEX} was altered")
+        raise DamagedCheckpointError(f"{INDEX} was altered")
     if index["format"] != _FORMAT:
-        raise DamagedCheckpoint(f"its format is {index['format']}, not {_FORMAT}")
+        raise DamagedCheckpointError(f"its format is {index['format']}, not {_FORMAT}")
     return dict(index)
 
 
 def verify(checkpoint: Path) -> dict[str, Any]:
     """Return the index of a checkpoint whose every file is as written.
 
-    Raises DamagedCheckpoint that names the first file which is not.
+    Raises DamagedCheckpointError that names the first file which is not.
     """
     index = read_index(checkpoint)
     for name, expected in index["files"].items():
         file = checkpoint / name
         if not file.is_file():
-            raise DamagedCheckpoint(f"{name} is missing")
+            raise DamagedCheckpointError(f"{name} is missing")
         if file.stat().st_size != expected["bytes"]:
             size = file.stat().st_size
-            raise DamagedCheckpoint(f"{name} has {size} bytes, not {expected['bytes']}")
+            raise DamagedCheckpointError(f"{name} has {size} bytes, not {expected['bytes']}")
         if sha256_file(file) != expected["sha256"]:
-            raise DamagedCheckpoint(f"{name} was altered")
+            raise DamagedCheckpointError(f"{name} was altered")
     return index
 
 
