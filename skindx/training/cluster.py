@@ -53,6 +53,8 @@ class EngineSettings(Settings):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        if self.channels_last and self.zero:
+            raise ValueError("channels_last needs zero=0: ZeRO keeps all weights in one flat row")
         if self.compile and self.zero == 3:
             raise ValueError("compile does not work with zero=3; choose one of them")
         if self.compile and self.activation_checkpointing:

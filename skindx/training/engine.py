@@ -121,6 +121,8 @@ class Engine:
             config=deepspeed_config(settings, batch, cluster.world),
             dist_init_required=False,
         )
+        if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
+            module.to(memory_format=torch.channels_last)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""

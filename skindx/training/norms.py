@@ -59,16 +59,15 @@ class _Normalise(torch.autograd.Function):
 def _over_ranks(norm: _BatchNorm, x: Tensor) -> Tensor:
     """Normalise `x`, and move the running statistics towards those of all ranks."""
     assert norm.momentum is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
     y: Tensor
     y, mean_C, variance_C, total = _Normalise.apply(x, norm.weight, norm.bias, norm.eps)
-    if norm.track_running_stats:
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert norm.num_batches_tracked is not None
-        with torch.no_grad():
-            norm.num_batches_tracked.add_(1)
-            norm.running_mean.lerp_(mean_C, norm.momentum)
-            norm.running_var.lerp_(variance_C * (total / (total - 1)), norm.momentum)
+    with torch.no_grad():
+        norm.running_mean.lerp_(mean_C, norm.momentum)
+        norm.running_var.lerp_(variance_C * (total / (total - 1)), norm.momentum)
     return y
 
 
@@ -113,16 +112,25 @@ def count_once(module: nn.Module) -> None:
     Activation checkpointing runs the forward pass again inside the backward pass.
     """
     for each in module.modules():
-        if isinstance(each, _BatchNorm) and each.track_running_stats:
-            each.register_forward_pre_hook(_hold_statistics)
-            each.register_forward_hook(_release_statistics)
+        if isinstance(each, _BatchNorm) and each.track_running_stats and each.momentum is not None:
+            _Once(each)
 
 
-def _hold_statistics(norm: nn.Module, _inputs: object) -> None:
-    assert isinstance(norm, _BatchNorm)
-    norm.track_running_stats = torch._C._current_graph_task_id() == -1  # -1: not in a backward
+class _Once:
+    """Holds a norm's running statistics while its forward pass runs inside a backward pass.
 
+    A momentum of zero does; without the statistics themselves the pass would save other tensors
+    than the first time, which torch refuses.
+    """
 
-def _release_statistics(norm: nn.Module, _inputs: object, _output: object) -> None:
-    assert isinstance(norm, _BatchNorm)
-    norm.track_running_stats = True
+    def __init__(self, norm: _BatchNorm) -> None:
+        self.momentum = norm.momentum
+        norm.register_forward_pre_hook(self)
+
+    def __call__(self, norm: nn.Module, _inputs: object) -> None:
+        assert isinstance(norm, _BatchNorm)
+        again = torch._C._current_graph_task_id() != -1  # inside a backward pass
+        norm.momentum = 0.0 if again else self.momentum
+        if again:
+            assert norm.num_batches_tracked is not None
+            norm.num_batches_tracked.sub_(1)  # the pass adds one

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from skindx.errors import UserError
@@ -20,8 +19,6 @@ def prepare(module: nn.Module, settings: EngineSettings, world: int) -> None:
     if settings.activation_checkpointing:
         checkpoint_activations(module)
         count_once(module)
-    if settings.channels_last:
-        module.to(memory_format=torch.channels_last)
     if settings.compile:
         module.compile()
 
