@@ -140,8 +140,9 @@ def train(
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
 
-    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, so the
-    same command goes on after an interruption.
+    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
+    that is not goes on from its last checkpoint, so the same command goes on after an
+    interruption. SIGTERM saves and ends with code 0.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
     """

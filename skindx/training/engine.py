@@ -96,10 +96,20 @@ def _share_cores() -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_on_node()))
 
 
+def is_lost(error: Exception) -> bool:
+    """True when a collective failed since another rank is gone, or did not come in time."""
+    if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
+        return True
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in _GONE)
+
+
 def leave() -> None:
     """Leave the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
 class Engine:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
+from skindx.training.notes import STOP, write_note
+
 LIFELINE = "SKINDX_LIFELINE"
 """Set for ranks whose standard input ends when the process that started the job ends, or stops it.
 
@@ -43,10 +45,10 @@ class StopRequest:
     than the grace time, ends the process.
     """
 
-    def __init__(self, grace_s: float, file: Path | None = None) -> None:
-        """Listen from `with` on; `file` asks to stop by its presence."""
+    def __init__(self, grace_s: float, notes: Path | None = None) -> None:
+        """Listen from `with` on; a file among the ranks' `notes` asks to stop as well."""
         self.asked = False
-        self._grace_s, self._file = grace_s, file
+        self._grace_s, self._notes = grace_s, notes
         self._asked_at = 0.0
         self._done = False
 
@@ -79,6 +81,8 @@ class StopRequest:
         """Wish for a stop."""
         if not self.asked:
             self._asked_at, self.asked = time.monotonic(), True
+            if self._notes:
+                write_note(self._notes, "asked to stop")
 
     def done(self) -> None:
         """All is saved: launchers that still pass signals on are not listened to."""
@@ -95,7 +99,7 @@ class StopRequest:
                 if number == 0:
                     return
                 self._on_signal(number)
-            if self._file and not self.asked and self._file.exists():
+            if self._notes and not self.asked and (self._notes / STOP).exists():
                 self.ask()
             self._watch_the_clock()
 

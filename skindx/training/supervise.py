@@ -140,7 +140,9 @@ def _tell(code: int, notes: list[Note], received: list[tuple[int, float]]) -> No
     if received:
         if received[0][0] == signal.SIGINT:
             raise KeyboardInterrupt
-        raise StoppedError(next((note.words for note in notes if note.words), "the last checkpoint stands"))
+        raise StoppedError(
+            next((note.words for note in notes if note.words), "the last checkpoint stands")
+        )
     if stopped := [note for note in notes if note.ending == "stopped"]:
         raise StoppedError(stopped[0].words)
     # A launcher ends the others when one is gone: who was asked to stop did not go first.

@@ -91,9 +91,11 @@ class MemberTraining:
     watch: Watch
     position: Position = field(default_factory=Position)
 
-    @property
     def judged(self) -> Classifier:
-        """The network that is validated and kept: the average's, or the one in training."""
+        """Return the network that is validated and kept; every rank calls this.
+
+        It is the average, or the one in training; the next step changes either.
+        """
         module = self.average.module if self.average else self.engine.whole()
         assert isinstance(module, Classifier)
         return module
@@ -124,7 +126,8 @@ def train_member(
 ) -> tuple[FinishedMember, list[dict[str, Any]]]:
     """Train `member` and return it with one history row an epoch; every rank calls this.
 
-    With `saving` it goes on from its last checkpoint. Raises StoppedError when it was asked to stop.
+    With `saving` it goes on from its last checkpoint, and StoppedError is raised when it was asked
+    to stop.
     """
     training = begin(settings, member, data, cluster, progress)
     if saving:
@@ -233,8 +236,7 @@ def _update(training: MemberTraining, done: int, per_epoch: int) -> None:
     engine = training.engine
     engine.step(rate_of(training.recipe, done, per_epoch))
     if training.average:
-        module = engine.whole() if engine.cluster.settings.zero == 3 else engine.module
-        training.average.update(module, done + 1)
+        training.average.update(engine.whole(), done + 1)
 
 
 def _mixtures(
@@ -341,7 +343,7 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
 def _validated(training: MemberTraining) -> FinishedMember:
     training.engine.train(False)
     return validate(
-        training.judged,
+        training.judged(),
         training.member,
         training.validation,
         training.cluster,

@@ -12,8 +12,8 @@ from skindx.errors import UserError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.checkpoint.state import State, split
-from skindx.training.checkpoint.store import At
 from skindx.training.checkpoint.stateful import PerRank, Shared
+from skindx.training.checkpoint.store import At
 from skindx.training.cluster import Cluster
 
 CHECKPOINTS = "checkpoints"

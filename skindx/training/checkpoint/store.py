@@ -11,12 +11,12 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from skindx.files import sha256_file, write_json
 from skindx.training.checkpoint.state import State, read_state, write_state
-from skindx.training.member import fingerprint_of
 
 INDEX = "index.json"
 
@@ -113,7 +113,7 @@ def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
     """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
     temporary, final = writing(folder), path_of(folder, at)
     body = {"format": _FORMAT, **head, "files": files}
-    write_json(temporary / INDEX, {**body, "seal": fingerprint_of(body)})
+    write_json(temporary / INDEX, {**body, "seal": _seal(body)})
     _flush(temporary)
     if final.exists():  # a damaged one, or a stop right after a save
         shutil.rmtree(final)
@@ -131,6 +131,15 @@ def abandon(folder: Path) -> None:
     shutil.rmtree(writing(folder), ignore_errors=True)
 
 
+def remove_all(folder: Path) -> None:
+    """Remove a member's checkpoints: it is finished."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _seal(body: dict[str, Any]) -> str:
+    return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -146,7 +155,7 @@ def read_index(checkpoint: Path) -> dict[str, Any]:
         seal = index.pop("seal")
     except (OSError, ValueError, KeyError, AttributeError):
         raise DamagedCheckpointError(f"{INDEX} cannot be read") from None
-    if fingerprint_of(index) != seal:
+    if _seal(index) != seal:
         raise DamagedCheckpointError(f"{INDEX} was altered")
     if index["format"] != _FORMAT:
         raise DamagedCheckpointError(f"its format is {index['format']}, not {_FORMAT}")
