@@ -143,9 +143,10 @@ def train(
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
 
-    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, so the
-    same command goes on after an interruption; members that the settings take from other runs
-    are finished there first. OUT/ensemble.json says how each way of combining them does.
+    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
+    that is not goes on from its last checkpoint, so the same command goes on after an
+    interruption; members that the settings take from other runs are finished there first. SIGTERM
+    saves and ends with code 0. OUT/ensemble.json says how each way of combining members does.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 

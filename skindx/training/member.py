@@ -15,6 +15,7 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.settings import MemberSettings, TrainSettings
 
 # N = validation pictures, C = classes
@@ -89,7 +90,11 @@ def member_folder(run: Path, name: str) -> Path:
 
 
 def is_finished(run: Path, name: str, expected: str) -> bool:
-    """True when the member was trained with these settings and data; see `matches`."""
+    """True when the member was trained with these settings and data; see `matches`.
+
+    Its checkpoints, when it is not finished, must be of these settings and data too.
+    """
+    refuse_others(checkpoint_folder(run, name), expected)
     return matches(member_folder(run, name) / "member.json", expected)
 
 

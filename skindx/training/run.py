@@ -13,14 +13,16 @@ from skindx.models.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
 from skindx.training.detector import detector_fingerprint, is_trained
 from skindx.training.distil import STUDENT, student_settings, write_targets
-from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
+from skindx.training.engine import is_lost, join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.folds import partition
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished
+from skindx.training.notes import RANKS
 from skindx.training.pack import pack_run
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.sources import check_soup, is_there, sources, units
 from skindx.training.starting import starting_weights
+from skindx.training.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -33,7 +35,8 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
     launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
     others return None. Raises UserError, before anything is written, for whatever can be known
-    to fail. With `distil` a student is trained as well and packed as RUN/student/bundle.
+    to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. With
+    `distil` a student is trained as well and packed as RUN/student/bundle.
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
@@ -86,11 +89,24 @@ def _train_elsewhere(
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
-    cluster = join(settings.engine)
-    if cluster.first:
-        settings.save(run / SETTINGS)
-    train_members(run, dataset, settings, cluster)
-    leave()
+    end_with_parent()
+    with StopRequest(settings.checkpoint.grace_s) as stop:
+        cluster = join(settings.engine)
+        if cluster.first:
+            settings.save(run / SETTINGS)
+        try:
+            train_members(run, dataset, settings, cluster, stop)
+        except StoppedError as stopped:
+            leave()
+            raise StoppedError(str(stopped) if cluster.first else "") from None
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise JobError(
+                f"rank {cluster.rank} lost another rank; run the same command again to go on "
+                "from the last checkpoint"
+            ) from None
+        leave()
     return cluster.first
 
 
@@ -116,7 +132,14 @@ def _train_by_launcher(
         return
     accelerator = resolve_accelerator(settings.engine.accelerator)
     arguments = [str(run.resolve()), str(dataset.resolve())]
-    launch(settings.engine, accelerator, "skindx.training.worker", arguments)
+    launch(
+        settings.engine,
+        accelerator,
+        "skindx.training.worker",
+        arguments,
+        notes=run / RANKS,
+        grace_s=settings.checkpoint.grace_s,
+    )
     # The launcher's exit code is 0 when a signal ended it: believe the files alone.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")

@@ -9,6 +9,7 @@ from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.views import Views
+from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.engine import EngineSettings
 from skindx.training.ensemble_settings import (
     NAME,
@@ -91,6 +92,7 @@ class TrainSettings(Settings):
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
     loader: LoaderSettings = LoaderSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
 
     @model_validator(mode="before")
     @classmethod
