@@ -127,7 +127,10 @@ def train(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Training settings (YAML).")
+        Path | None,
+        typer.Option(
+            "--config", "--ensemble", "-c", help="Training settings (YAML): one member or many."
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
@@ -140,10 +143,14 @@ def train(
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
 
-    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, so the
-    same command goes on after an interruption.
+    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
+    that is not goes on from its last checkpoint, so the same command goes on after an
+    interruption; members that the settings take from other runs are finished there first. SIGTERM
+    saves and ends with code 0. OUT/ensemble.json says how each way of combining members does.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
+
+    Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
     """
     from skindx.training.run import train as train_run
     from skindx.training.settings import TrainSettings

@@ -51,6 +51,11 @@ class Predictor:
         return tuple(member.name for member in self.ensemble.members)
 
     @property
+    def weights(self) -> tuple[float, ...] | None:
+        """Weights of the members; None: all weigh the same."""
+        return self.ensemble.combination.weights
+
+    @property
     def has_detector(self) -> bool:
         """True when predictions carry boxes."""
         return self.detector is not None

@@ -17,6 +17,7 @@ from skindx.files import atomic_folder, sha256_file, write_json, write_text
 from skindx.models.bundle_spec import BundleSpec, MemberSpec
 from skindx.models.card import model_card
 from skindx.models.classifier import build_classifier
+from skindx.models.combination import EQUAL, Combination
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
 from skindx.taxonomy import Taxonomy
@@ -45,9 +46,10 @@ class Bundle:
                     classifier.to(device).eval(),
                     member.classifier.preprocess,
                     member.temperature,
+                    member.views,
                 )
             )
-        return Ensemble(tuple(members), self.spec.temperature)
+        return Ensemble(tuple(members), self.spec.temperature, self.spec.combination)
 
     def detector(self) -> Detector | None:
         """Rebuild the detector; None when the bundle has none. Raises UserError without the extra.
@@ -83,6 +85,7 @@ def pack(
     members: Sequence[tuple[MemberSpec, dict[str, torch.Tensor]]],
     *,
     temperature: float = 1.0,
+    combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Bundle:
@@ -92,6 +95,7 @@ def pack(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         skindx=__version__,
         temperature=temperature,
+        combination=combination,
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
         provenance=provenance or {},

@@ -24,6 +24,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         "",
         f"- packed {spec.created} by skindx {spec.skindx}",
         f"- members: {', '.join(members)}",
+        f"- combined by: {_combined(spec)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]
@@ -31,6 +32,12 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     return "\n".join(lines) + "\n"
+
+
+def _combined(spec: BundleSpec) -> str:
+    rules = {"probability": "mean of probabilities", "logit": "mean of logits", "vote": "vote"}
+    rule, weights = rules[spec.combination.rule], spec.combination.weights
+    return f"{rule}, weights {', '.join(f'{each:.2f}' for each in weights)}" if weights else rule
 
 
 def _measured(metrics: dict[str, Any]) -> list[str]:

@@ -1,15 +1,19 @@
-"""Several classifiers that answer as one: calibrated probabilities, averaged."""
+"""Several classifiers that answer as one: calibrated probabilities, combined."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from skindx.models.calibration import apply_temperature
 from skindx.models.classifier import Classifier
+from skindx.models.combination import EQUAL, Combination, combine
 from skindx.models.preprocess import Preprocess, centre_square
+from skindx.models.views import Views, views_of
 
 # M = members, N = pictures, C = classes, B = batch, S = side
 
@@ -22,6 +26,8 @@ class Member:
     classifier: Classifier
     preprocess: Preprocess
     temperature: float = 1.0
+    views: Views = 1
+    """It sees each picture so often, flipped and turned, and answers with the mean probability."""
 
     def log_probabilities(
         self, pictures: Sequence[NDArray[np.uint8]], batch: int = 64
@@ -38,17 +44,24 @@ class Member:
         device = next(self.classifier.parameters()).device
         rows = []
         for squares_BSS3 in batches:
-            logits_BC = self.classifier(torch.from_numpy(squares_BSS3).to(device))
-            rows.append(torch.log_softmax(logits_BC.double(), dim=1).cpu().numpy())
+            squares = torch.from_numpy(squares_BSS3).to(device)
+            seen = [self._look(view_BSS3) for view_BSS3 in views_of(squares, self.views)]
+            # The log of the mean probability; one view is left as it is, to the bit.
+            log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
+            rows.append(log_BC.cpu().numpy())
         return np.concatenate(rows)
+
+    def _look(self, squares_BSS3: Tensor) -> Tensor:
+        return torch.log_softmax(self.classifier(squares_BSS3).double(), dim=1)
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Members whose calibrated probabilities are averaged, then sharpened by one temperature."""
+    """Members whose calibrated probabilities are combined, then sharpened by one temperature."""
 
     members: tuple[Member, ...]
     temperature: float = 1.0
+    combination: Combination = EQUAL
 
     def probabilities(
         self, pictures: Sequence[NDArray[np.uint8]]
@@ -60,18 +73,4 @@ class Ensemble:
                 for member in self.members
             ]
         )
-        return combine(member_MNC, self.temperature), member_MNC
-
-
-def combine(member_MNC: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Average members in probability space and apply the ensemble's own temperature.
-
-    Averaging makes calibrated members under-confident, so the mean is calibrated again.
-    """
-    mean_NC = member_MNC.mean(axis=0)
-    return apply_temperature(log(mean_NC), temperature)
-
-
-def log(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the natural logarithm, finite also for a probability that underflowed to zero."""
-    return np.log(np.maximum(probabilities, 1e-300))
+        return combine(member_MNC, self.temperature, self.combination), member_MNC

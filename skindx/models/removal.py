@@ -8,6 +8,7 @@ from skindx.models.bundle import add_provenance, open_bundle
 
 MANIFEST_KEY = "manifest sha256"
 LEARNED = "taken down since, but learned from"
+FOLDED = "validation pictures learned from"
 PERHAPS = "taken down since, perhaps learned from"
 
 
@@ -16,16 +17,19 @@ def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
 
     The split is that of the manifest which the bundle was trained on: it learned from train, was
     chosen by val, measured by test; "" if the picture was not in it. None: the bundle's manifest
-    is another version of the dataset, and nobody can tell. Raises UserError for no bundle.
+    is another version of the dataset, and nobody can tell. From members that were trained in folds
+    val was learned from as well. Raises UserError for no bundle.
     """
     provenance = open_bundle(path).spec.provenance
     manifest = provenance.get(MANIFEST_KEY)
+    folded = provenance.get(FOLDED, 0) > 0
     found: dict[str, str | None] = {}
     for entry in entries:
         if entry.sha256 in provenance.get(LEARNED, []):
             found[entry.sha256] = "train"
         elif entry.manifests:
-            found[entry.sha256] = entry.manifests.get(str(manifest))
+            split = entry.manifests.get(str(manifest))
+            found[entry.sha256] = "train" if split == "val" and folded else split
         else:
             found[entry.sha256] = None
     return found

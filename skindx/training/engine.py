@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.errors import UserError
+from skindx.training.checkpoint.optimizer import load_named_state, named_state
+from skindx.training.checkpoint.state import State
 from skindx.training.cluster import (
     Cluster,
     EngineSettings,
@@ -31,6 +33,7 @@ from skindx.training.deepspeed_config import deepspeed_config
 from skindx.training.memory import keep_freed_memory
 from skindx.training.network import choose_interface
 from skindx.training.preparing import prepare
+from skindx.training.sharded import discard, load_whole_state, load_whole_weights, whole_state
 
 __all__ = [
     "Cluster",
@@ -93,10 +96,20 @@ def _share_cores() -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_on_node()))
 
 
+def is_lost(error: Exception) -> bool:
+    """True when a collective failed since another rank is gone, or did not come in time."""
+    if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
+        return True
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in _GONE)
+
+
 def leave() -> None:
     """Leave the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
 class Engine:
@@ -193,6 +206,53 @@ class Engine:
         gathered = _import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
         with gathered:
             return {name: value.clone() for name, value in self.module.state_dict().items()}
+
+    def discard(self) -> None:
+        """Drop the gradients that were accumulated: this step is not taken."""
+        self._engine.zero_grad()
+        if self.cluster.settings.zero:
+            discard(self._engine.optimizer)
+
+    def state_dict(self) -> State:
+        """Return weights, optimizer state and loss scale, whole; every rank calls this.
+
+        The same on every rank and for every ZeRO stage. Buffers are not in it: they differ by rank.
+        """
+        full = self.full_state()
+        state: State = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
+        if self.cluster.settings.zero:
+            utils, zero = _import_deepspeed().utils, self._engine.optimizer
+            state["optimizer"] = whole_state(utils, zero, self.module)
+        else:
+            state["optimizer"] = named_state(self.optimizer, self.module)
+        if scaler := self._scaler():
+            state["scaler"] = scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from what `state_dict` returned, on any number of ranks; every rank calls this."""
+        weights, deepspeed = state["weights"], _import_deepspeed()
+        zero = self.cluster.settings.zero
+        with deepspeed.zero.GatheredParameters(
+            list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
+        ):
+            if zero < 3 or self.cluster.first:
+                self.module.load_state_dict(weights, strict=False)
+        if zero:
+            load_whole_weights(deepspeed.utils, self.module, weights)
+            load_whole_state(
+                deepspeed.utils, self._engine.optimizer, self.module, state["optimizer"]
+            )
+        else:
+            load_named_state(self.optimizer, self.module, state["optimizer"])
+        if scaler := self._scaler():
+            scaler.load_state_dict(state["scaler"])
+
+    def _scaler(self) -> Any:
+        """Return what scales the loss under fp16."""
+        if self.cluster.settings.zero:
+            return self._engine.optimizer.torch_autocast_gradscaler
+        return self._engine.torch_autocast_z0_gradscaler
 
     def close(self) -> None:
         """Release the hooks that DeepSpeed put on the module."""

@@ -4,22 +4,30 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
-from skindx.errors import JobError, UserError
+from skindx.errors import UserError
 from skindx.training.engine import EngineSettings, resolve_ranks
+from skindx.training.supervise import supervise
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
 
 
-def launch(engine: EngineSettings, accelerator: str, module: str, arguments: list[str]) -> None:
+def launch(
+    engine: EngineSettings,
+    accelerator: str,
+    module: str,
+    arguments: list[str],
+    *,
+    notes: Path,
+    grace_s: float,
+) -> None:
     """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
 
-    Raises UserError when a rank ended for something the user can mend (it printed the sentence),
-    and JobError when one failed otherwise; the launcher ends the remaining ranks.
+    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
+    Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
     environment = {**os.environ, "DS_ACCELERATOR": accelerator}
@@ -34,11 +42,7 @@ def launch(engine: EngineSettings, accelerator: str, module: str, arguments: lis
         *("--module", module),
         *arguments,
     ]
-    finished = subprocess.run(command, env=environment, check=False)
-    if finished.returncode == 2:
-        raise UserError("training stopped; the sentence above says why.")
-    if finished.returncode:
-        raise JobError(f"a rank ended with code {finished.returncode}; its own error stands above")
+    supervise(command, environment, notes, grace_s, local=not engine.hostfile)
 
 
 def _here(ranks: int, accelerator: str, environment: dict[str, str]) -> list[str]:

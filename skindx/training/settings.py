@@ -1,21 +1,29 @@
 """What a training run is: members, engine, detector; see recipe.py for how one is trained."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
+from skindx.models.views import Views
+from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.engine import EngineSettings
+from skindx.training.ensemble_settings import (
+    NAME,
+    EnsembleSettings,
+    ReusedSettings,
+    SoupSettings,
+)
 from skindx.training.recipe import Recipe
 
 
 class MemberSettings(ClassifierSettings):
     """One member of the ensemble."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME)
     weights: Path | None = None
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
     pretrained: bool = False
@@ -23,6 +31,17 @@ class MemberSettings(ClassifierSettings):
     seed: int = 0
     recipe: Recipe | None = None
     """Instead of the run's own."""
+    fold: int | None = Field(None, ge=0)
+    """Train on all of train and val but this fold of the run's `folds`, and validate on it.
+
+    In a file also `each`: one member a fold, named NAME-fold0 and so on.
+    """
+    snapshots: int = Field(0, ge=0, le=50)
+    """Keep the weights of so many last epochs, for a soup."""
+    views: Views = 1
+    """Test-time augmentation: each picture is seen in so many flips and turns."""
+    targets: Path | None = None
+    """Learn these probabilities in place of the labels: a file that `distil` writes."""
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -46,23 +65,43 @@ class DetectorSettings(Settings):
     seed: int = 0
 
 
+class DistilSettings(Settings):
+    """A single network that learns from the whole ensemble, packed as RUN/student/bundle."""
+
+    student: MemberSettings
+    temperature: float = Field(2.0, gt=0)
+    """Softens the teacher: what else a picture looks like is most of what it can teach."""
+    share: float = Field(0.7, gt=0, le=1)
+    """Share of the teacher in what the student learns; the rest is the label."""
+
+
 class TrainSettings(Settings):
     """A training run: `skindx train DATASET --config FILE`."""
 
     name: str = "skindx"
-    members: tuple[MemberSettings, ...] = Field(
-        (MemberSettings(name="resnet18", model="resnet18"),), min_length=1
-    )
+    members: tuple[MemberSettings, ...] = (MemberSettings(name="resnet18", model="resnet18"),)
+    """Trained in this run."""
+    reused: tuple[ReusedSettings, ...] = ()
+    """Members of other runs; with these, `members` may be left out."""
+    soups: tuple[SoupSettings, ...] = ()
+    folds: int = Field(5, ge=2, le=20)
+    """Into how many the groups of train and val are dealt out, for members with a `fold`."""
+    ensemble: EnsembleSettings = EnsembleSettings()
+    distil: DistilSettings | None = None
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
     loader: LoaderSettings = LoaderSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, raw: Any) -> Any:
+        return write_out(raw) if isinstance(raw, dict) else raw
 
     @model_validator(mode="after")
-    def _distinct_names(self) -> Self:
-        names = [member.name for member in self.members]
-        if len(set(names)) < len(names):
-            raise ValueError("every member needs a name of its own")
+    def _names_fit(self) -> Self:
+        check_names(self)
         return self
 
     @model_validator(mode="after")
@@ -88,3 +127,47 @@ class TrainSettings(Settings):
             for member in self.members
         )
         return self.model_copy(update={"members": members})
+
+
+def write_out(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return plain settings in which `fold: each` has become one member a fold."""
+    raw = dict(raw)
+    if raw.get("reused"):
+        raw.setdefault("members", [])
+    folds = raw.get("folds", TrainSettings.model_fields["folds"].default)
+    members = raw.get("members")
+    if isinstance(members, list) and isinstance(folds, int):
+        raw["members"] = [each for member in members for each in _folds_of(member, folds)]
+    return raw
+
+
+def _folds_of(member: Any, folds: int) -> list[Any]:
+    if not isinstance(member, dict) or member.get("fold") != "each":
+        return [member]
+    name = member.get("name", "")
+    return [{**member, "name": f"{name}-fold{fold}", "fold": fold} for fold in range(folds)]
+
+
+def check_names(settings: TrainSettings) -> None:
+    """Raise ValueError unless every member has a name of its own and every soup its ingredients."""
+    trained = [member.name for member in settings.members]
+    there = [*trained, *(each.known_as for each in settings.reused)]
+    if not there:
+        raise ValueError("an ensemble needs a member; add one to members or reused")
+    names = [*there, *(soup.name for soup in settings.soups)]
+    if len(set(names)) < len(names):
+        raise ValueError("every member needs a name of its own")
+    for soup in settings.soups:
+        for name in soup.of:
+            if name not in there:
+                raise ValueError(
+                    f"soup {soup.name} is made of {name!r}, but the members are {', '.join(there)}"
+                )
+    if settings.distil and settings.distil.student.fold is not None:
+        raise ValueError("the student of distil learns from train; it takes no fold")
+    for member in settings.members:
+        if member.fold is not None and member.fold >= settings.folds:
+            raise ValueError(
+                f"member {member.name} has fold {member.fold}, but of {settings.folds} folds the "
+                f"last is {settings.folds - 1}"
+            )

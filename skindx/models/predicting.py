@@ -1,0 +1,57 @@
+"""What members or a whole ensemble say of many stored pictures: streaming, in their order."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.source import Files
+from skindx.data.manifest import Record
+from skindx.models.ensemble import Ensemble, Member
+
+# M = members, N = pictures, C = classes
+
+_BATCH = 32
+
+
+def predict_members(
+    members: Sequence[Member], dataset: Path, records: Sequence[Record]
+) -> NDArray[np.float64]:
+    """Return uncalibrated log-probabilities M x N x C, on the device where each member lies.
+
+    Each picture is decoded once for all members, and only a batch of them is in memory. Raises
+    UserError for a picture that is gone or damaged.
+    """
+    parts = [
+        np.stack([member.log_probabilities(batch) for member in members])
+        for batch in _decoded(dataset, records)
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def predict_records(
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ensemble's probabilities N x C and each member's M x N x C, as it serves them.
+
+    Raises UserError for a picture that is gone or damaged.
+    """
+    parts = [ensemble.probabilities(batch) for batch in _decoded(dataset, records)]
+    whole, members = zip(*parts, strict=True)
+    return np.concatenate(whole), np.concatenate(members, axis=1)
+
+
+def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
+    files = Files(dataset, records)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    reading = work_ahead(files.picture, range(len(records)), threads=cores, ahead=_BATCH)
+    # Of nearly equal size: batch-norm statistics must not rest on a remainder of one picture.
+    batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
+    with closing(reading) as pictures:
+        for batch in batches:
+            yield list(islice(pictures, len(batch)))

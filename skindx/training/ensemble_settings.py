@@ -1,0 +1,89 @@
+"""How finished members become an ensemble: soups, members of other runs, ways of combining."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.models.weighting import Space
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class Mean(Settings):
+    """All members weigh the same."""
+
+    kind: Literal["mean"] = "mean"
+    space: Space = "probability"
+
+
+class Weighted(Settings):
+    """Weights that make the truth of the validation pictures likeliest."""
+
+    kind: Literal["weighted"] = "weighted"
+    space: Space = "probability"
+    prior: float = Field(20.0, gt=0)
+    """So many pictures more, that speak for equal weights: few real ones then move them little."""
+
+
+class Greedy(Settings):
+    """Greedy selection with replacement (Caruana et al. 2004); who is not chosen is left out."""
+
+    kind: Literal["greedy"] = "greedy"
+    space: Space = "probability"
+    rounds: int = Field(20, ge=1, le=200)
+
+
+class Vote(Settings):
+    """A majority vote; the mean probability decides ties."""
+
+    kind: Literal["vote"] = "vote"
+
+
+class Auto(Settings):
+    """The way that does best on validation pictures it was not fitted on; see `ways.py`."""
+
+    kind: Literal["auto"] = "auto"
+
+
+Way = Mean | Weighted | Greedy | Vote
+Combine = Annotated[Way | Auto, Field(discriminator="kind")]
+
+
+class EnsembleSettings(Settings):
+    """How the members answer as one."""
+
+    combine: Combine = Mean()
+
+
+class SoupSettings(Settings):
+    """A member without a training of its own: the mean of others' weights (Wortsman et al. 2022).
+
+    Its ingredients are of one architecture and started from the same weights; one that keeps
+    `snapshots` brings all of them.
+    """
+
+    name: str = Field(pattern=NAME)
+    of: tuple[str, ...] = Field(min_length=1)
+    """Names of members, its ingredients."""
+    kind: Literal["uniform", "greedy"] = "uniform"
+    """greedy: best first, each stays only if balanced accuracy on validation does not fall."""
+    instead: bool = True
+    """The ingredients leave the ensemble: a soup costs one network, not several."""
+
+
+class ReusedSettings(Settings):
+    """A member that lies in another run, trained there on the same dataset."""
+
+    run: Path
+    member: str = Field(pattern=NAME)
+    name: str | None = Field(None, pattern=NAME)
+    """Its name here; none: the same."""
+    config: Path | None = None
+    """The settings to train that run by, if nobody has begun it."""
+
+    @property
+    def known_as(self) -> str:
+        """Its name in this run."""
+        return self.name or self.member

@@ -1,0 +1,31 @@
+"""Which pictures a member learns from and which it is judged on: the splits, or folds."""
+
+from collections.abc import Sequence
+
+from skindx.data.folds import fold_groups
+from skindx.data.manifest import Record, split_of
+
+_SEED = 0
+"""The same in all runs, so that members of several runs may stand in one ensemble."""
+
+
+def partition(
+    records: Sequence[Record], fold: int | None, folds: int
+) -> tuple[list[Record], list[Record]]:
+    """Return the training and the validation pictures of a member, each in manifest order.
+
+    Without a fold these are the splits train and val. With one, both splits together are dealt
+    out anew by whole groups: the fold validates, all others train. Test and calibration are never
+    touched.
+    """
+    if fold is None:
+        return split_of(records, "train"), split_of(records, "val")
+    pool = learning(records)
+    fold_of = fold_groups([(each.group, each.label) for each in pool], folds, _SEED)
+    train = [each for each in pool if fold_of[each.group] != fold]
+    return train, [each for each in pool if fold_of[each.group] == fold]
+
+
+def learning(records: Sequence[Record]) -> list[Record]:
+    """Return the pictures of train and val, in manifest order."""
+    return [each for each in records if each.split in ("train", "val")]

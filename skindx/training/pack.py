@@ -1,0 +1,82 @@
+"""Finished members and detector become RUN/bundle.
+
+Everything is fitted on pictures that none of the members trained on, and never on calibration or
+test. Without folds these are the validation split. The fold members of one kind together have a
+word on every picture of train and val: of each picture the word of the member that did not see
+it. Their weights and temperature are fitted to these words, as if one member spoke; the mean of
+the folds, which is served, is less sure than that and never surer, so that the ensemble's
+temperature errs towards doubt.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
+from skindx.files import sha256_file, write_json
+from skindx.models.bundle import Bundle, pack
+from skindx.models.removal import FOLDED, MANIFEST_KEY
+from skindx.taxonomy import Taxonomy
+from skindx.training.detector import load_parts
+from skindx.training.engine import resolve_accelerator
+from skindx.training.fitting import assemble, gather_evidence, print_ways
+from skindx.training.pictures import class_numbers
+from skindx.training.pool import Workshop
+from skindx.training.settings import TrainSettings
+from skindx.training.sources import Mask, sources, units
+
+REPORT = "ensemble.json"
+
+
+def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
+    """Make the soups, fit weights and temperatures, and pack members and detector.
+
+    Writes RUN/ensemble.json, which says how each way of combining does on validation.
+    """
+    records = read_manifest(dataset)
+    device = resolve_accelerator(settings.engine.accelerator)
+    workshop = Workshop(run, dataset, settings, taxonomy, records, device)
+    by_unit = units(settings, sources(run, settings), records)
+    names = [name for unit in by_unit.values() for name in unit]
+    parts = {part.name: part for part in workshop.parts(names)}
+    judged = {
+        name: workshop.judge(parts[name], held_P)
+        for unit in by_unit.values()
+        for name, held_P in unit.items()
+    }
+    pictures = workshop.pictures
+    truth_P = class_numbers(pictures, taxonomy.keys)
+    evidence = gather_evidence(by_unit, judged, truth_P, [each.group for each in pictures])
+    assembly = assemble(
+        settings.ensemble.combine, evidence, {key: tuple(unit) for key, unit in by_unit.items()}
+    )
+    write_json(run / REPORT, assembly.report())
+    print_ways(assembly, Console(width=max(Console().width, 100)))
+    learned = _learned_from(by_unit, assembly.members, pictures)
+    folded = len(split_of(learned, "val"))
+    packed = zip(assembly.members, assembly.temperatures, strict=True)
+    return pack(
+        run / "bundle",
+        settings.name,
+        taxonomy,
+        [(workshop.spec(parts[name], t), parts[name].finished.state) for name, t in packed],
+        temperature=assembly.temperature,
+        combination=assembly.combination,
+        detector=load_parts(run) if settings.detector else None,
+        provenance={
+            "dataset": dataset.resolve().name,
+            MANIFEST_KEY: sha256_file(dataset / MANIFEST),
+            "training pictures": len(learned),
+            **({FOLDED: folded} if folded else {}),
+        },
+    )
+
+
+def _learned_from(
+    by_unit: Mapping[str, Mapping[str, Mask]], packed: Sequence[str], pictures: Sequence[Record]
+) -> list[Record]:
+    """Return the pictures that at least one packed member trained on."""
+    held = [mask_P for unit in by_unit.values() for name, mask_P in unit.items() if name in packed]
+    return [pictures[index] for index in np.flatnonzero(~np.logical_and.reduce(held)).tolist()]

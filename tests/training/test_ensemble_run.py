@@ -1,0 +1,189 @@
+"""One training with folds, snapshots, a soup, weights and views: from settings to the bundle."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+from safetensors.torch import load_file
+
+from skindx.data.decode import decode
+from skindx.data.manifest import read_manifest, split_of
+from skindx.diagnosis.predictor import Predictor
+from skindx.errors import UserError
+from skindx.models.combination import log
+from skindx.models.predicting import predict_members, predict_records
+from skindx.models.removal import FOLDED
+from skindx.training.folds import partition
+from skindx.training.run import train
+from skindx.training.settings import TrainSettings
+
+PREPROCESS = {"size": 64}
+SETTINGS = {
+    "engine": {"accelerator": "cpu", "ranks": 1},
+    "recipe": {"epochs": 3, "batch": 16},
+    "folds": 2,
+    "members": [
+        {
+            "name": "fold",
+            "model": "test_efficientnet",
+            "preprocess": PREPROCESS,
+            "fold": "each",
+            "views": 2,
+        },
+        {"name": "plain", "model": "test_resnet", "preprocess": PREPROCESS, "snapshots": 2},
+    ],
+    "soups": [{"name": "soup", "of": ["plain"]}],
+    "ensemble": {"combine": {"kind": "weighted"}},
+}
+
+
+@pytest.fixture(scope="module")
+def run(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train all of it in one process that is the only rank."""
+    folder = tmp_path_factory.mktemp("ensemble") / "run"
+    assert run_ranks(1, _train, small_dataset, folder, timeout_s=280) == [True]
+    return folder
+
+
+def _train(dataset: Path, folder: Path) -> bool:
+    return train(dataset, TrainSettings.parse(SETTINGS), folder) is not None
+
+
+@pytest.mark.distributed
+def test_a_run_of_folds_and_a_soup_packs_one_bundle(run: Path, small_dataset: Path) -> None:
+    predictor = Predictor.load(run / "bundle")
+    assert predictor.members == ("fold-fold0", "fold-fold1", "soup")
+    fold0, fold1, soup = predictor.ensemble.combination.weights
+    assert fold0 == fold1
+    assert fold0 + fold1 + soup == pytest.approx(1)
+    first, second, third = predictor.ensemble.members
+    assert (first.temperature, first.views) == (second.temperature, 2)
+    assert third.views == 1
+    report = json.loads((run / "ensemble.json").read_text())
+    assert report["chosen"] == "weighted probabilities"
+    assert report["fitted on"] == {"pictures": 12, "groups": 12}
+    assert report["folds of one kind"] == [["fold-fold0", "fold-fold1"]]
+    assert len(report["ways, each scored on pictures that it was not fitted on"]) == 7
+    # Of 66 pictures of train and val every one was in some fold's training.
+    provenance = predictor.bundle.spec.provenance
+    assert (provenance["training pictures"], provenance[FOLDED]) == (66, 12)
+    assert "weights" in (run / "bundle" / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.distributed
+def test_a_fold_member_was_judged_on_its_fold(run: Path, small_dataset: Path) -> None:
+    predictor = Predictor.load(run / "bundle")
+    records = read_manifest(small_dataset)
+    for fold in (0, 1):
+        _, held = partition(records, fold, 2)
+        kept = np.load(run / "members" / f"fold-fold{fold}" / "validation.npz")
+        labels = [predictor.taxonomy.keys[label] for label in kept["truth"]]
+        assert labels == [record.label for record in held]
+
+
+@pytest.mark.distributed
+def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) -> None:
+    """The fold members' word on validation, by hand: of each picture that of who did not see it."""
+    from skindx.models.calibration import apply_temperature, fit_temperature
+    from skindx.models.combination import combine
+    from skindx.models.weighting import fit_weights
+
+    predictor = Predictor.load(run / "bundle")
+    records = read_manifest(small_dataset)
+    val = split_of(records, "val")
+    first, second, soup = predict_members(predictor.ensemble.members, small_dataset, val)
+    seen = {each.path for each in partition(records, 0, 2)[0]}
+    unseen_N1 = np.array([[record.path not in seen] for record in val])
+    word_UNC = [np.where(unseen_N1, first, second), soup]
+    truth_N = np.array([predictor.taxonomy.keys.index(record.label) for record in val])
+    temperatures = [fit_temperature(word_NC, truth_N) for word_NC in word_UNC]
+    members = predictor.ensemble.members
+    assert [members[0].temperature, members[2].temperature] == pytest.approx(temperatures, rel=1e-3)
+    soft = np.stack([apply_temperature(w, t) for w, t in zip(word_UNC, temperatures, strict=True)])
+    weights_U = fit_weights(soft, truth_N, "probability", 20.0)
+    assert predictor.ensemble.combination.weights[2] == pytest.approx(weights_U[1], abs=1e-3)
+    mean_NC = np.tensordot(weights_U, soft, axes=1)
+    assert predictor.ensemble.temperature == pytest.approx(
+        fit_temperature(log(mean_NC), truth_N), rel=1e-2
+    )
+    # A split at a time or a batch at a time: the packed ensemble says the same.
+    whole_NC, member_MNC = predict_records(predictor.ensemble, small_dataset, val)
+    pictures = [decode((small_dataset / record.path).read_bytes()) for record in val[:3]]
+    np.testing.assert_allclose(
+        whole_NC[:3], [each.probabilities_C for each in predictor.predict(pictures)], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        whole_NC,
+        combine(member_MNC, predictor.ensemble.temperature, predictor.ensemble.combination),
+    )
+
+
+@pytest.mark.distributed
+def test_the_soup_is_the_mean_of_the_last_epochs(run: Path) -> None:
+    files = sorted((run / "members" / "plain.snapshots").iterdir())
+    assert [file.stem for file in files] == ["epoch-0002", "epoch-0003"]
+    second, third = (load_file(file) for file in files)
+    soup = load_file(run / "members" / "soup" / "model.safetensors")
+    last = load_file(run / "members" / "plain" / "model.safetensors")
+    assert all(third[name].equal(last[name]) for name in last)
+    for name, tensor in soup.items():
+        if tensor.is_floating_point() and "running" not in name:
+            torch.testing.assert_close(tensor, (second[name] + third[name]) / 2)
+
+
+@pytest.mark.distributed
+def test_nothing_is_made_twice_and_members_serve_other_runs(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    stamps = {file: file.stat().st_mtime_ns for file in run.glob("members/*/*")}
+    again = TrainSettings.load(run / "train.yaml")
+    assert again == TrainSettings.parse(SETTINGS)
+    reused = {
+        "members": [],
+        "reused": [
+            {"run": str(run), "member": "plain"},
+            {"run": str(run), "member": "fold-fold0", "name": "half"},
+        ],
+        "ensemble": {"combine": {"kind": "mean"}},
+        "engine": SETTINGS["engine"],
+    }
+    bundle = train(small_dataset, TrainSettings.parse(reused), tmp_path / "other")
+    assert bundle is not None
+    assert [member.name for member in bundle.spec.members] == ["plain", "half"]
+    assert bundle.spec.combination.weights is None
+    assert not (tmp_path / "other" / "members").exists()
+    assert {file: file.stat().st_mtime_ns for file in run.glob("members/*/*")} == stamps
+
+
+@pytest.mark.distributed
+def test_members_of_another_dataset_are_refused(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    from skindx.data.manifest import write_manifest
+
+    other = tmp_path / "data"
+    shutil.copytree(small_dataset, other)
+    write_manifest(other, read_manifest(small_dataset)[:-1])
+    reused = {"reused": [{"run": str(run), "member": "plain"}], "engine": SETTINGS["engine"]}
+    with pytest.raises(UserError, match="was trained on other data than"):
+        train(other, TrainSettings.parse(reused), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_student_learns_from_the_bundle(run: Path, small_dataset: Path) -> None:
+    student = {"name": "pupil", "model": "test_resnet", "preprocess": PREPROCESS}
+    settings = TrainSettings.parse({**SETTINGS, "distil": {"student": student}})
+    assert train(small_dataset, settings, run) is not None
+    pupil = Predictor.load(run / "student" / "bundle")
+    assert pupil.members == ("pupil",)
+    assert pupil.bundle.spec.name == "skindx-student"
+    weights = run / "student" / "members" / "pupil" / "model.safetensors"
+    stamp = weights.stat().st_mtime_ns
+    train(small_dataset, settings, run)
+    assert weights.stat().st_mtime_ns == stamp
