@@ -1,4 +1,4 @@
-"""One training with folds, snapshots, a soup, weights and views, from the settings to the bundle."""
+"""One training with folds, snapshots, a soup, weights and views: from settings to the bundle."""
 
 import json
 import shutil
@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ranks import run_ranks
 from safetensors.torch import load_file
 
 from skindx.data.decode import decode
-from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.combination import log
@@ -44,10 +45,14 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def run(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train all of it by one launch."""
+    """Train all of it in one process that is the only rank."""
     folder = tmp_path_factory.mktemp("ensemble") / "run"
-    assert train(small_dataset, TrainSettings.parse(SETTINGS), folder) is not None
+    assert run_ranks(1, _train, small_dataset, folder, timeout_s=280) == [True]
     return folder
+
+
+def _train(dataset: Path, folder: Path) -> bool:
+    return train(dataset, TrainSettings.parse(SETTINGS), folder) is not None
 
 
 @pytest.mark.distributed
@@ -183,12 +188,23 @@ def test_members_of_another_dataset_are_refused(
 
     other = tmp_path / "data"
     shutil.copytree(small_dataset, other)
-    write_manifest(other, _without_one(read_manifest(small_dataset)))
+    write_manifest(other, read_manifest(small_dataset)[:-1])
     reused = {"reused": [{"run": str(run), "member": "plain"}], "engine": SETTINGS["engine"]}
     with pytest.raises(UserError, match="was trained on other data than"):
         train(other, TrainSettings.parse(reused), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def _without_one(records: list[Record]) -> list[Record]:
-    return records[:-1]
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_student_learns_from_the_bundle(run: Path, small_dataset: Path) -> None:
+    student = {"name": "pupil", "model": "test_resnet", "preprocess": PREPROCESS}
+    settings = TrainSettings.parse({**SETTINGS, "distil": {"student": student}})
+    assert train(small_dataset, settings, run) is not None
+    pupil = Predictor.load(run / "student" / "bundle")
+    assert pupil.members == ("pupil",)
+    assert pupil.bundle.spec.name == "skindx-student"
+    weights = run / "student" / "members" / "pupil" / "model.safetensors"
+    stamp = weights.stat().st_mtime_ns
+    train(small_dataset, settings, run)
+    assert weights.stat().st_mtime_ns == stamp
