@@ -29,7 +29,7 @@ def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
 def snapshot_keeper(
     run: Path, member: MemberSettings, epochs: int, cluster: Cluster
 ) -> Callable[[int, FinishedMember], None]:
-    """Return a function that keeps a member's last epochs; every rank calls it, the first writes."""
+    """Return a function that keeps a member's last epochs; all ranks call it, the first writes."""
 
     def keep(epoch: int, finished: FinishedMember) -> None:
         if epoch > epochs - member.snapshots:
