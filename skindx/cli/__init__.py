@@ -13,9 +13,10 @@ import typer
 from skindx import __version__
 from skindx.cli import boxes
 from skindx.cli.audit import audit
+from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
 from skindx.cli.gallery import gallery
-from skindx.cli.options import Sets, Split, console
+from skindx.cli.options import Part, Sets, console
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
@@ -169,12 +170,19 @@ def evaluate(
         Path | None,
         typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
     ] = None,
-    split: Annotated[Split, typer.Option(help="test, or val while you still choose.")] = "test",
+    split: Annotated[
+        Part, typer.Option(help="test; val while you still choose; all of an external dataset.")
+    ] = "test",
 ) -> None:
     """Score a bundle through the served predictor and write one HTML report.
 
-    Intervals are 95 % bootstrap intervals over groups (patients, lesions, duplicates). The
-    figures of the test split are also put into the bundle's model card.
+    Intervals are of 95 % and resample groups (patients, lesions, duplicates). The figures of the
+    test split are also put into the bundle's model card. A dataset with another taxonomy is an
+    external validation: classes are matched by key, name or code, and the others left out.
+
+    Example: skindx evaluate runs/mine/bundle runs/mine/data
+
+    External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
     """
     from skindx.data.progress import progress_bars
     from skindx.models.bundle import add_metrics
@@ -187,10 +195,13 @@ def evaluate(
         evaluation = evaluate_bundle(
             bundle, dataset, folder, split=split, progress=partial(progress, "evaluate")
         )
-    if split == "test":
+    if split == "test" and evaluation.external is None:
         add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
     print_table(evaluation, console())
     print(f"report: {folder / 'report.html'}")
+
+
+app.command()(compare)
 
 
 @app.command()

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val", "calibration", "test"]
 
+Part = Literal["train", "val", "calibration", "test", "all"]
+
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=V", help="Override one setting; may be repeated."),

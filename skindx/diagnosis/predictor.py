@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble
 from skindx.models.prediction import Prediction
+from skindx.models.removal import MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 
 
@@ -49,6 +51,16 @@ class Predictor:
     def members(self) -> tuple[str, ...]:
         """Names of the members, in the order of `member_probabilities_MC`."""
         return tuple(member.name for member in self.ensemble.members)
+
+    @property
+    def conformal(self) -> Conformal | None:
+        """The rule of the sets of classes; None for a bundle without one."""
+        return self.bundle.spec.conformal
+
+    @property
+    def trained_on(self) -> str:
+        """SHA-256 of the manifest that the bundle was trained on; "" where it does not say."""
+        return str(self.bundle.spec.provenance.get(MANIFEST_KEY, ""))
 
     @property
     def weights(self) -> tuple[float, ...] | None:

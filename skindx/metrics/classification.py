@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.metrics.statistic import Floats, Ints, Statistic, check, confidence_bin
+from skindx.metrics.inputs import Floats, Ints, check, confidence_bin
+from skindx.metrics.ranked import Ranked
+from skindx.metrics.statistic import Statistic
 
 # N = pictures, C = classes
 
@@ -30,9 +32,17 @@ def expected_calibration_error(probabilities_NC: Floats, truth_N: Ints, bins: in
 
 def brier_score(probabilities_NC: Floats, truth_N: Ints) -> float:
     """Return the mean squared distance to the one-hot truth, summed over classes: 0 to 2."""
-    check(probabilities_NC, truth_N)
-    truth_NC = np.eye(probabilities_NC.shape[1])[truth_N]
-    return float(((probabilities_NC - truth_NC) ** 2).sum(axis=1).mean())
+    return Statistic.brier(probabilities_NC, truth_N).value
+
+
+def macro_f1(probabilities_NC: Floats, truth_N: Ints) -> float:
+    """Return the mean F1 of the classes that are present."""
+    return Statistic.macro_f1(probabilities_NC, truth_N).value
+
+
+def auroc(probabilities_NC: Floats, truth_N: Ints) -> float:
+    """Return the mean area under the ROC curves, one class against the rest; NaN for one class."""
+    return Ranked.auroc(probabilities_NC, truth_N).value
 
 
 def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]:  # noqa: N802
@@ -50,6 +60,16 @@ def sensitivity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N
     n_C = counts_CC.sum(axis=1)
     share_C = np.full(len(n_C), np.nan)
     np.divide(counts_CC.diagonal(), n_C, out=share_C, where=n_C > 0)
+    return share_C
+
+
+def specificity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
+    """Return the share of the other classes' pictures not called this one; NaN without any."""
+    counts_CC = confusion_CC(probabilities_NC, truth_N)
+    others_C = counts_CC.sum() - counts_CC.sum(axis=1)
+    called_C = counts_CC.sum(axis=0) - counts_CC.diagonal()
+    share_C = np.full(len(others_C), np.nan)
+    np.divide(others_C - called_C, others_C, out=share_C, where=others_C > 0)
     return share_C
 
 

@@ -1,5 +1,6 @@
 """How sure a figure is: bootstrap over groups, and Wilson's interval for a share."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -7,9 +8,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.statistic import Floats, Statistic
+from skindx.metrics.inputs import Floats
+from skindx.metrics.measure import Measure
 
-# N = pictures, G = groups, D = bootstrap draws, F = features to total
+# N = pictures, G = groups, D = bootstrap draws
 
 _CHUNK = 1 << 22  # weights held in memory at once: 32 MiB
 
@@ -24,7 +26,7 @@ class Interval:
 
 
 def bootstrap_interval(
-    statistic: Statistic,
+    measure: Measure,
     groups_N: ArrayLike,
     *,
     draws: int = 1000,
@@ -34,36 +36,37 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval (Efron 1979), resampling whole groups.
 
     Pictures of one group (patient, lesion, cluster of duplicates) are drawn together, since they
-    are no independent evidence. The same seed and groups give the same draws for every statistic.
-    A biased statistic gets the reflected ("basic") interval, widened to hold its own value. With
-    a single group the interval is NaN.
+    are no independent evidence. The same seed and groups give the same draws for every measure.
+    A biased measure gets the reflected ("basic") interval, widened to hold its own value. With
+    a single group the interval is NaN; draws in which the measure is not defined do not count.
     """
     _, index_N = np.unique(np.asarray(groups_N), return_inverse=True)
-    features_NF = statistic.features_NF
-    if index_N.shape != (len(features_NF),):
-        raise ValueError(f"{len(features_NF)} pictures, but groups are {index_N.shape}")
+    if index_N.shape != (measure.pictures,):
+        raise ValueError(f"{measure.pictures} pictures, but groups are {index_N.shape}")
     groups = int(index_N.max()) + 1
-    if groups == 1:
-        return Interval(statistic.value, float("nan"), float("nan"))
-    totals_GF = np.zeros((groups, features_NF.shape[1]))
-    np.add.at(totals_GF, index_N, features_NF)
+    value = measure.value
+    if groups == 1 or math.isnan(value):
+        return Interval(value, float("nan"), float("nan"))
+    redraw = measure.redraw(index_N, groups)
     values_D = np.concatenate(
-        [statistic.finish(w_DG @ totals_GF) for w_DG in _draw(groups, draws, seed)]
+        [redraw(weights_DG) for weights_DG in _draw(groups, draws, seed, measure.pictures)]
     )
+    values_D = values_D[~np.isnan(values_D)]
+    if not len(values_D):
+        return Interval(value, float("nan"), float("nan"))
     tail = (1 - level) / 2
     low, high = (float(bound) for bound in np.quantile(values_D, [tail, 1 - tail]))
-    value = statistic.value
-    if statistic.biased:
+    if measure.biased:
         # A draw stands as far off the sample as the sample off the truth, to the same side: the
         # percentiles would double that bias, their mirror image at the value takes it back.
         low, high = min(value, 2 * value - high), max(value, 2 * value - low)
-        low, high = max(statistic.low, low), min(statistic.high, high)
+        low, high = max(measure.low, low), min(measure.high, high)
     return Interval(value, low, high)
 
 
 def paired_interval(
-    first: Statistic,
-    second: Statistic,
+    first: Measure,
+    second: Measure,
     groups_N: ArrayLike,
     *,
     draws: int = 1000,
@@ -97,10 +100,10 @@ def effective_size(groups_N: ArrayLike) -> float:
     return float(size_G.sum() ** 2 / (size_G**2).sum()) if size_G.size else 0.0
 
 
-def _draw(groups: int, draws: int, seed: int) -> Iterator[Floats]:
+def _draw(groups: int, draws: int, seed: int, pictures: int) -> Iterator[Floats]:
     """Yield chunks of weights_DG: how often each draw holds each group."""
     random = np.random.default_rng(seed)
-    step = max(1, _CHUNK // groups)
+    step = max(1, _CHUNK // pictures)
     for start in range(0, draws, step):
         rows = min(step, draws - start)
         picked_DG = random.integers(groups, size=(rows, groups))

@@ -1,7 +1,7 @@
-"""Statistics as functions of weighted totals, so that a bootstrap draw is one matrix product.
+"""Measures that are functions of weighted totals: a bootstrap draw is one matrix product.
 
-Every measure here depends on the pictures only through sums: hits, counts of a class, gaps in a
-confidence bin. A draw gives each picture a weight; its totals are `weights_DN @ features_NF`.
+They depend on the pictures only through sums: hits, counts of a class, gaps in a confidence bin.
+The totals of a draw are `weights_DG @ totals_GF`.
 """
 
 from collections.abc import Callable
@@ -10,19 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# N = pictures, C = classes, B = confidence bins, D = bootstrap draws, F = features to total
+from skindx.metrics.inputs import Bools, Floats, Ints, check, confidence_bin, truth_rank
+from skindx.metrics.measure import Measure, Redraw
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.integer]
+# N = pictures, C = classes, B = confidence bins, G = groups, D = bootstrap draws
+# F = features to total
 
 
 @dataclass(frozen=True, slots=True)
-class Statistic:
-    """A measure of N pictures: `finish` turns their totals (D, F) into values (D,).
-
-    `low` and `high` are the least and the greatest value that the measure can take; `biased` says
-    that a sample's value, and more so a draw's, stands off the population's to one side.
-    """
+class Statistic(Measure):
+    """A measure of N pictures: `finish` turns their totals (D, F) into values (D,)."""
 
     features_NF: Floats
     finish: Callable[[Floats], Floats]
@@ -31,15 +28,47 @@ class Statistic:
     biased: bool = False
 
     @property
-    def value(self) -> float:
-        """The measure of the pictures as they are."""
-        return float(self.finish(self.features_NF.sum(axis=0, keepdims=True))[0])
+    def pictures(self) -> int:
+        """How many pictures it was made from."""
+        return len(self.features_NF)
+
+    def redraw(self, index_N: Ints, groups: int) -> Redraw:
+        """Total the features of each group once."""
+        totals_GF = np.zeros((groups, self.features_NF.shape[1]))
+        np.add.at(totals_GF, index_N, self.features_NF)
+        return lambda weights_DG: self.finish(weights_DG @ totals_GF)
+
+    @classmethod
+    def mean(
+        cls, values_N: NDArray[np.generic], low: float = 0.0, high: float = 1.0
+    ) -> "Statistic":
+        """Mean of one number a picture."""
+        if values_N.ndim != 1 or len(values_N) == 0:
+            raise ValueError(f"need one number a picture, got {values_N.shape}")
+        return cls(_with_ones(values_N), lambda totals_DF: totals_DF[:, 0] / totals_DF[:, 1],
+                   low, high)  # fmt: skip
 
     @classmethod
     def top_k(cls, probabilities_NC: Floats, truth_N: Ints, k: int) -> "Statistic":
         """Share of pictures whose true class is among the k likeliest."""
-        hits_N = truth_rank(probabilities_NC, truth_N) < k
-        return cls(_with_ones(hits_N), lambda totals_DF: totals_DF[:, 0] / totals_DF[:, 1])
+        return cls.mean(truth_rank(probabilities_NC, truth_N) < k)
+
+    @classmethod
+    def brier(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
+        """Mean squared distance to the one-hot truth, summed over classes (Brier 1950)."""
+        check(probabilities_NC, truth_N)
+        truth_NC = np.eye(probabilities_NC.shape[1])[truth_N]
+        return cls.mean(((probabilities_NC - truth_NC) ** 2).sum(axis=1), high=2.0)
+
+    @classmethod
+    def set_coverage(cls, sets_NC: Bools, truth_N: Ints) -> "Statistic":
+        """Share of pictures whose set of classes holds the true one."""
+        return cls.mean(np.take_along_axis(sets_NC, truth_N[:, None], axis=1)[:, 0])
+
+    @classmethod
+    def set_size(cls, sets_NC: Bools) -> "Statistic":
+        """Mean number of classes in a picture's set."""
+        return cls.mean(sets_NC.sum(axis=1), high=float(sets_NC.shape[1]))
 
     @classmethod
     def balanced_accuracy(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
@@ -51,11 +80,23 @@ class Statistic:
 
         def finish(totals_DF: Floats) -> Floats:
             hits_DC, count_DC = totals_DF[:, :classes], totals_DF[:, classes:]
-            share_DC = np.divide(hits_DC, count_DC, out=np.zeros_like(hits_DC), where=count_DC > 0)
-            mean_D: Floats = share_DC.sum(axis=1) / (count_DC > 0).sum(axis=1)
-            return mean_D
+            return _mean_of_present(hits_DC, count_DC, count_DC > 0)
 
         return cls(np.hstack([truth_NC * hits_N[:, None], truth_NC]), finish)
+
+    @classmethod
+    def macro_f1(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
+        """Mean over the present classes of F1: 2 hits / (pictures of it + pictures called it)."""
+        check(probabilities_NC, truth_N)
+        classes = probabilities_NC.shape[1]
+        truth_NC = np.eye(classes)[truth_N]
+        called_NC = np.eye(classes)[probabilities_NC.argmax(axis=1)]
+
+        def finish(totals_DF: Floats) -> Floats:
+            hits_DC, count_DC, called_DC = np.split(totals_DF, 3, axis=1)
+            return _mean_of_present(2 * hits_DC, count_DC + called_DC, count_DC > 0)
+
+        return cls(np.hstack([truth_NC * called_NC, truth_NC, called_NC]), finish)
 
     @classmethod
     def calibration_error(
@@ -74,53 +115,11 @@ class Statistic:
         # Noise opens a gap in every bin, and a gap counts whichever way it points.
         return cls(_with_ones(gap_NB), finish, biased=True)
 
-    def __sub__(self, other: "Statistic") -> "Statistic":
-        """Return the difference of two measures of the same pictures, in the same order."""
-        width = self.features_NF.shape[1]
-        if len(self.features_NF) != len(other.features_NF):
-            raise ValueError(
-                f"a paired difference needs the same pictures, not {len(self.features_NF)} "
-                f"and {len(other.features_NF)}"
-            )
-        return Statistic(
-            np.hstack([self.features_NF, other.features_NF]),
-            lambda totals_DF: (
-                self.finish(totals_DF[:, :width]) - other.finish(totals_DF[:, width:])
-            ),
-            self.low - other.high,
-            self.high - other.low,
-            self.biased or other.biased,
-        )
 
-
-def truth_rank(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.intp]:
-    """Return how many classes stand before the true one; of equals the first stands first."""
-    check(probabilities_NC, truth_N)
-    truth_N1 = truth_N[:, None]
-    own_N1 = np.take_along_axis(probabilities_NC, truth_N1, axis=1)
-    before_NC = np.arange(probabilities_NC.shape[1]) < truth_N1
-    ahead_NC = (probabilities_NC > own_N1) | ((probabilities_NC == own_N1) & before_NC)
-    rank_N: NDArray[np.intp] = ahead_NC.sum(axis=1)
-    return rank_N
-
-
-def confidence_bin(probabilities_NC: Floats, bins: int) -> NDArray[np.intp]:
-    """Return each picture's bin of top-1 confidence; bin b is (b/bins, (b+1)/bins]."""
-    index_N = np.ceil(probabilities_NC.max(axis=1) * bins).astype(np.intp) - 1
-    clipped_N: NDArray[np.intp] = np.clip(index_N, 0, bins - 1)
-    return clipped_N
-
-
-def check(probabilities_NC: Floats, truth_N: Ints) -> None:
-    """Raise ValueError unless there is one finite row of probabilities for each true class."""
-    if probabilities_NC.ndim != 2 or len(probabilities_NC) == 0:
-        raise ValueError(f"need probabilities (pictures, classes), got {probabilities_NC.shape}")
-    if truth_N.shape != probabilities_NC.shape[:1]:
-        raise ValueError(f"{len(probabilities_NC)} predictions, but truth is {truth_N.shape}")
-    if truth_N.min() < 0 or truth_N.max() >= probabilities_NC.shape[1]:
-        raise ValueError(f"true classes must be in 0..{probabilities_NC.shape[1] - 1}")
-    if not np.isfinite(probabilities_NC).all():
-        raise ValueError("probabilities must be finite")
+def _mean_of_present(part_DC: Floats, whole_DC: Floats, present_DC: Bools) -> Floats:
+    share_DC = np.divide(part_DC, whole_DC, out=np.zeros_like(part_DC), where=present_DC)
+    mean_D: Floats = share_DC.sum(axis=1) / present_DC.sum(axis=1)
+    return mean_D
 
 
 def _with_ones(features: NDArray[np.generic]) -> Floats:

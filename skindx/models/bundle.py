@@ -18,6 +18,7 @@ from skindx.models.bundle_spec import BundleSpec, MemberSpec
 from skindx.models.card import model_card
 from skindx.models.classifier import build_classifier
 from skindx.models.combination import EQUAL, Combination
+from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
 from skindx.taxonomy import Taxonomy
@@ -87,6 +88,7 @@ def pack(
     temperature: float = 1.0,
     combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
+    conformal: Conformal | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step."""
@@ -98,6 +100,7 @@ def pack(
         combination=combination,
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
+        conformal=conformal,
         provenance=provenance or {},
     )
     with atomic_folder(path) as folder:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from skindx.config import Settings
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.combination import EQUAL, Combination
+from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.views import Views
 
@@ -31,6 +32,8 @@ class BundleSpec(Settings):
     combination: Combination = EQUAL
     members: tuple[MemberSpec, ...] = Field(min_length=1)
     detector: DetectorSpec | None = None
+    conformal: Conformal | None = None
+    """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.models.prediction import Prediction
-from skindx.studies.results import ClassInfo
+from skindx.taxonomy import SkinClass
 
 SHOWN = 12
 _SIDE = 176  # pixels; shown at half of it, so that it is sharp on a fine screen and on paper
@@ -29,7 +29,7 @@ class Mistake:
 def worst_mistakes(
     records: Sequence[Record],
     predictions: Sequence[Prediction],
-    classes: Sequence[ClassInfo],
+    classes: Sequence[SkinClass],
     read: Callable[[Record], NDArray[np.uint8]],
 ) -> list[Mistake]:
     """Return up to 12 wrong answers, most confident first, at most one a group.

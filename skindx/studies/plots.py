@@ -115,5 +115,46 @@ def reliability_plot(evaluation: Evaluation, size: float = 300.0) -> Reliability
     return ReliabilityPlot(size, size / len(evaluation.reliability), tuple(dots))
 
 
+@dataclass(frozen=True, slots=True)
+class RiskDot:
+    """One point of the risk-coverage curve and its place."""
+
+    x: float
+    y: float
+    coverage: float
+    risk: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class RiskPlot:
+    """A square of `size` units whose height is the risk `top`; `half` answers about half."""
+
+    size: float
+    top: float
+    dots: tuple[RiskDot, ...]
+    half: RiskDot
+
+
+def risk_plot(evaluation: Evaluation, size: float = 300.0) -> RiskPlot:
+    """Lay out the risk-coverage curve on a scale that its greatest risk fits on."""
+    top = next(
+        step
+        for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+        if step >= max(each.risk for each in evaluation.risk_curve)
+    )
+    dots = tuple(
+        RiskDot(
+            size * each.coverage,
+            size * (1 - each.risk / top),
+            each.coverage,
+            each.risk,
+            each.confidence,
+        )
+        for each in evaluation.risk_curve
+    )
+    return RiskPlot(size, top, dots, min(dots, key=lambda dot: abs(dot.coverage - 0.5)))
+
+
 def _shorten(name: str) -> str:
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"

@@ -1,23 +1,30 @@
 """An evaluation as one HTML file that needs nothing else, and as a table in the terminal."""
 
-import base64
 import math
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.files import write_text
-from skindx.metrics import Interval
+from skindx.studies.breakdown import MISSING
+from skindx.studies.formatting import bounds, percent, points, shown, title
+from skindx.studies.headline import FIGURES
 from skindx.studies.mistakes import Mistake
 from skindx.studies.origin import Origin
-from skindx.studies.plots import confusion_plot, reliability_plot, top_confusions
+from skindx.studies.pages import render
+from skindx.studies.plots import confusion_plot, reliability_plot, risk_plot, top_confusions
 from skindx.studies.results import Evaluation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-TEMPLATE = "report.html.jinja"
+PRINTED = ("top1", "balanced_accuracy", "auroc", "calibration_error")
+MATCHED_BY = {
+    "key": "the same key",
+    "name": "name or synonym",
+    "code": "ICD-10 code, which only it bears",
+    "none": "nothing: left out",
+}
 
 
 def write_report(
@@ -29,16 +36,8 @@ def write_report(
 
 def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(
-        percent=percent, bounds=bounds, points=points, decimal=decimal, base64=_base64
-    )
-    source = resources.files("skindx.studies").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    return render(
+        "report.html.jinja",
         e=evaluation,
         origin=origin,
         mistakes=mistakes,
@@ -47,37 +46,75 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
         confusion=confusion_plot(evaluation),
         confusions=top_confusions(evaluation),
         reliability=reliability_plot(evaluation),
+        risk=risk_plot(evaluation),
+        matched_by=MATCHED_BY,
     )
 
 
 def print_table(evaluation: Evaluation, console: "Console") -> None:
-    """Print the headline figures with their intervals, and the ensemble's difference."""
+    """Print the headline figures with their intervals, and what must not be missed."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     size = f"{evaluation.pictures} pictures, {evaluation.groups} groups"
-    title = f"{size}; {100 * evaluation.level:.0f} % intervals"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heading = f"{size}; {100 * evaluation.level:.0f} % intervals"
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for heading in ("top-1", f"top-{evaluation.k}", "balanced accuracy", "calibration error"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for key in PRINTED:
+        table.add_column(title(key, evaluation.k), justify="right", no_wrap=True)
     for each in (*evaluation.members, evaluation.ensemble):
+        cells = [
+            f"{shown(each.figures[key], key)} {bounds(each.figures[key], FIGURES[key].unit)}"
+            for key in PRINTED
+        ]
         style = "bold" if each is evaluation.ensemble else ""
-        shares = (each.top1, each.top_k, each.balanced_accuracy)
-        cells = [f"{percent(share)} {bounds(share)}" for share in shares]
-        error = each.calibration_error
-        cells.append(f"{decimal(error)} {bounds(error, 'decimal')}")
         table.add_row(escape(each.name), *cells, style=style)
     console.print(table)
-    console.print(escape(verdict(evaluation)), highlight=False)
+    for line in sentences(evaluation):
+        console.print(escape(line), highlight=False)
+
+
+def sentences(evaluation: Evaluation) -> list[str]:
+    """Return what stands under the printed table, most important first."""
+    said = []
+    if evaluation.urgent:
+        urgent = evaluation.urgent
+        said.append(
+            f"Missed: {urgent.missed} of {urgent.n} pictures of urgent classes, "
+            f"{percent(urgent.rate)} {bounds(urgent.rate)}."
+        )
+    said += [
+        f"Missed: {each.missed} of {each.n} of {each.name.lower()}, {percent(each.rate)} "
+        f"{bounds(each.rate)}; no cancer named for {each.unwarned}."
+        for each in evaluation.cancers
+        if each.n
+    ]
+    said.append(verdict(evaluation))
+    if evaluation.sets:
+        sets = evaluation.sets
+        said.append(
+            f"Conformal sets for {percent(sets.level)}: {percent(sets.coverage)} "
+            f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
+        )
+    said += [
+        f"By {each.attribute}: {each.note}."
+        for each in evaluation.breakdowns
+        if each.note == MISSING
+    ]
+    if evaluation.external:
+        external = evaluation.external
+        said.append(
+            f"The dataset has other classes: {external.left_out} pictures of classes that the "
+            "bundle does not know are left out."
+        )
     if evaluation.detector:
         found = evaluation.detector
-        console.print(
+        said.append(
             f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
-            f"on {found.pictures} pictures with {found.boxes} boxes.",
-            highlight=False,
+            f"on {found.pictures} pictures with {found.boxes} boxes."
         )
+    return said
 
 
 def verdict(evaluation: Evaluation) -> str:
@@ -97,36 +134,3 @@ def verdict(evaluation: Evaluation) -> str:
     if top1.high < 0:
         return f"{said} The member is better on this split."
     return f"{said} The interval holds 0, so this split cannot tell them apart."
-
-
-def percent(figure: Interval | float) -> str:
-    """Write a share as 78.3 %."""
-    value = figure.value if isinstance(figure, Interval) else figure
-    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
-
-
-def decimal(figure: Interval | float) -> str:
-    """Write a figure as 0.041."""
-    value = figure.value if isinstance(figure, Interval) else figure
-    return "–" if math.isnan(value) else f"{value:.3f}"
-
-
-def points(difference: float) -> str:
-    """Write a difference of shares in percentage points, with its sign: +2.1, −0.4."""
-    text = f"{100 * difference:+.1f}"
-    return "0.0" if float(text) == 0 else text.replace("-", "−")
-
-
-def bounds(figure: Interval, unit: str = "percent") -> str:
-    """Write an interval as [74.6, 81.9], in percent, points or as a decimal."""
-    if math.isnan(figure.low):
-        return "[–]"
-    low, high = figure.low, figure.high
-    if unit == "percent":
-        return f"[{100 * low:.1f}, {100 * high:.1f}]"
-    write = {"points": points, "decimal": decimal}[unit]
-    return f"[{write(low)}, {write(high)}]"
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

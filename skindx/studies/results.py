@@ -1,38 +1,23 @@
 """What an evaluation found: plain values, ready for JSON."""
 
-import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from skindx.metrics import DetectionScore, Interval, ReliabilityBin
-
-
-class ClassInfo(Protocol):
-    """What a score needs to know of a class; `skindx.taxonomy.SkinClass` is one."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def urgency(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The headline figures of one predictor."""
-
-    name: str
-    top1: Interval
-    top_k: Interval
-    balanced_accuracy: Interval
-    calibration_error: Interval
+from skindx.metrics import DetectionScore, Interval, ReliabilityBin, RiskPoint
+from skindx.studies.breakdown import Breakdown
+from skindx.studies.external import External
+from skindx.studies.headline import Scores
+from skindx.studies.misses import CancerMisses, UrgentMisses
+from skindx.studies.plain import plain
+from skindx.studies.set_scores import SetScores
 
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """How many of a class's `n` pictures are found; the interval counts each group once."""
+    """How many of a class's `n` pictures are found; intervals count each group once.
+
+    `called` counts the pictures of other classes that were given this name.
+    """
 
     key: str
     name: str
@@ -40,6 +25,8 @@ class ClassScore:
     n: int
     found: int
     sensitivity: Interval
+    called: int
+    specificity: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +36,6 @@ class Difference:
     member: str
     top1: Interval
     balanced_accuracy: Interval
-
-
-@dataclass(frozen=True, slots=True)
-class UrgentMisses:
-    """Pictures of urgent classes whose likeliest class is not an urgent one."""
-
-    n: int
-    missed: int
-    rate: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +55,20 @@ class Evaluation:
     confusion: tuple[tuple[int, ...], ...]
     """Rows are true classes, columns predicted ones, in the order of `classes`."""
     reliability: tuple[ReliabilityBin, ...]
+    risk_curve: tuple[RiskPoint, ...]
     urgent: UrgentMisses | None
     """None when no picture is of an urgent class."""
+    cancers: tuple[CancerMisses, ...]
+    sets: SetScores | None
+    """None for a bundle without conformal sets."""
+    breakdowns: tuple[Breakdown, ...]
     has_detector: bool
     detector: DetectionScore | None
     """None without a detector, or when no picture has a drawn box."""
+    external: External | None
+    """None when the dataset has the bundle's classes."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
-        return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+        values: dict[str, Any] = plain(self)
+        return values

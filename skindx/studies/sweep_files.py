@@ -12,7 +12,7 @@ import numpy as np
 from skindx.errors import UserError
 from skindx.files import atomic_file, write_json, write_text
 from skindx.studies.dedup_sweep import Sweep
-from skindx.studies.report import bounds, percent, points
+from skindx.studies.formatting import bounds, percent, points
 
 if TYPE_CHECKING:
     from rich.console import Console

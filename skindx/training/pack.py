@@ -17,6 +17,9 @@ from rich.console import Console
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle import Bundle, pack
+from skindx.models.conformal import Conformal, fit_conformal
+from skindx.models.ensemble import Ensemble
+from skindx.models.predicting import predict_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 from skindx.training.detector import load_parts
@@ -56,15 +59,19 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     print_ways(assembly, Console(width=max(Console().width, 100)))
     learned = _learned_from(by_unit, assembly.members, pictures)
     folded = len(split_of(learned, "val"))
-    packed = zip(assembly.members, assembly.temperatures, strict=True)
+    packed = [
+        (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
+    ]
+    ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
     return pack(
         run / "bundle",
         settings.name,
         taxonomy,
-        [(workshop.spec(parts[name], t), parts[name].finished.state) for name, t in packed],
+        [(workshop.spec(part, t), part.finished.state) for part, t in packed],
         temperature=assembly.temperature,
         combination=assembly.combination,
         detector=load_parts(run) if settings.detector else None,
+        conformal=fit_sets(ensemble, dataset, records, taxonomy),
         provenance={
             "dataset": dataset.resolve().name,
             MANIFEST_KEY: sha256_file(dataset / MANIFEST),
@@ -72,6 +79,21 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
             **({FOLDED: folded} if folded else {}),
         },
     )
+
+
+def fit_sets(
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record], taxonomy: Taxonomy
+) -> Conformal | None:
+    """Fit conformal sets on the calibration split, which nothing else looks at.
+
+    None, and a line that says so, for a dataset without one.
+    """
+    held = split_of(records, "calibration")
+    if not held:
+        print("no conformal sets: the dataset has no calibration pictures to fit them on")
+        return None
+    probabilities_NC, _ = predict_records(ensemble, dataset, held)
+    return fit_conformal(probabilities_NC, class_numbers(held, taxonomy.keys))
 
 
 def _learned_from(

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.ensemble import Member
+from skindx.models.combination import Combination
+from skindx.models.ensemble import Ensemble, Member
 from skindx.models.predicting import predict_members
 from skindx.taxonomy import Taxonomy
 from skindx.training.ensemble_settings import SoupSettings
@@ -84,6 +85,16 @@ class Workshop:
         return MemberSpec(
             name=part.name, classifier=classifier, temperature=temperature, views=views
         )
+
+    def ensemble(
+        self, members: Sequence[tuple[Part, float]], temperature: float, combination: Combination
+    ) -> Ensemble:
+        """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
+        ready = tuple(
+            replace(self._member(part.member, part.finished.state), temperature=each)
+            for part, each in members
+        )
+        return Ensemble(ready, temperature, combination)
 
     def _member(self, settings: MemberSettings, state: State) -> Member:
         classifier = build_classifier(_classifier(settings), len(self.taxonomy.classes))

@@ -10,35 +10,34 @@ from numpy.typing import NDArray
 
 from skindx.data.boxes import Box
 from skindx.data.manifest import Record, Split, write_manifest
+from skindx.models.conformal import Conformal
 from skindx.models.prediction import Prediction
+from skindx.studies.answers import Answers
+from skindx.studies.results import Evaluation
+from skindx.studies.score import score, score_boxes
+from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
 
-@dataclass(frozen=True)
-class FakeClass:
-    key: str
-    name: str
-    urgency: str = "routine"
+def fake_class(key: str, name: str, urgency: Urgency = "routine") -> SkinClass:
+    return SkinClass(key=key, name=name, urgency=urgency)
 
 
 CLASSES = (
-    FakeClass("nevus", "Compound nevus"),
-    FakeClass("melanoma", "Melanoma", "urgent"),
-    FakeClass("scc", "Squamous cell carcinoma", "urgent"),
-    FakeClass("wart", "Common wart"),
+    fake_class("nevus", "Compound nevus"),
+    fake_class("melanoma", "Melanoma", "urgent"),
+    fake_class("scc", "Squamous cell carcinoma", "urgent"),
+    fake_class("wart", "Common wart"),
 )
-
-
-@dataclass(frozen=True)
-class FakeTaxonomy:
-    classes: tuple[FakeClass, ...] = CLASSES
-    review_note: str = "not clinically reviewed"
+TAXONOMY = Taxonomy(name="fake", title="Fake", classes=CLASSES)
 
 
 @dataclass
 class FakePredictor:
     table: Sequence[Prediction]
     members: tuple[str, ...] = ("alpha", "beta")
-    taxonomy: FakeTaxonomy = FakeTaxonomy()
+    taxonomy: Taxonomy = TAXONOMY
+    conformal: Conformal | None = None
+    trained_on: str = ""
     batches: list[int] = field(default_factory=list)
 
     def predict(
@@ -94,3 +93,19 @@ def write_dataset(folder: Path, records: Sequence[Record]) -> Path:
         np.save(folder / record.path, np.full((6, 8, 3), i, np.uint8))
     write_manifest(folder, records)
     return folder
+
+
+def scored(
+    records: Sequence[Record],
+    table: Sequence[Prediction],
+    members: Sequence[str],
+    *,
+    classes: Sequence[SkinClass] = CLASSES,
+    draws: int = 50,
+) -> Evaluation:
+    return score(
+        Answers.of(records, table, classes, members),
+        draws=draws,
+        has_detector=any(each.boxes is not None for each in table),
+        detector=score_boxes(records, table),
+    )

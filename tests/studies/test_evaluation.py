@@ -8,6 +8,7 @@ import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
 
 from skindx.errors import UserError
+from skindx.studies.comparison import compare_folders
 from skindx.studies.evaluation import evaluate, evaluate_served
 
 
@@ -103,9 +104,11 @@ def test_a_split_without_pictures_names_those_that_have_some(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_class_the_bundle_does_not_know_is_named(served: FakePredictor, tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "dataset", records_of(["nevus", "rosacea", "wart"]))
-    with pytest.raises(UserError, match="rosacea are none of the 4 that b was trained on"):
+def test_a_dataset_that_shares_no_class_is_refused(served: FakePredictor, tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "dataset", records_of(["lupus", "rosacea"]))
+    with pytest.raises(
+        UserError, match=r"classes lupus, rosacea are none of the 4 of b.*shares classes"
+    ):
         evaluate(Path("b"), folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -119,3 +122,28 @@ def test_a_missing_picture_is_named(tmp_path: Path) -> None:
         evaluate_served(
             FakePredictor(table), records, decode, tmp_path / "out", bundle="b", dataset=folder
         )
+
+
+def test_two_bundles_are_evaluated_and_compared(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    sides = tmp_path / "a", tmp_path / "b"
+    for side in sides:
+        side.mkdir()
+        (side / "bundle.json").write_text("{}")
+    out, steps = tmp_path / "out", []
+    found = compare_folders(
+        *sides, out, dataset=dataset, draws=10, progress=lambda *step: steps.append(step)
+    )
+    assert found.pictures == 35
+    assert found.test.only_first == found.test.only_second == 0
+    assert sorted(each.name for each in out.iterdir()) == [
+        "comparison.html",
+        "comparison.json",
+        "first",
+        "second",
+    ]
+    assert (out / "second" / "report.html").is_file()
+    assert steps[-1] == ("second", 35, 35)
+    with pytest.raises(UserError, match=r"are no bundles; leave out --dataset"):
+        compare_folders(out / "first", out / "second", tmp_path / "new", dataset=dataset)

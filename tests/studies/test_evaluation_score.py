@@ -3,27 +3,24 @@ import json
 
 import numpy as np
 import pytest
-from evaluation_fakes import CLASSES, prediction, records_of, simulate
+from evaluation_fakes import prediction, records_of, scored, simulate
 
 from skindx.data.boxes import Box
 from skindx.models.prediction import Prediction
 from skindx.studies.results import Evaluation
-from skindx.studies.score import score
 
 NEVUS, MELANOMA, SCC, WART = ((1.0, 0, 0, 0), (0, 1.0, 0, 0), (0, 0, 1.0, 0), (0, 0, 0, 1.0))
 
 
 def simulated(n: int = 120) -> Evaluation:
     labels, table = simulate(n)
-    return score(records_of(labels), table, CLASSES, ["alpha", "beta"], draws=200)
+    return scored(records_of(labels), table, ["alpha", "beta"], draws=200)
 
 
 def test_hand_counted_case() -> None:
     labels = ["nevus", "nevus", "melanoma", "melanoma", "scc"]
     said = [NEVUS, WART, SCC, NEVUS, SCC]
-    found = score(
-        records_of(labels), [prediction(each) for each in said], CLASSES, ["only"], draws=50
-    )
+    found = scored(records_of(labels), [prediction(each) for each in said], ["only"], draws=50)
     assert found.ensemble.top1.value == pytest.approx(2 / 5)
     assert found.ensemble.balanced_accuracy.value == pytest.approx((1 / 2 + 0 + 1) / 3)
     assert found.confusion == ((1, 0, 0, 1), (1, 0, 1, 0), (0, 0, 1, 0), (0, 0, 0, 0))
@@ -45,7 +42,7 @@ def test_difference_is_against_the_best_member_by_top1() -> None:
         prediction(WART, SCC, WART),
         prediction(WART, NEVUS, WART),
     ]
-    found = score(records_of(labels), table, CLASSES, ["bad", "good", "odd"], draws=50)
+    found = scored(records_of(labels), table, ["bad", "good", "odd"], draws=50)
     assert [each.top1.value for each in found.members] == [0.5, 0.75, 0.5]
     assert found.difference is not None
     assert found.difference.member == "good"
@@ -68,8 +65,8 @@ def test_pictures_of_one_lesion_widen_every_interval() -> None:
     labels, table = simulate(40)
     fourfold = [label for label in labels for _ in range(4)], [x for x in table for _ in range(4)]
     groups = [f"lesion {i // 4}" for i in range(160)]
-    alone = score(records_of(fourfold[0]), fourfold[1], CLASSES, "ab", draws=400)
-    joined = score(records_of(fourfold[0], groups), fourfold[1], CLASSES, "ab", draws=400)
+    alone = scored(records_of(fourfold[0]), fourfold[1], "ab", draws=400)
+    joined = scored(records_of(fourfold[0], groups), fourfold[1], "ab", draws=400)
     assert joined.groups == 40
 
     def widths(found: Evaluation) -> list[float]:
@@ -84,10 +81,8 @@ def test_the_order_of_pictures_does_not_matter() -> None:
     labels, table = simulate(50)
     records = records_of(labels)
     order = np.random.default_rng(3).permutation(50)
-    straight = score(records, table, CLASSES, "ab", draws=100)
-    shuffled = score(
-        [records[i] for i in order], [table[i] for i in order], CLASSES, "ab", draws=100
-    )
+    straight = scored(records, table, "ab", draws=100)
+    shuffled = scored([records[i] for i in order], [table[i] for i in order], "ab", draws=100)
     assert shuffled.ensemble.top1 == straight.ensemble.top1
     assert shuffled.confusion == straight.confusion
 
@@ -100,7 +95,7 @@ def test_plain_values_are_strict_json_and_unknown_figures_are_null() -> None:
 
 
 def test_no_urgent_class_means_no_miss_rate() -> None:
-    found = score(records_of(["nevus", "wart"]), [prediction(NEVUS)] * 2, CLASSES, "a", draws=10)
+    found = scored(records_of(["nevus", "wart"]), [prediction(NEVUS)] * 2, "a", draws=10)
     assert found.urgent is None
 
 
@@ -113,19 +108,19 @@ def test_detector_counts_the_pictures_somebody_looked_at() -> None:
     ]
     finding = [prediction(NEVUS, boxes=each) for each in [(hit,), (), (hit,)]]
 
-    found = score(with_boxes, finding, CLASSES, "a", draws=10)
+    found = scored(with_boxes, finding, "a", draws=10)
     assert found.detector is not None
     # The drawn box bears a class, the found one says "lesion": only their place is compared.
     assert found.detector.map50 == pytest.approx(1)
     assert (found.detector.pictures, found.detector.boxes) == (2, 1)
 
-    blind = score(with_boxes, [prediction(NEVUS)] * 3, CLASSES, "a", draws=10)
+    blind = scored(with_boxes, [prediction(NEVUS)] * 3, "a", draws=10)
     assert (blind.has_detector, blind.detector) == (False, None)
-    unlooked = score(records, finding, CLASSES, "a", draws=10)
+    unlooked = scored(records, finding, "a", draws=10)
     assert (unlooked.has_detector, unlooked.detector) == (True, None)
 
 
 def test_probabilities_that_are_no_numbers_are_refused() -> None:
     broken = Prediction(np.full(4, np.nan), np.full((1, 4), np.nan))
     with pytest.raises(ValueError, match="finite"):
-        score(records_of(["nevus"]), [broken], CLASSES, "a", draws=10)
+        scored(records_of(["nevus"]), [broken], "a", draws=10)

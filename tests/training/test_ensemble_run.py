@@ -15,9 +15,11 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.combination import log
+from skindx.models.conformal import fit_conformal
 from skindx.models.predicting import predict_members, predict_records
 from skindx.models.removal import FOLDED
 from skindx.training.folds import partition
+from skindx.training.pack import fit_sets
 from skindx.training.run import train
 from skindx.training.settings import TrainSettings
 
@@ -120,6 +122,25 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
         whole_NC,
         combine(member_MNC, predictor.ensemble.temperature, predictor.ensemble.combination),
     )
+
+
+@pytest.mark.distributed
+def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
+    run: Path, small_dataset: Path
+) -> None:
+    predictor = Predictor.load(run / "bundle")
+    held = split_of(read_manifest(small_dataset), "calibration")
+    assert held
+    probabilities_NC, _ = predict_records(predictor.ensemble, small_dataset, held)
+    keys = predictor.taxonomy.keys
+    truth_N = np.array([keys.index(record.label) for record in held])
+    fitted = fit_conformal(probabilities_NC, truth_N)
+    assert predictor.conformal is not None
+    assert predictor.conformal.pictures == len(held)
+    assert predictor.conformal.least_probability == pytest.approx(fitted.least_probability)
+    # A dataset without a calibration split, such as a fold of a cross-validation.
+    others = [each for each in read_manifest(small_dataset) if each.split != "calibration"]
+    assert fit_sets(predictor.ensemble, small_dataset, others, predictor.taxonomy) is None
 
 
 @pytest.mark.distributed

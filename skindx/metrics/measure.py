@@ -1,0 +1,83 @@
+"""A figure of pictures that a bootstrap can compute anew when it weights their groups."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from skindx.metrics.inputs import Floats, Ints
+
+# N = pictures, G = groups, D = bootstrap draws
+
+Redraw = Callable[[Floats], Floats]
+"""Turns weights_DG, how often each draw holds each group, into the figure's values_D."""
+
+
+class Measure(ABC):
+    """A figure of N pictures.
+
+    `low` and `high` are the least and the greatest value that it can take; `biased` says that a
+    sample's value, and more so a draw's, stands off the population's to one side.
+    """
+
+    low: float
+    high: float
+    biased: bool
+
+    @property
+    @abstractmethod
+    def pictures(self) -> int:
+        """How many pictures it was made from."""
+
+    @abstractmethod
+    def redraw(self, index_N: Ints, groups: int) -> Redraw:
+        """Prepare for draws of `groups` groups; `index_N` says which one a picture is of."""
+
+    @property
+    def value(self) -> float:
+        """The figure of the pictures as they are; NaN where it is not defined."""
+        whole = self.redraw(np.zeros(self.pictures, dtype=np.intp), 1)
+        return float(whole(np.ones((1, 1)))[0])
+
+    def __sub__(self, other: "Measure") -> "Difference":
+        """Return the difference of two figures of the same pictures, in the same order."""
+        if self.pictures != other.pictures:
+            raise ValueError(
+                f"a paired difference needs the same pictures, not {self.pictures} "
+                f"and {other.pictures}"
+            )
+        return Difference(self, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Measure):
+    """One figure minus another, both of the same draw."""
+
+    first: Measure
+    second: Measure
+
+    @property
+    def low(self) -> float:  # type: ignore[override]
+        """The least difference there can be."""
+        return self.first.low - self.second.high
+
+    @property
+    def high(self) -> float:  # type: ignore[override]
+        """The greatest difference there can be."""
+        return self.first.high - self.second.low
+
+    @property
+    def biased(self) -> bool:  # type: ignore[override]
+        """Whether one of the two is."""
+        return self.first.biased or self.second.biased
+
+    @property
+    def pictures(self) -> int:
+        """How many pictures both were made from."""
+        return self.first.pictures
+
+    def redraw(self, index_N: Ints, groups: int) -> Redraw:
+        """Prepare both for the same draws."""
+        first, second = (each.redraw(index_N, groups) for each in (self.first, self.second))
+        return lambda weights_DG: first(weights_DG) - second(weights_DG)

@@ -1,0 +1,89 @@
+"""What a predictor said about labelled pictures: the arrays that every figure comes from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.manifest import Record
+from skindx.models.prediction import Prediction
+from skindx.taxonomy import SkinClass
+
+# N = pictures, C = classes, M = members
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Strings = NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One row a picture, classes and members in the predictor's order."""
+
+    classes: tuple[SkinClass, ...]
+    members: tuple[str, ...]
+    truth_N: Ints
+    groups_N: Strings
+    sha256_N: Strings
+    ensemble_NC: Floats
+    members_NMC: Floats
+    skin_types: tuple[int | None, ...]
+    sources: tuple[str, ...]
+    sets_NC: NDArray[np.bool_] | None = None
+    """The classes in each picture's conformal set; None for a bundle without any."""
+    level: float | None = None
+    """The share of pictures whose set should hold the true class."""
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[Record],
+        predictions: Sequence[Prediction],
+        classes: Sequence[SkinClass],
+        members: Sequence[str],
+    ) -> Self:
+        """Join predictions with the records they answer; every label must be a class's key."""
+        number = {each.key: i for i, each in enumerate(classes)}
+        return cls(
+            classes=tuple(classes),
+            members=tuple(members),
+            truth_N=np.array([number[record.label] for record in records], dtype=np.intp),
+            groups_N=np.array([record.group for record in records]),
+            sha256_N=np.array([record.sha256 for record in records]),
+            ensemble_NC=np.stack([each.probabilities_C for each in predictions]),
+            members_NMC=np.stack([each.member_probabilities_MC for each in predictions]),
+            skin_types=tuple(record.skin_type for record in records),
+            sources=tuple(record.source for record in records),
+        )
+
+    def __len__(self) -> int:
+        return len(self.truth_N)
+
+    @property
+    def predicted_N(self) -> Ints:  # noqa: N802
+        """The likeliest class of each picture."""
+        index_N: Ints = self.ensemble_NC.argmax(axis=1)
+        return index_N
+
+    @property
+    def right_N(self) -> NDArray[np.bool_]:  # noqa: N802
+        """Whether the likeliest class is the true one."""
+        right_N: NDArray[np.bool_] = self.predicted_N == self.truth_N
+        return right_N
+
+    def some(self, index: NDArray[Any]) -> Self:
+        """Return the rows of an index array or a mask, in its order."""
+        rows = np.arange(len(self))[index]
+        return replace(
+            self,
+            truth_N=self.truth_N[rows],
+            groups_N=self.groups_N[rows],
+            sha256_N=self.sha256_N[rows],
+            ensemble_NC=self.ensemble_NC[rows],
+            members_NMC=self.members_NMC[rows],
+            skin_types=tuple(self.skin_types[row] for row in rows),
+            sources=tuple(self.sources[row] for row in rows),
+            sets_NC=None if self.sets_NC is None else self.sets_NC[rows],
+        )

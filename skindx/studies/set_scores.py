@@ -1,0 +1,71 @@
+"""Whether conformal sets hold what they promise, and how much they say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.metrics import Interval, Statistic, bootstrap_interval
+from skindx.studies.answers import Answers
+from skindx.studies.headline import LEVEL, SEED
+from skindx.studies.misses import share
+
+# N = pictures, C = classes
+
+
+@dataclass(frozen=True, slots=True)
+class SetScore:
+    """How often the sets of some pictures hold the true class, and how many classes they hold."""
+
+    name: str
+    n: int
+    coverage: Interval
+    size: float
+    """Mean number of classes; NaN without pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetScores:
+    """The conformal sets of a predictor; `level` is the coverage that they were made for."""
+
+    level: float
+    coverage: Interval
+    size: Interval
+    single: float
+    """Share of pictures whose set names one class."""
+    by_urgency: tuple[SetScore, ...]
+    by_class: tuple[SetScore, ...]
+
+
+def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
+    """Measure the sets; None for a predictor without any."""
+    if answers.sets_NC is None or answers.level is None:
+        return None
+    sets_NC, truth_N = answers.sets_NC, answers.truth_N
+    coverage, size = (
+        bootstrap_interval(each, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
+        for each in (Statistic.set_coverage(sets_NC, truth_N), Statistic.set_size(sets_NC))
+    )
+    size_N = sets_NC.sum(axis=1)
+    held_N = sets_NC[np.arange(len(truth_N)), truth_N]
+
+    def some(name: str, among_N: NDArray[Any]) -> SetScore:
+        mean = float(size_N[among_N].mean()) if among_N.any() else float("nan")
+        covered = share(held_N & among_N, among_N, answers)
+        return SetScore(name, int(among_N.sum()), covered, mean)
+
+    urgency_N = np.array([each.urgency for each in answers.classes])[truth_N]
+    return SetScores(
+        answers.level,
+        coverage,
+        size,
+        float((size_N == 1).mean()),
+        tuple(some(name, urgency_N == name) for name in _present(urgency_N)),
+        tuple(some(each.name, truth_N == i) for i, each in enumerate(answers.classes)),
+    )
+
+
+def _present(urgency_N: NDArray[np.str_]) -> Sequence[str]:
+    return [name for name in ("urgent", "soon", "routine", "unknown") if name in urgency_N]
