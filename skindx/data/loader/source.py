@@ -78,10 +78,20 @@ class Files:
         )
 
 
+def kept(indices: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Return which pictures are kept when only a share of them can be, spread evenly over them.
+
+    Multiples of the golden ratio lie evenly, also those of every second or third number, which is
+    what a rank sees of a sharded set.
+    """
+    spread: NDArray[np.bool_] = indices * _GOLDEN % 1 < share
+    return spread
+
+
 class InMemory(Files):
     """Files whose bytes are kept once they were read.
 
-    `share` of the pictures is kept, spread evenly over them; the others are read each time.
+    A `share` of the pictures is kept (see `kept`); the others are read each time.
     """
 
     def __init__(self, dataset: Path, records: Sequence[Record], share: float = 1.0) -> None:
@@ -91,13 +101,30 @@ class InMemory(Files):
         # lock, so that a fork can never leave one behind that nobody holds.
         self._kept: dict[int, bytes] = {}
 
+    def __contains__(self, index: int) -> bool:
+        """True when the picture's bytes are in memory."""
+        return index in self._kept
+
     def read(self, index: int) -> bytes:
         """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
         data = self._kept.get(index)
         if data is None:
             data = super().read(index)
-            # Multiples of the golden ratio lie evenly, also those of every second or third number,
-            # which is what a rank sees of a sharded set.
             if index * _GOLDEN % 1 < self.share:
                 self._kept[index] = data
         return data
+
+    def hold(self, index: int, data: bytes) -> None:
+        """Keep bytes that came from elsewhere than the file."""
+        self._kept[index] = data
+
+    def take(self, index: int) -> bytes:
+        """Return a picture's bytes and forget them. Raises UserError as `read` does."""
+        data = self.read(index)
+        self._kept.pop(index, None)
+        return data
+
+    def forget_all_but(self, mask_N: NDArray[np.bool_]) -> None:
+        """Keep the pictures of the mask alone."""
+        for index in [each for each in self._kept if not mask_N[each]]:
+            del self._kept[index]

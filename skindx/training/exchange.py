@@ -1,0 +1,145 @@
+"""Ranks send each other the pictures of their next shares (Kumar et al. 2017, arXiv 1711.00705).
+
+Shares that stay for ever would show a rank the same pictures in each epoch, and its batch norms
+with them; between epochs they are drawn anew, and the encoded bytes travel instead of being read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from skindx.data.loader.source import InMemory, kept
+from skindx.errors import JobError
+from skindx.training.batches import owners
+from skindx.training.engine import Cluster
+
+# N = pictures, M = pictures that move, P = ranks
+
+CHUNK_BYTES = 64 * 2**20
+"""What a rank sends and receives at a time: the memory that the exchange takes beside the share."""
+
+
+@dataclass
+class Exchange:
+    """Brings a rank's memory from one epoch's share to the next one's.
+
+    What an epoch's share is follows from (seed, epoch, ranks) alone: a training that goes on from
+    a checkpoint holds nothing at first and reads its share from the files.
+    """
+
+    source: InMemory
+    sizes_N: NDArray[np.int64]
+    """Bytes of the files of all pictures."""
+    kept_P: NDArray[np.float64]
+    """The share of its pictures that each rank can keep in memory."""
+    cluster: Cluster
+    group: Any
+    """A gloo group of all ranks (see `gloo_group`); none: pictures are read from the files."""
+    chunk_bytes: int = CHUNK_BYTES
+    sent_bytes: int = 0
+    """What this rank has sent in the last exchange."""
+    _at: tuple[int, int] | None = field(default=None, init=False)
+
+    def enter(self, seed: int, epoch: int) -> None:
+        """Hold the share of an epoch; every rank calls this before it plans the epoch.
+
+        Raises JobError when another rank is gone, UserError for a file that cannot be read.
+        """
+        if self._at == (seed, epoch):
+            return
+        after_N = self._owners(seed, epoch)
+        self.sent_bytes = 0
+        if self.group is not None and self._at == (seed, epoch - 1):
+            self._exchange(self._owners(seed, epoch - 1), after_N, epoch)
+        self.source.forget_all_but(after_N == self.cluster.rank)
+        self._at = (seed, epoch)
+
+    def _owners(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        return owners(len(self.sizes_N), seed, epoch, self.cluster.world)
+
+    def _exchange(
+        self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int
+    ) -> None:
+        for waves in self._waves(before_N, after_N):
+            try:
+                self._move(*waves)
+            except RuntimeError as error:
+                raise JobError(
+                    f"the exchange of pictures before epoch {epoch + 1} failed on rank "
+                    f"{self.cluster.rank}: another rank is gone or silent for "
+                    f"{self.cluster.settings.timeout_s:g} s ({' '.join(str(error).split())})"
+                ) from None
+
+    def _waves(
+        self, before_N: NDArray[np.int64], after_N: NDArray[np.int64]
+    ) -> Iterator[tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]]:
+        """Yield what goes to and what comes from each rank, in pieces that fit a chunk.
+
+        Every pair of ranks cuts its pictures into the same number of pieces, so that a rank's
+        share grows or shrinks evenly to its next size. A piece is at most a chunk, and one picture
+        more for each partner.
+        """
+        rank, world = self.cluster.rank, self.cluster.world
+        numbers = np.arange(len(self.sizes_N))
+        # What either end does not keep is read from its file anyway.
+        both_N = np.minimum(self.kept_P[before_N], self.kept_P[after_N])
+        moving_M = np.flatnonzero((before_N != after_N) & kept(numbers, both_N))
+        sizes_M, from_M, to_M = self.sizes_N[moving_M], before_N[moving_M], after_N[moving_M]
+        busiest = max(np.bincount(ends, sizes_M, world).max() for ends in (from_M, to_M))
+        count = max(1, int(np.ceil(busiest / self.chunk_bytes)))
+
+        def pieces(mask_M: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+            sizes = sizes_M[mask_M]
+            starts = np.cumsum(sizes) - sizes
+            piece = starts * count // max(1, int(sizes.sum()))
+            return np.split(moving_M[mask_M], np.searchsorted(piece, np.arange(1, count)))
+
+        outgoing = [pieces((from_M == rank) & (to_M == other)) for other in range(world)]
+        incoming = [pieces((to_M == rank) & (from_M == other)) for other in range(world)]
+        for wave in range(count):
+            yield [each[wave] for each in outgoing], [each[wave] for each in incoming]
+
+    def _move(self, outgoing: list[NDArray[np.int64]], incoming: list[NDArray[np.int64]]) -> None:
+        """Send one piece to every rank and receive one from each, in one collective."""
+        out_splits = [int(self.sizes_N[each].sum()) for each in outgoing]
+        in_splits = [int(self.sizes_N[each].sum()) for each in incoming]
+        # Each picture leaves the share as it enters the buffer: there is never a second copy.
+        sending = np.empty(sum(out_splits), np.uint8)
+        at = 0
+        for index in np.concatenate(outgoing).tolist():
+            data = self.source.take(index)
+            if len(data) != self.sizes_N[index]:
+                raise self.source.unreadable(index, "its size changed while it was in use")
+            sending[at : at + len(data)] = np.frombuffer(data, np.uint8)
+            at += len(data)
+        received = np.empty(sum(in_splits), np.uint8)
+        dist.all_to_all_single(
+            torch.from_numpy(received),
+            torch.from_numpy(sending),
+            in_splits,
+            out_splits,
+            group=self.group,
+        )
+        del sending
+        self.sent_bytes += sum(out_splits)
+        at = 0
+        for index in np.concatenate(incoming).tolist():
+            end = at + int(self.sizes_N[index])
+            self.source.hold(index, received[at:end].tobytes())
+            at = end
+
+
+def gloo_group(cluster: Cluster) -> Any:
+    """Return a group of all ranks for bytes in memory, whatever serves the gradients.
+
+    Every rank calls this. A collective in it that waits longer than `engine.timeout_s` fails.
+    """
+    return dist.new_group(
+        backend="gloo", timeout=timedelta(seconds=cluster.settings.timeout_s)
+    )
