@@ -74,3 +74,8 @@ def owners(count: int, seed: int, epoch: int, world: int) -> NDArray[np.int64]:
 def sample_seed(seed: int, epoch: int, index: int) -> int:
     """Return the seed of one picture's augmentation, the same whichever rank draws it."""
     return int(np.random.SeedSequence((seed, epoch, index)).generate_state(1)[0])
+
+
+def step_seed(seed: int, epoch: int, step: int, rank: int) -> int:
+    """Return the seed of what a rank draws in one step beside its pictures: dropout."""
+    return int(np.random.SeedSequence((seed, epoch, step, rank)).generate_state(1)[0])

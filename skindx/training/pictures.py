@@ -19,7 +19,7 @@ from skindx.models.preprocess import Preprocess, centre_square
 from skindx.offline import go_offline
 from skindx.training.batches import epoch_plan, sample_seed
 from skindx.training.engine import Cluster
-from skindx.training.settings import Augment
+from skindx.training.recipe import Augment
 
 # N = pictures, B = batch, S = side
 

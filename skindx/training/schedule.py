@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skindx.training.settings import Recipe
+from skindx.training.recipe import Recipe
 
 
 def rate_at(step: int, steps: int, warmup: int, peak: float) -> float:

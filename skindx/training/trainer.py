@@ -1,7 +1,8 @@
 """Train one member on all ranks: exact epochs, gradients weighted by true sample counts."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,15 +12,18 @@ from torch import Tensor, nn
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
-from skindx.models.ensemble import Member
+from skindx.training.batches import step_seed
 from skindx.training.engine import Cluster, Engine
+from skindx.training.losses import build_loss
 from skindx.training.member import FinishedMember
 from skindx.training.pictures import TrainingSet, ValidationSet, training_batches
 from skindx.training.reading import TrainingData, open_sets
+from skindx.training.recipe import Recipe
 from skindx.training.schedule import build_optimizer, rate_at
-from skindx.training.settings import MemberSettings, Recipe, TrainSettings
+from skindx.training.settings import MemberSettings, TrainSettings
+from skindx.training.validation import validate
 
-# N = pictures, B = batch, C = classes
+# B = batch, S = side
 
 
 class Progress(Protocol):
@@ -32,6 +36,55 @@ class Progress(Protocol):
         """One epoch is done; `text` has its figures."""
 
 
+@dataclass
+class Position:
+    """Where a training stands, and what it has counted: beside the engine all that changes."""
+
+    epoch: int = 0
+    """Epochs that are done, validated and in the history."""
+    step: int = 0
+    """Steps of the current epoch that are done."""
+    loss_sum: float = 0.0
+    """This rank's loss over those steps."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One row for each epoch that is done."""
+
+
+@dataclass(frozen=True)
+class MemberTraining:
+    """One member in training.
+
+    Stateful, so a checkpoint holds it: `engine` (weights, optimizer; batch-norm statistics, which
+    differ by rank until an epoch ends) and `position`. Everything else is made from the settings
+    alone: order and shares of the pictures, their crops and changes, the learning rate and torch's
+    random numbers (dropout) are pure functions of (seed, epoch, step), of the picture's number or
+    of the rank, so that a training that starts anywhere goes on to the bit.
+    """
+
+    member: MemberSettings
+    recipe: Recipe
+    cluster: Cluster
+    engine: Engine
+    pictures: TrainingSet
+    validation: ValidationSet
+    loss: nn.Module
+    position: Position = field(default_factory=Position)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The network in training, with this rank's own batch-norm statistics."""
+        module = self.engine.module
+        assert isinstance(module, Classifier)
+        return module
+
+
+AfterStep = Callable[[MemberTraining], None]
+"""Called after each step, and again after each epoch (then `position.step` is 0), on every rank.
+
+What it raises ends the training.
+"""
+
+
 def train_member(
     settings: TrainSettings,
     member: MemberSettings,
@@ -40,6 +93,20 @@ def train_member(
     progress: Progress,
 ) -> tuple[FinishedMember, list[dict[str, Any]]]:
     """Train `member` and return it with one history row an epoch; every rank calls this."""
+    training = begin(settings, member, data, cluster, progress)
+    finished = go_on(training, progress)
+    training.engine.close()
+    return finished, training.position.history
+
+
+def begin(
+    settings: TrainSettings,
+    member: MemberSettings,
+    data: TrainingData,
+    cluster: Cluster,
+    progress: Progress,
+) -> MemberTraining:
+    """Return `member` before its first step, the same on every rank."""
     recipe = settings.recipe_of(member)
     torch.manual_seed(member.seed)  # every rank starts from the same weights
     classifier = build_classifier(member, len(data.classes))
@@ -49,108 +116,98 @@ def train_member(
     classifier.to(cluster.device)
     optimizer = build_optimizer(classifier, recipe, fresh)
     engine = Engine(classifier, optimizer, cluster, recipe.batch)
-
     pictures, validation = open_sets(data, member, settings.loader, cluster, progress.line)
-    weights_C = class_weights(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
-
-    run = _Run(engine, cluster, member, recipe, pictures, weights_C, progress)
-    history = []
-    for epoch in range(recipe.epochs):
-        started = time.monotonic()
-        loss = run.epoch(epoch)
-        engine.average_buffers()
-        finished = _validate(engine, member, validation, cluster)
-        predicted_N = finished.validation_NC.argmax(axis=1)
-        score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
-        row = {
-            "epoch": epoch + 1,
-            "loss": round(loss, 5),
-            "val_top1": round(float((predicted_N == finished.truth_N).mean()), 4),
-            "val_balanced": round(float(score), 4),
-            "pictures_per_s": round(len(pictures) / (time.monotonic() - started), 1),
-        }
-        history.append(row)
-        progress.line(
-            f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val top-1 {row['val_top1']:.3f}  "
-            f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} pictures/s"
-        )
-    engine.close()
-    return finished, history
+    loss = build_loss(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
+    return MemberTraining(member, recipe, cluster, engine, pictures, validation, loss)
 
 
-@dataclass
-class _Run:
-    """One member's training loop."""
-
-    engine: Engine
-    cluster: Cluster
-    member: MemberSettings
-    recipe: Recipe
-    pictures: TrainingSet
-    weights_C: Tensor
-    progress: Progress
-
-    def epoch(self, epoch: int) -> float:
-        """Train on every picture once; return the mean loss over all ranks."""
-        plan = self.pictures.plan(self.recipe.batch, self.member.seed, epoch, self.cluster)
-        loaded = training_batches(
-            self.pictures,
-            [shares[self.cluster.rank] for shares in plan],
-            self.recipe.augment,
-            side=self.member.preprocess.size,
-            seed=self.member.seed,
-            epoch=epoch,
-        )
-        loss_function = nn.CrossEntropyLoss(
-            weight=self.weights_C, label_smoothing=self.recipe.label_smoothing, reduction="sum"
-        )
-        per_epoch = len(plan)
-        steps, warmup = per_epoch * self.recipe.epochs, int(per_epoch * self.recipe.warmup_epochs)
-        total = 0.0
-        self.engine.train()
-        for index, (pictures_BSS3, labels_B) in enumerate(loaded):
-            logits_BC = self.engine(pictures_BSS3.to(self.cluster.device))
-            loss_sum = loss_function(logits_BC.float(), labels_B.to(self.cluster.device))
-            self.engine.backward(loss_sum, sum(len(each) for each in plan[index]))
-            step = epoch * per_epoch + index
-            self.engine.step(rate_at(step, steps, warmup, self.recipe.learning_rate))
-            total += loss_sum.item()
-            self.progress.step(loss_sum.item() / len(labels_B))
-        mean = float(sum(self.cluster.gather(total))) / len(self.pictures)
-        if not np.isfinite(mean):
-            raise UserError(
-                f"{self.member.name}: the loss became {mean} in epoch {epoch + 1}; "
-                "lower recipe.learning_rate."
-            )
-        return mean
-
-
-def class_weights(labels_N: np.ndarray[Any, Any], classes: int, recipe: Recipe) -> Tensor:
-    """Return the loss weight of each class: N / (C n_c), its square root, or one."""
-    counts_C = np.maximum(np.bincount(labels_N, minlength=classes), 1)
-    balanced_C = len(labels_N) / (classes * counts_C)
-    power = {"none": 0.0, "sqrt": 0.5, "balanced": 1.0}[recipe.class_weights]
-    return torch.from_numpy(balanced_C**power).float()
-
-
-def _validate(
-    engine: Engine, member: MemberSettings, own: ValidationSet, cluster: Cluster
+def go_on(
+    training: MemberTraining, progress: Progress, after_step: AfterStep = lambda training: None
 ) -> FinishedMember:
-    """Predict this rank's share of the validation pictures and put all shares together."""
-    engine.train(False)
-    classifier = engine.module
-    assert isinstance(classifier, Classifier)
-    judge = Member(member.name, classifier, member.preprocess)
-    log_NC = judge.judge(own.squares()) if len(own) else None
-    parts = cluster.gather((log_NC, own.labels_N))
-    count = sum(len(labels) for _, labels in parts)
-    classes = next(log.shape[1] for log, _ in parts if log is not None)
-    validation_NC = np.empty((count, classes))
-    truth_N = np.empty(count, dtype=np.int64)
-    for rank, (log, labels) in enumerate(parts):
-        if log is not None:
-            # Rank r took rows r, r + P, … of the manifest: put them back in their places.
-            validation_NC[rank :: cluster.world] = log
-            truth_N[rank :: cluster.world] = labels
-    state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
-    return FinishedMember(state, validation_NC, truth_N)
+    """Train from the training's position to its end and return the member it became."""
+    position, finished = training.position, None
+    while position.epoch < training.recipe.epochs:
+        started, first = time.monotonic(), position.step
+        for loss, count in _steps(training):
+            position.step += 1
+            position.loss_sum += loss
+            progress.step(loss / count)
+            after_step(training)
+        share = (position.step - first) / position.step
+        pictures_per_s = share * len(training.pictures) / (time.monotonic() - started)
+        finished = _end_epoch(training, pictures_per_s)
+        progress.line(_line(position.history[-1]))
+        after_step(training)
+    return finished or _validated(training)
+
+
+def _steps(training: MemberTraining) -> Iterator[tuple[float, int]]:
+    """Take the steps that are left of an epoch; yield this rank's summed loss and its pictures."""
+    recipe, cluster, seed = training.recipe, training.cluster, training.member.seed
+    epoch, first = training.position.epoch, training.position.step
+    plan = training.pictures.plan(recipe.batch, seed, epoch, cluster)
+    loaded = training_batches(
+        training.pictures,
+        [shares[cluster.rank] for shares in plan[first:]],
+        recipe.augment,
+        side=training.member.preprocess.size,
+        seed=seed,
+        epoch=epoch,
+    )
+    steps, warmup = len(plan) * recipe.epochs, int(len(plan) * recipe.warmup_epochs)
+    training.engine.train()
+    for step, (pictures_BSS3, labels_B) in enumerate(loaded, start=first):
+        torch.manual_seed(step_seed(seed, epoch, step, cluster.rank))
+        rate = rate_at(epoch * len(plan) + step, steps, warmup, recipe.learning_rate)
+        count = sum(len(share) for share in plan[step])
+        yield _step(training, pictures_BSS3, labels_B, count, rate), len(labels_B)
+
+
+def _step(
+    training: MemberTraining, pictures_BSS3: Tensor, labels_B: Tensor, count: int, rate: float
+) -> float:
+    """Take one step on this rank's part of `count` pictures; return its summed loss."""
+    device = training.cluster.device
+    logits_BC = training.engine(pictures_BSS3.to(device))
+    loss_sum = training.loss(logits_BC.float(), labels_B.to(device))
+    training.engine.backward(loss_sum, count)
+    training.engine.step(rate)
+    return float(loss_sum.item())
+
+
+def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMember:
+    """Validate, write the epoch's history row and move to the next epoch."""
+    position = training.position
+    loss = float(sum(training.cluster.gather(position.loss_sum))) / len(training.pictures)
+    if not np.isfinite(loss):
+        raise UserError(
+            f"{training.member.name}: the loss became {loss} in epoch {position.epoch + 1}; "
+            "lower recipe.learning_rate."
+        )
+    training.engine.average_buffers()
+    finished = _validated(training)
+    score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
+    right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
+    position.history.append(
+        {
+            "epoch": position.epoch + 1,
+            "loss": round(loss, 5),
+            "val_top1": round(float(right_N.mean()), 4),
+            "val_balanced": round(float(score), 4),
+            "pictures_per_s": round(pictures_per_s, 1),
+        }
+    )
+    position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
+    return finished
+
+
+def _validated(training: MemberTraining) -> FinishedMember:
+    training.engine.train(False)
+    return validate(training.classifier, training.member, training.validation, training.cluster)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val top-1 {row['val_top1']:.3f}  "
+        f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} pictures/s"
+    )

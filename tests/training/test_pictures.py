@@ -28,7 +28,8 @@ from skindx.training.pictures import (
     training_batches,
 )
 from skindx.training.reading import TrainingData, open_sets
-from skindx.training.settings import Augment, MemberSettings, TrainSettings
+from skindx.training.recipe import Augment
+from skindx.training.settings import MemberSettings, TrainSettings
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})

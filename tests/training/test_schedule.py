@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from skindx.training.recipe import Recipe
 from skindx.training.schedule import build_optimizer, rate_at
-from skindx.training.settings import Recipe
 
 
 def test_rate_by_hand() -> None:

@@ -1,0 +1,42 @@
+"""What a classifier says of the validation pictures, each rank predicting its share."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.models.classifier import Classifier
+from skindx.models.ensemble import Member
+from skindx.training.engine import Cluster
+from skindx.training.member import FinishedMember
+from skindx.training.pictures import ValidationSet
+from skindx.training.settings import MemberSettings
+
+# N = pictures, C = classes
+
+
+def validate(
+    classifier: Classifier, member: MemberSettings, own: ValidationSet, cluster: Cluster
+) -> FinishedMember:
+    """Return the classifier's weights with what they say of all validation pictures.
+
+    `classifier` is in evaluation mode, `own` this rank's share; every rank calls this.
+    """
+    judge = Member(member.name, classifier, member.preprocess)
+    log_NC = judge.judge(own.squares()) if len(own) else None
+    validation_NC, truth_N = _together(cluster.gather((log_NC, own.labels_N)))
+    state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
+    return FinishedMember(state, validation_NC, truth_N)
+
+
+def _together(
+    parts: list[tuple[NDArray[np.float64] | None, NDArray[np.int64]]],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Put every rank's rows back in their places: rank r took rows r, r + P, … of the manifest."""
+    count, world = sum(len(labels) for _, labels in parts), len(parts)
+    classes = next(log.shape[1] for log, _ in parts if log is not None)
+    validation_NC = np.empty((count, classes))
+    truth_N = np.empty(count, dtype=np.int64)
+    for rank, (log, labels) in enumerate(parts):
+        if log is not None:
+            validation_NC[rank::world] = log
+            truth_N[rank::world] = labels
+    return validation_NC, truth_N
