@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from skindx.data.loader.source import InMemory, kept
+from skindx.data.loader.source import InMemory, rank_in_memory
 from skindx.errors import JobError
 from skindx.training.batches import owners
 from skindx.training.engine import Cluster
@@ -45,6 +45,10 @@ class Exchange:
     sent_bytes: int = 0
     """What this rank has sent in the last exchange."""
     _at: tuple[int, int] | None = field(default=None, init=False)
+    _places_N: NDArray[np.float64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places_N = np.array([rank_in_memory(each) for each in range(len(self.sizes_N))])
 
     def enter(self, seed: int, epoch: int) -> None:
         """Hold the share of an epoch; every rank calls this before it plans the epoch.
@@ -86,10 +90,9 @@ class Exchange:
         more for each partner.
         """
         rank, world = self.cluster.rank, self.cluster.world
-        numbers = np.arange(len(self.sizes_N))
         # What either end does not keep is read from its file anyway.
         both_N = np.minimum(self.kept_P[before_N], self.kept_P[after_N])
-        moving_M = np.flatnonzero((before_N != after_N) & kept(numbers, both_N))
+        moving_M = np.flatnonzero((before_N != after_N) & (self._places_N < both_N))
         sizes_M, from_M, to_M = self.sizes_N[moving_M], before_N[moving_M], after_N[moving_M]
         busiest = max(np.bincount(ends, sizes_M, world).max() for ends in (from_M, to_M))
         count = max(1, int(np.ceil(busiest / self.chunk_bytes)))

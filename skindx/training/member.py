@@ -38,6 +38,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "recipe": settings.recipe_of(member).model_dump(mode="json"),
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
+            "redrawn": settings.loader.redraws,
             "precision": settings.engine.precision,
             "gradient_clip": settings.engine.gradient_clip,
             "manifest": sha256_file(dataset / MANIFEST),

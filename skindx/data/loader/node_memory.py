@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from skindx.data.loader.source import _GOLDEN, Files
+from skindx.data.loader.source import Files, rank_in_memory
 from skindx.data.manifest import Record
 
 
@@ -51,10 +51,10 @@ class NodeMemory(Files):
         if os.pread(self._descriptor, 1, index) == b"\1":
             return os.pread(self._descriptor, end - start, start)
         data = super().read(index)
-        if len(data) == end - start and index * _GOLDEN % 1 < self.share:
-            # A write may be cut short only where there is no memory left: then nothing is marked.
-            if os.pwrite(self._descriptor, data, start) == len(data):
-                os.pwrite(self._descriptor, b"\1", index)
+        wanted = len(data) == end - start and rank_in_memory(index) < self.share
+        # A write is cut short only where there is no memory left: then nothing is marked.
+        if wanted and os.pwrite(self._descriptor, data, start) == len(data):
+            os.pwrite(self._descriptor, b"\1", index)
         return data
 
 

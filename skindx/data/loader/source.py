@@ -13,7 +13,7 @@ from skindx.errors import UserError
 
 # H, W = height, width
 
-_GOLDEN = 0.6180339887498949
+_GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2
 
 
 class Source(Protocol):
@@ -78,20 +78,19 @@ class Files:
         )
 
 
-def kept(indices: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Return which pictures are kept when only a share of them can be, spread evenly over them.
+def rank_in_memory(index: int) -> float:
+    """Return 0..1: where only a share of the pictures can be kept, those below it are.
 
     Multiples of the golden ratio lie evenly, also those of every second or third number, which is
     what a rank sees of a sharded set.
     """
-    spread: NDArray[np.bool_] = indices * _GOLDEN % 1 < share
-    return spread
+    return index * _GOLDEN % 1
 
 
 class InMemory(Files):
     """Files whose bytes are kept once they were read.
 
-    A `share` of the pictures is kept (see `kept`); the others are read each time.
+    A `share` of the pictures is kept (see `rank_in_memory`); the others are read each time.
     """
 
     def __init__(self, dataset: Path, records: Sequence[Record], share: float = 1.0) -> None:
@@ -110,7 +109,7 @@ class InMemory(Files):
         data = self._kept.get(index)
         if data is None:
             data = super().read(index)
-            if index * _GOLDEN % 1 < self.share:
+            if rank_in_memory(index) < self.share:
                 self._kept[index] = data
         return data
 
