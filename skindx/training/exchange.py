@@ -143,6 +143,4 @@ def gloo_group(cluster: Cluster) -> Any:
 
     Every rank calls this. A collective in it that waits longer than `engine.timeout_s` fails.
     """
-    return dist.new_group(
-        backend="gloo", timeout=timedelta(seconds=cluster.settings.timeout_s)
-    )
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=cluster.settings.timeout_s))

@@ -21,6 +21,7 @@ from skindx.training.detector import detector_fingerprint, is_trained, load_part
 from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished, load_member
+from skindx.training.monitors.watching import check_monitors
 from skindx.training.settings import TrainSettings
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
@@ -106,6 +107,7 @@ def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) ->
     import torch
 
     needed: tuple[Split, ...] = ("train", "val")
+    check_monitors(settings.monitors)
     counts = {split: len(split_of(records, split)) for split in needed}
     for split, count in counts.items():
         if not count:

@@ -9,6 +9,7 @@ from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
 from skindx.training.engine import EngineSettings
+from skindx.training.monitors.settings import MonitorSettings
 from skindx.training.recipe import Recipe
 
 
@@ -49,6 +50,12 @@ class TrainSettings(Settings):
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
     loader: LoaderSettings = LoaderSettings()
+    monitors: tuple[MonitorSettings, ...] = ()
+    """Trackers that are told of each epoch, beside the bar and RUN/members/NAME/history.csv.
+
+    tensorboard, wandb, mlflow: by name, or as `kind: …` with settings. Nothing leaves this machine
+    unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
+    """
 
     @model_validator(mode="after")
     def _distinct_names(self) -> Self:

@@ -1,7 +1,7 @@
 """Train one member on all ranks: exact epochs, gradients weighted by true sample counts."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
-from skindx.training.batches import step_seed
+from skindx.training.batches import step_seed, steps_of
 from skindx.training.engine import Cluster, Engine
 from skindx.training.losses import build_loss
 from skindx.training.member import FinishedMember
@@ -22,6 +22,7 @@ from skindx.training.recipe import Recipe
 from skindx.training.schedule import build_optimizer, rate_at
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.validation import validate
+from skindx.training.waiting import Waiting
 
 # B = batch, S = side
 
@@ -29,11 +30,17 @@ from skindx.training.validation import validate
 class Progress(Protocol):
     """Where a member's progress is shown: once a step, and once an epoch."""
 
-    def step(self, loss: float) -> None:
-        """One step is done; `loss` is this rank's mean."""
+    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Training begins, or goes on after the epochs of `history`."""
+
+    def step(self, step: int, loss: float) -> None:
+        """`step` steps are done since the first epoch; `loss` is this rank's mean."""
+
+    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
+        """One more epoch is done: the last row of `history`, told in `line`."""
 
     def line(self, text: str) -> None:
-        """One epoch is done; `text` has its figures."""
+        """Something else is to be said."""
 
 
 @dataclass
@@ -69,6 +76,8 @@ class MemberTraining:
     validation: ValidationSet
     loss: nn.Module
     position: Position = field(default_factory=Position)
+    waiting: Waiting = field(default_factory=Waiting)
+    """How long this rank waited for pictures in the current epoch."""
 
     @property
     def classifier(self) -> Classifier:
@@ -126,17 +135,23 @@ def go_on(
 ) -> FinishedMember:
     """Train from the training's position to its end and return the member it became."""
     position, finished = training.position, None
+    per_epoch = steps_of(len(training.pictures), training.recipe.batch)
+    progress.start(position.history)
     while position.epoch < training.recipe.epochs:
-        started, first = time.monotonic(), position.step
+        started, first, training.waiting.seconds = time.monotonic(), position.step, 0.0
         for loss, count in _steps(training):
             position.step += 1
             position.loss_sum += loss
-            progress.step(loss / count)
+            progress.step(position.epoch * per_epoch + position.step, loss / count)
             after_step(training)
+        seconds = time.monotonic() - started
         share = (position.step - first) / position.step
-        pictures_per_s = share * len(training.pictures) / (time.monotonic() - started)
-        finished = _end_epoch(training, pictures_per_s)
-        progress.line(_line(position.history[-1]))
+        speed = {
+            "pictures_per_s": round(share * len(training.pictures) / seconds, 1),
+            "wait_share": round(training.waiting.seconds / seconds, 4),
+        }
+        finished = _end_epoch(training, speed)
+        progress.epoch(position.history, _line(position.history[-1]))
         after_step(training)
     return finished or _validated(training)
 
@@ -146,6 +161,8 @@ def _steps(training: MemberTraining) -> Iterator[tuple[float, int]]:
     recipe, cluster, seed = training.recipe, training.cluster, training.member.seed
     epoch, first = training.position.epoch, training.position.step
     plan = training.pictures.plan(recipe.batch, seed, epoch, cluster)
+    with training.waiting.counted():
+        training.pictures.enter(seed, epoch)
     loaded = training_batches(
         training.pictures,
         [shares[cluster.rank] for shares in plan[first:]],
@@ -156,7 +173,7 @@ def _steps(training: MemberTraining) -> Iterator[tuple[float, int]]:
     )
     steps, warmup = len(plan) * recipe.epochs, int(len(plan) * recipe.warmup_epochs)
     training.engine.train()
-    for step, (pictures_BSS3, labels_B) in enumerate(loaded, start=first):
+    for step, (pictures_BSS3, labels_B) in enumerate(training.waiting.over(loaded), start=first):
         torch.manual_seed(step_seed(seed, epoch, step, cluster.rank))
         rate = rate_at(epoch * len(plan) + step, steps, warmup, recipe.learning_rate)
         count = sum(len(share) for share in plan[step])
@@ -175,7 +192,7 @@ def _step(
     return float(loss_sum.item())
 
 
-def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMember:
+def _end_epoch(training: MemberTraining, speed: dict[str, float]) -> FinishedMember:
     """Validate, write the epoch's history row and move to the next epoch."""
     position = training.position
     loss = float(sum(training.cluster.gather(position.loss_sum))) / len(training.pictures)
@@ -194,7 +211,7 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
             "loss": round(loss, 5),
             "val_top1": round(float(right_N.mean()), 4),
             "val_balanced": round(float(score), 4),
-            "pictures_per_s": round(pictures_per_s, 1),
+            **speed,
         }
     )
     position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0

@@ -12,10 +12,9 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
-from skindx.training.bar import TrainingBar
-from skindx.training.batches import steps_of
 from skindx.training.engine import Cluster, join, leave
 from skindx.training.member import fingerprint, is_finished, save_member
+from skindx.training.monitors.watching import watching
 from skindx.training.reading import TrainingData
 from skindx.training.settings import TrainSettings
 from skindx.training.trainer import train_member
@@ -37,10 +36,8 @@ def train(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -
         if is_finished(run, member.name, mark):
             continue
         cluster.barrier()  # nobody may save a member while another rank still looks for it
-        recipe = settings.recipe_of(member)
-        steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
-        with TrainingBar(member.name, steps, shown=cluster.first) as bar:
-            finished, history = train_member(settings, member, data, cluster, bar)
+        with watching(run, settings, member, len(data.train), shown=cluster.first) as progress:
+            finished, history = train_member(settings, member, data, cluster, progress)
         if cluster.first:
             save_member(run, member.name, finished, history, mark)
 
