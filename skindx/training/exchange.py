@@ -22,7 +22,10 @@ from skindx.training.engine import Cluster
 # N = pictures, M = pictures that move, P = ranks
 
 CHUNK_BYTES = 64 * 2**20
-"""What a rank sends and receives at a time: the memory that the exchange takes beside the share."""
+"""What a rank sends and receives at a time.
+
+It is the memory that the exchange takes beside the share, but for a few pictures a partner.
+"""
 
 
 @dataclass
@@ -86,8 +89,8 @@ class Exchange:
         """Yield what goes to and what comes from each rank, in pieces that fit a chunk.
 
         Every pair of ranks cuts its pictures into the same number of pieces, so that a rank's
-        share grows or shrinks evenly to its next size. A piece is at most a chunk, and one picture
-        more for each partner.
+        share grows or shrinks evenly to its next size. What a rank sends and receives in a wave is
+        at most a chunk, and one picture more for each partner.
         """
         rank, world = self.cluster.rank, self.cluster.world
         # What either end does not keep is read from its file anyway.
@@ -112,7 +115,7 @@ class Exchange:
         """Send one piece to every rank and receive one from each, in one collective."""
         out_splits = [int(self.sizes_N[each].sum()) for each in outgoing]
         in_splits = [int(self.sizes_N[each].sum()) for each in incoming]
-        # Each picture leaves the share as it enters the buffer: there is never a second copy.
+        # A picture leaves the share as it enters the buffer, so that no chunk is held twice.
         sending = np.empty(sum(out_splits), np.uint8)
         at = 0
         for index in np.concatenate(outgoing).tolist():

@@ -45,8 +45,10 @@ class Kept:
     source: Source
     sharded: bool
     """This rank sees a share of the pictures alone."""
+    redrawn: bool = False
+    """The share is another one in each epoch."""
     exchange: Exchange | None = None
-    """Brings the next share, where shares are drawn anew."""
+    """Brings the next share, where pictures are in memory."""
 
 
 class Shard:
@@ -78,7 +80,8 @@ def keep(files: Files, member: MemberSettings, place: Place) -> Kept:
         return _in_memory(files, place)
     if isinstance(cache, DiskCache):
         return _on_disk(files, round(member.preprocess.margin_size * cache.margin), cache, place)
-    return Kept(files, _sharded(0, 1, place))
+    sharded = _sharded(0, 1, place)
+    return Kept(files, sharded, redrawn=sharded and place.loader.redraws)
 
 
 def _in_memory(files: Files, place: Place) -> Kept:
@@ -100,7 +103,7 @@ def _in_memory(files: Files, place: Place) -> Kept:
         return Kept(source, sharded)
     group = None if loader.exchange == "read" else gloo_group(cluster)
     kept_P = np.array(cluster.gather(share))
-    return Kept(source, sharded, Exchange(source, sizes_N, kept_P, cluster, group))
+    return Kept(source, sharded, True, Exchange(source, sizes_N, kept_P, cluster, group))
 
 
 def _sharded(total: int, copies: int, place: Place) -> bool:

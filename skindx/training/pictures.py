@@ -49,8 +49,10 @@ class TrainingSet:
     sharded: bool
     """This rank sees its own shard alone."""
     reading: Reading
+    redrawn: bool = False
+    """The shard is another one in each epoch."""
     exchange: Exchange | None = None
-    """Brings the next shard where shards are drawn anew in each epoch."""
+    """Brings the next shard into memory."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -71,7 +73,7 @@ class TrainingSet:
             epoch,
             cluster.world,
             sharded=self.sharded,
-            redrawn=self.exchange is not None,
+            redrawn=self.redrawn,
         )
 
 

@@ -49,6 +49,7 @@ def open_sets(
             class_numbers(data.train, data.classes),
             kept.sharded,
             reading,
+            kept.redrawn,
             kept.exchange,
         ),
         ValidationSet(

@@ -57,8 +57,8 @@ class LoaderSettings(Settings):
     the files is slower than the network between the ranks: on a file server, which all ranks ask
     at once and which takes each small file by itself. read: each rank reads them from the files,
     which wins on a fast disk of its own, and else costs the server the same bytes. The weights are
-    the same. never: a rank sees the same share in each epoch. auto: send with
-    `loader.cache.kind=memory`; never with a cache on disk, whose shares are files of their own.
+    the same. never: a rank sees the same share in each epoch. auto: send, where
+    there is something in memory; never with a cache on disk, whose shares are files of their own.
     """
 
     @model_validator(mode="after")
@@ -73,4 +73,4 @@ class LoaderSettings(Settings):
     @property
     def redraws(self) -> bool:
         """True when shares, where there are any, are drawn anew in each epoch."""
-        return self.exchange != "never" and isinstance(self.cache, MemoryCache)
+        return self.exchange != "never" and self.cache.kind != "disk"

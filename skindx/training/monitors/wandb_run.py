@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.training.monitors.monitor import Row, Watched
 from skindx.training.monitors.run_id import RunId
@@ -21,6 +22,8 @@ class Wandb:
         go_offline()  # before the import, which starts its makers' error reports
         import wandb
 
+        if self._settings.mode == "online" and not wandb.login(prompt=False):
+            raise UserError("wandb.mode=online needs a key: run `wandb login`")
         settings = wandb.Settings(
             console="off",
             silent=True,
