@@ -24,7 +24,7 @@ from skindx.training.engine import Cluster
 CHUNK_BYTES = 64 * 2**20
 """What a rank sends and receives at a time.
 
-It is the memory that the exchange takes beside the share, but for a few pictures a partner.
+The exchange takes twice that beside the share, and a few pictures for each partner.
 """
 
 
@@ -132,7 +132,6 @@ class Exchange:
             out_splits,
             group=self.group,
         )
-        del sending
         self.sent_bytes += sum(out_splits)
         at = 0
         for index in np.concatenate(incoming).tolist():

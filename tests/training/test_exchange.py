@@ -182,14 +182,15 @@ def test_bytes_sent_are_those_that_changed_hands(ranks: list[Any]) -> None:
 
 
 @pytest.mark.distributed
-def test_memory_is_bounded_by_the_share_and_one_chunk(ranks: list[Any]) -> None:
+def test_memory_is_bounded_by_the_share_and_two_chunks(ranks: list[Any]) -> None:
     for each in ranks:
         peak = each["peak"]
         share = max(peak["before"], peak["after"])
         assert share > 5 * CHUNK  # or the bound would say nothing
-        # A chunk, and for each partner what a piece is uneven by; and lists of numbers. In one
-        # piece it would be 1.3 MB.
-        assert peak["peak"] <= share + CHUNK + 3 * (WORLD - 1) * SIZES.max() + 120_000
+        # A chunk each way, and for each partner what a piece is uneven by; and lists of numbers.
+        # In one piece it would be 1.3 MB each way.
+        allowed = 2 * CHUNK + 4 * (WORLD - 1) * SIZES.max() + 120_000
+        assert peak["peak"] <= share + allowed
 
 
 @pytest.mark.distributed
