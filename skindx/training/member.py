@@ -15,6 +15,7 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.monitors.history import HISTORY, write_history
 from skindx.training.settings import MemberSettings, TrainSettings
 
@@ -40,8 +41,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
             "redrawn": settings.loader.redraws,
-            "precision": settings.engine.precision,
-            "gradient_clip": settings.engine.gradient_clip,
+            **settings.engine.decisive(),
             "manifest": sha256_file(dataset / MANIFEST),
             "weights": sha256_file(member.weights) if member.weights else None,
         }
@@ -80,7 +80,11 @@ def member_folder(run: Path, name: str) -> Path:
 
 
 def is_finished(run: Path, name: str, expected: str) -> bool:
-    """True when the member was trained with these settings and data; see `matches`."""
+    """True when the member was trained with these settings and data; see `matches`.
+
+    Its checkpoints, when it is not finished, must be of these settings and data too.
+    """
+    refuse_others(checkpoint_folder(run, name), expected)
     return matches(member_folder(run, name) / "member.json", expected)
 
 

@@ -18,11 +18,14 @@ from skindx.models.classifier import ClassifierSettings, build_classifier, load_
 from skindx.models.ensemble import combine, log
 from skindx.taxonomy import Taxonomy
 from skindx.training.detector import detector_fingerprint, is_trained, load_parts
-from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
+from skindx.training.engine import is_lost, join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished, load_member
 from skindx.training.monitors.watching import check_monitors
+from skindx.training.notes import RANKS
 from skindx.training.settings import TrainSettings
+from skindx.training.starting import starting_weights
+from skindx.training.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -35,7 +38,7 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
     launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
     others return None. Raises UserError, before anything is written, for whatever can be known
-    to fail.
+    to fail, and StoppedError when SIGTERM ended it; the same call goes on from there.
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
@@ -52,11 +55,24 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
-    cluster = join(settings.engine)
-    if cluster.first:
-        settings.save(run / SETTINGS)
-    train_members(run, dataset, settings, cluster)
-    leave()
+    end_with_parent()
+    with StopRequest(settings.checkpoint.grace_s) as stop:
+        cluster = join(settings.engine)
+        if cluster.first:
+            settings.save(run / SETTINGS)
+        try:
+            train_members(run, dataset, settings, cluster, stop)
+        except StoppedError as stopped:
+            leave()
+            raise StoppedError(str(stopped) if cluster.first else "") from None
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise JobError(
+                f"rank {cluster.rank} lost another rank; run the same command again to go on "
+                "from the last checkpoint"
+            ) from None
+        leave()
     return cluster.first
 
 
@@ -82,7 +98,14 @@ def _train_by_launcher(
         return
     accelerator = resolve_accelerator(settings.engine.accelerator)
     arguments = [str(run.resolve()), str(dataset.resolve())]
-    launch(settings.engine, accelerator, "skindx.training.worker", arguments)
+    launch(
+        settings.engine,
+        accelerator,
+        "skindx.training.worker",
+        arguments,
+        notes=run / RANKS,
+        grace_s=settings.checkpoint.grace_s,
+    )
     # The launcher's exit code is 0 when a signal ended it: believe the files alone.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
@@ -114,16 +137,19 @@ def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) ->
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
-        batch = settings.recipe_of(member).batch
-        if counts["train"] < batch or batch < 2 * ranks:
+        recipe = settings.recipe_of(member)
+        batch, pieces = recipe.batch, recipe.accumulate
+        if counts["train"] < batch or batch < 2 * ranks * pieces:
+            each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
             raise UserError(
-                f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
-                f"(two a rank) and at most the {counts['train']} training pictures."
+                f"member {member.name}: recipe.batch={batch} must be at least "
+                f"{2 * ranks * pieces} ({each}) and at most the {counts['train']} training "
+                "pictures."
             )
         with torch.device("meta"):
             classifier = build_classifier(member, len(taxonomy.classes))
-        if member.weights:
-            load_weights(classifier.to_empty(device="cpu"), member.weights)
+        if weights := starting_weights(member):
+            load_weights(classifier.to_empty(device="cpu"), weights)
     if settings.detector and not box_labels(split_of(records, "train")):
         raise UserError(
             "a detector was asked for, but no training picture has a box; "

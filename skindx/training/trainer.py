@@ -1,5 +1,6 @@
 """Train one member on all ranks: exact epochs, gradients weighted by true sample counts."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,22 +8,29 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
 from skindx.training.batches import step_seed, steps_of
+from skindx.training.checkpoint.stateful import Buffers
+from skindx.training.ema import WeightAverage
 from skindx.training.engine import Cluster, Engine
 from skindx.training.losses import build_loss
 from skindx.training.member import FinishedMember
+from skindx.training.mixing import Mixture, blend, draw_mixture
+from skindx.training.optimizer import build_optimizer
 from skindx.training.pictures import TrainingSet, ValidationSet, training_batches
 from skindx.training.reading import TrainingData, open_sets
 from skindx.training.recipe import Recipe
-from skindx.training.schedule import build_optimizer, rate_at
+from skindx.training.schedule import mix_at, rate_of, side_at
 from skindx.training.settings import MemberSettings, TrainSettings
-from skindx.training.validation import validate
+from skindx.training.starting import starting_weights
+from skindx.training.validation import ValidationStoppedError, validate
 from skindx.training.waiting import Waiting
+from skindx.training.watch import Watch
 
 # B = batch, S = side
 
@@ -53,6 +61,14 @@ class Position:
     """Steps of the current epoch that are done."""
     loss_sum: float = 0.0
     """This rank's loss over those steps."""
+    agreed: bool = False
+    """All steps of the epoch are done and the ranks agree on its batch-norm statistics."""
+    skipped: int = 0
+    """Steps of the current epoch that were not taken, since the loss was not finite."""
+    skipped_pictures: int = 0
+    """Pictures of those steps, on all ranks."""
+    bad_run: int = 0
+    """Such steps in a row up to now."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One row for each epoch that is done."""
 
@@ -61,30 +77,44 @@ class Position:
 class MemberTraining:
     """One member in training.
 
-    Stateful, so a checkpoint holds it: `engine` (weights, optimizer; batch-norm statistics, which
-    differ by rank until an epoch ends) and `position`. Everything else is made from the settings
-    alone: order and shares of the pictures, their crops and changes, the learning rate and torch's
-    random numbers (dropout) are pure functions of (seed, epoch, step), of the picture's number or
-    of the rank, so that a training that starts anywhere goes on to the bit.
+    Stateful, so a checkpoint holds it: `engine` (weights, optimizer), `average`, `position`, and
+    the batch-norm `statistics` of both networks, which differ by rank until an epoch ends.
+    Everything else is made from the settings alone: order and shares of the pictures, their side,
+    crops, changes and mixture, the learning rate and torch's random numbers (dropout) are pure
+    functions of (seed, epoch, step), of the picture's number or of the rank, so that a training
+    that starts anywhere goes on to the bit.
     """
 
     member: MemberSettings
     recipe: Recipe
     cluster: Cluster
     engine: Engine
+    average: WeightAverage | None
     pictures: TrainingSet
     validation: ValidationSet
     loss: nn.Module
+    classes: int
+    statistics: Buffers
+    watch: Watch
     position: Position = field(default_factory=Position)
     waiting: Waiting = field(default_factory=Waiting)
     """How long this rank waited for pictures in the current epoch."""
 
-    @property
-    def classifier(self) -> Classifier:
-        """The network in training, with this rank's own batch-norm statistics."""
-        module = self.engine.module
+    def judged(self) -> Classifier:
+        """Return the network that is validated and kept; every rank calls this.
+
+        It is the average, or the one in training; the next step changes either.
+        """
+        module = self.average.module if self.average else self.engine.whole()
         assert isinstance(module, Classifier)
         return module
+
+
+class Saving(Protocol):
+    """Where a training is saved and found again; see `resume.py`."""
+
+    def attach(self, training: MemberTraining, say: Callable[[str], None]) -> "AfterStep":
+        """Go on from the last checkpoint, and return what is to be called after each step."""
 
 
 AfterStep = Callable[[MemberTraining], None]
@@ -100,10 +130,19 @@ def train_member(
     data: TrainingData,
     cluster: Cluster,
     progress: Progress,
+    *,
+    saving: Saving | None = None,
 ) -> tuple[FinishedMember, list[dict[str, Any]]]:
-    """Train `member` and return it with one history row an epoch; every rank calls this."""
+    """Train `member` and return it with one history row an epoch; every rank calls this.
+
+    With `saving` it goes on from its last checkpoint, and StoppedError is raised when it was asked
+    to stop.
+    """
     training = begin(settings, member, data, cluster, progress)
-    finished = go_on(training, progress)
+    if saving:
+        finished = go_on(training, progress, saving.attach(training, progress.line))
+    else:
+        finished = go_on(training, progress)
     training.engine.close()
     return finished, training.position.history
 
@@ -119,15 +158,30 @@ def begin(
     recipe = settings.recipe_of(member)
     torch.manual_seed(member.seed)  # every rank starts from the same weights
     classifier = build_classifier(member, len(data.classes))
-    fresh = [f"net.{name}" for name, _ in classifier.net.named_parameters()]
-    if member.weights:
-        fresh = [f"net.{name}" for name in load_weights(classifier, member.weights)]
+    weights = starting_weights(member)
+    fresh = [f"net.{name}" for name in load_weights(classifier, weights)] if weights else []
     classifier.to(cluster.device)
     optimizer = build_optimizer(classifier, recipe, fresh)
+    average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     engine = Engine(classifier, optimizer, cluster, recipe.batch)
     pictures, validation = open_sets(data, member, settings.loader, cluster, progress.line)
     loss = build_loss(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
-    return MemberTraining(member, recipe, cluster, engine, pictures, validation, loss)
+    networks = [engine.module, *([average.module] if average else [])]
+    statistics = Buffers(networks, cluster.rank, cluster.world)
+    watch = Watch(cluster, settings.checkpoint.bad_steps)
+    return MemberTraining(
+        member,
+        recipe,
+        cluster,
+        engine,
+        average,
+        pictures,
+        validation,
+        loss,
+        len(data.classes),
+        statistics,
+        watch,
+    )
 
 
 def go_on(
@@ -137,72 +191,161 @@ def go_on(
     position, finished = training.position, None
     per_epoch = steps_of(len(training.pictures), training.recipe.batch)
     progress.start(position.history)
-    while position.epoch < training.recipe.epochs:
-        started, first, training.waiting.seconds = time.monotonic(), position.step, 0.0
-        for loss, count in _steps(training):
-            position.step += 1
-            position.loss_sum += loss
-            progress.step(position.epoch * per_epoch + position.step, loss / count)
+    try:
+        while position.epoch < training.recipe.epochs:
+            started, first, training.waiting.seconds = time.monotonic(), position.step, 0.0
+            for loss, own, count in _steps(training):
+                position.step += 1
+                _count(training, loss, count, progress)
+                done = position.epoch * per_epoch + position.step
+                progress.step(done, math.nan if loss is None else loss / own)
+                after_step(training)
+            speed = _speed(training, first, time.monotonic() - started)
+            finished = _end_epoch(training, speed)
+            progress.epoch(position.history, _line(position.history[-1]))
             after_step(training)
-        seconds = time.monotonic() - started
-        share = (position.step - first) / position.step
-        speed = {
-            "pictures_per_s": round(share * len(training.pictures) / seconds, 1),
-            "wait_share": round(training.waiting.seconds / seconds, 4),
-        }
-        finished = _end_epoch(training, speed)
-        progress.epoch(position.history, _line(position.history[-1]))
+        return finished or _validated(training)
+    except ValidationStoppedError:
+        training.watch.stop = True
         after_step(training)
-    return finished or _validated(training)
+        raise
 
 
-def _steps(training: MemberTraining) -> Iterator[tuple[float, int]]:
-    """Take the steps that are left of an epoch; yield this rank's summed loss and its pictures."""
-    recipe, cluster, seed = training.recipe, training.cluster, training.member.seed
+def _speed(training: MemberTraining, first: int, seconds: float) -> dict[str, float]:
+    """Return how fast the epoch's steps after `first` were, and their part in waiting."""
+    share = (training.position.step - first) / training.position.step
+    return {
+        "pictures_per_s": round(share * len(training.pictures) / seconds, 1),
+        "wait_share": round(training.waiting.seconds / seconds, 4),
+    }
+
+
+def _steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
+    """Take the steps that are left of an epoch.
+
+    Yields this rank's summed loss, or None when the step was skipped; its pictures; all ranks'.
+    """
+    recipe, seed, rank = training.recipe, training.member.seed, training.cluster.rank
     epoch, first = training.position.epoch, training.position.step
-    plan = training.pictures.plan(recipe.batch, seed, epoch, cluster)
+    plan = training.pictures.plan(recipe.batch, seed, epoch, training.cluster)
+    mixtures = _mixtures(training, plan[first:])
     with training.waiting.counted():
         training.pictures.enter(seed, epoch)
     loaded = training_batches(
         training.pictures,
-        [shares[cluster.rank] for shares in plan[first:]],
+        [
+            np.concatenate([shares[rank], mixture.borrowed]) if mixture else shares[rank]
+            for shares, mixture in zip(plan[first:], mixtures, strict=True)
+        ],
         recipe.augment,
-        side=training.member.preprocess.size,
+        side=side_at(recipe, training.member.preprocess.size, epoch),
         seed=seed,
         epoch=epoch,
     )
-    steps, warmup = len(plan) * recipe.epochs, int(len(plan) * recipe.warmup_epochs)
     training.engine.train()
-    for step, (pictures_BSS3, labels_B) in enumerate(training.waiting.over(loaded), start=first):
-        torch.manual_seed(step_seed(seed, epoch, step, cluster.rank))
-        rate = rate_at(epoch * len(plan) + step, steps, warmup, recipe.learning_rate)
+    batches = enumerate(training.waiting.over(loaded), start=first)
+    for step, (pictures_LSS3, labels_L) in batches:
+        torch.manual_seed(step_seed(seed, epoch, step, rank))
+        inputs, targets = _on_device(training, pictures_LSS3, labels_L, mixtures[step - first])
         count = sum(len(share) for share in plan[step])
-        yield _step(training, pictures_BSS3, labels_B, count, rate), len(labels_B)
+        loss_sum = _backward(training, inputs, targets, count)
+        if loss_sum is not None:
+            _update(training, epoch * len(plan) + step, len(plan))
+        yield loss_sum, len(inputs), count
 
 
-def _step(
-    training: MemberTraining, pictures_BSS3: Tensor, labels_B: Tensor, count: int, rate: float
-) -> float:
-    """Take one step on this rank's part of `count` pictures; return its summed loss."""
+def _update(training: MemberTraining, done: int, per_epoch: int) -> None:
+    """Move the weights, and their average, after `done` steps in all."""
+    engine = training.engine
+    engine.step(rate_of(training.recipe, done, per_epoch))
+    if training.average:
+        training.average.update(engine.whole(), done + 1)
+
+
+def _mixtures(
+    training: MemberTraining, plan: list[list[NDArray[np.int64]]]
+) -> list[Mixture | None]:
+    """Return how this rank mixes each step that is left of the epoch."""
+    position, sharded = training.position, training.pictures.sharded
+    mix = mix_at(training.recipe, position.epoch)
+    if mix is None:
+        return [None] * len(plan)
+    return [
+        draw_mixture(
+            mix,
+            shares,
+            training.cluster.rank,
+            (training.member.seed, position.epoch, step),
+            sharded=sharded,
+        )
+        for step, shares in enumerate(plan, start=position.step)
+    ]
+
+
+def _on_device(
+    training: MemberTraining, pictures_LSS3: Tensor, labels_L: Tensor, mixture: Mixture | None
+) -> tuple[Tensor, Tensor]:
+    """Return this rank's pictures and their targets, mixed, on its device."""
     device = training.cluster.device
-    logits_BC = training.engine(pictures_BSS3.to(device))
-    loss_sum = training.loss(logits_BC.float(), labels_B.to(device))
-    training.engine.backward(loss_sum, count)
-    training.engine.step(rate)
-    return float(loss_sum.item())
+    pictures_LSS3, labels_L = pictures_LSS3.to(device), labels_L.to(device)
+    if mixture is None:
+        return pictures_LSS3, labels_L
+    return blend(mixture, pictures_LSS3, labels_L, training.classes)
+
+
+def _backward(
+    training: MemberTraining, inputs: Tensor, targets: Tensor, count: int
+) -> float | None:
+    """Accumulate the gradients of this rank's part of `count` pictures; return its summed loss.
+
+    None, and nothing has changed on any rank, when the loss is not finite on one of them.
+    """
+    total, pieces = 0.0, training.recipe.accumulate
+    parts = zip(inputs.tensor_split(pieces), targets.tensor_split(pieces), strict=True)
+    training.statistics.remember()
+    for number, (inputs_BSS3, part) in enumerate(parts, start=1):
+        logits_BC = training.engine(inputs_BSS3)
+        loss_sum = training.loss(logits_BC.float(), part)
+        if not training.watch.finite(loss_sum):
+            training.engine.discard()
+            training.statistics.go_back()
+            return None
+        training.engine.backward(loss_sum, count, last=number == pieces)
+        total += loss_sum.item()
+    return total
+
+
+def _count(training: MemberTraining, loss: float | None, count: int, progress: Progress) -> None:
+    """Add a step to the epoch's figures. Raises UserError after too many skipped in a row."""
+    position = training.position
+    if loss is not None:
+        position.loss_sum += loss
+        position.bad_run = 0
+        return
+    position.skipped += 1
+    position.skipped_pictures += count
+    position.bad_run += 1
+    where = f"epoch {position.epoch + 1}, step {position.step}"
+    if position.bad_run > training.watch.bad_steps:
+        raise UserError(
+            f"{training.member.name}: the loss was not finite in {position.bad_run} steps in a "
+            f"row, up to {where}; lower recipe.learning_rate."
+        )
+    progress.line(f"{where}: the loss is not finite, the step is skipped")
 
 
 def _end_epoch(training: MemberTraining, speed: dict[str, float]) -> FinishedMember:
     """Validate, write the epoch's history row and move to the next epoch."""
     position = training.position
-    loss = float(sum(training.cluster.gather(position.loss_sum))) / len(training.pictures)
-    if not np.isfinite(loss):
-        raise UserError(
-            f"{training.member.name}: the loss became {loss} in epoch {position.epoch + 1}; "
-            "lower recipe.learning_rate."
-        )
-    training.engine.average_buffers()
+    if not position.agreed:
+        training.engine.average_buffers()
+        if training.average:
+            training.engine.average_buffers(training.average.module)
+        position.agreed = True
     finished = _validated(training)
+    pictures = len(training.pictures) - position.skipped_pictures
+    loss_sum = float(sum(training.cluster.gather(position.loss_sum)))
+    loss = loss_sum / pictures if pictures else math.nan
     score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
     right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
     position.history.append(
@@ -212,15 +355,23 @@ def _end_epoch(training: MemberTraining, speed: dict[str, float]) -> FinishedMem
             "val_top1": round(float(right_N.mean()), 4),
             "val_balanced": round(float(score), 4),
             **speed,
+            "skipped_steps": position.skipped,
         }
     )
     position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
+    position.agreed, position.skipped, position.skipped_pictures = False, 0, 0
     return finished
 
 
 def _validated(training: MemberTraining) -> FinishedMember:
     training.engine.train(False)
-    return validate(training.classifier, training.member, training.validation, training.cluster)
+    return validate(
+        training.judged(),
+        training.member,
+        training.validation,
+        training.cluster,
+        training.watch.asked,
+    )
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from network_guard import Guarded, run_guarded
+from nodes import two_nodes, wait_all
 from safetensors.torch import load_file
 
 from skindx.data.decode import decode
@@ -136,6 +137,50 @@ def test_torchrun_gives_the_same_weights(run: Path, small_dataset: Path, tmp_pat
     ours, theirs = load_file(run / file), load_file(tmp_path / "run" / file)
     assert ours.keys() == theirs.keys()
     assert all(ours[key].equal(theirs[key]) for key in ours)
+
+
+@pytest.mark.distributed
+def test_two_nodes_give_the_same_weights_as_one(
+    run: Path, small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank a node, started by torchrun on each, then by DeepSpeed from a hostfile."""
+    config = tmp_path / "alone.yaml"
+    config.write_text(
+        yaml.safe_dump({**SETTINGS, "members": SETTINGS["members"][:1], "detector": None})
+    )
+    train_here = ["train", str(small_dataset), "--config", str(config)]
+    with two_nodes() as nodes:
+        meet = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={nodes.addresses[0]}"]
+        said = wait_all(
+            [
+                nodes.start(
+                    node,
+                    [
+                        *("-m", "torch.distributed.run", *meet, f"--node-rank={node}"),
+                        *("-m", "skindx", *train_here, "--out", str(tmp_path / "torchrun")),
+                    ],
+                )
+                for node in (0, 1)
+            ],
+            timeout_s=200,
+        )
+        assert "packed" in said[0]
+        assert "packed" not in said[1]
+
+        nodes.write_pdsh(tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        hostfile = tmp_path / "hostfile"
+        hostfile.write_text("".join(f"{address} slots=1\n" for address in nodes.addresses))
+        done = _skindx(
+            *(*train_here, "--out", str(tmp_path / "hosts")),
+            *("--set", f"engine.hostfile={hostfile}", "--set", "engine.interface=cable0"),
+        )
+        assert done.returncode == 0, done.stderr
+    file = "bundle/members/a/model.safetensors"
+    one = load_file(run / file)
+    for other in ("torchrun", "hosts"):
+        two = load_file(tmp_path / other / file)
+        assert all(one[key].equal(two[key]) for key in one)
 
 
 def test_what_cannot_work_is_told_before_anything_is_written(
