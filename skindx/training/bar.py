@@ -19,7 +19,7 @@ from rich.text import Text
 class _Speed(ProgressColumn):
     """Pictures a second over the last steps."""
 
-    def __init__(self, batch: float) -> None:
+    def __init__(self, batch: int) -> None:
         super().__init__()
         self._batch = batch
 
@@ -31,16 +31,16 @@ class _Speed(ProgressColumn):
 class TrainingBar:
     """A progress bar on standard error; silent on every rank but the first.
 
-    `batch` is the pictures of a step, over all ranks.
+    `batch` is the pictures of a step, over all ranks; with it the bar shows their speed.
     """
 
-    def __init__(self, name: str, steps: int, batch: float, *, shown: bool) -> None:
+    def __init__(self, name: str, steps: int, *, shown: bool, batch: int | None = None) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[loss]}"),
-            _Speed(batch),
+            *([_Speed(batch)] if batch else []),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not shown,

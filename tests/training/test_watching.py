@@ -116,7 +116,7 @@ def watched(folder: Path) -> Watched:
 
 def drive(folder: Path, *monitors: Recorder, at: BaseException | None = None) -> None:
     names = [(f"recorder {index}", each) for index, each in enumerate(monitors)]
-    with Watching(watched(folder), TrainingBar("a", 8, 10, shown=True), names) as progress:
+    with Watching(watched(folder), TrainingBar("a", 8, shown=True, batch=10), names) as progress:
         progress.start([])
         for epoch in (1, 2):
             progress.step(2 * epoch - 1, 0.5)

@@ -44,7 +44,9 @@ def watching(
     """Return what watches `member` on `pictures` pictures; only the first rank is `shown`."""
     recipe = settings.recipe_of(member)
     steps = steps_of(pictures, recipe.batch)
-    bar = TrainingBar(member.name, recipe.epochs * steps, min(recipe.batch, pictures), shown=shown)
+    bar = TrainingBar(
+        member.name, recipe.epochs * steps, shown=shown, batch=min(recipe.batch, pictures)
+    )
     values = {
         "member": member.model_dump(mode="json"),
         "recipe": recipe.model_dump(mode="json"),
