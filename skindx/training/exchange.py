@@ -73,9 +73,13 @@ class Exchange:
     def _exchange(
         self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int
     ) -> None:
-        for waves in self._waves(before_N, after_N):
+        waves = list(self._waves(before_N, after_N))
+        # Two buffers for all waves: gloo lets go of a collective's memory only some time after it.
+        sizes = np.array([[self._bytes(out), self._bytes(into)] for out, into in waves])
+        sending, received = (np.empty(size, np.uint8) for size in sizes.max(axis=0))
+        for outgoing, incoming in waves:
             try:
-                self._move(*waves)
+                self._move(outgoing, incoming, sending, received)
             except RuntimeError as error:
                 raise JobError(
                     f"the exchange of pictures before epoch {epoch + 1} failed on rank "
@@ -111,12 +115,20 @@ class Exchange:
         for wave in range(count):
             yield [each[wave] for each in outgoing], [each[wave] for each in incoming]
 
-    def _move(self, outgoing: list[NDArray[np.int64]], incoming: list[NDArray[np.int64]]) -> None:
+    def _bytes(self, pieces: list[NDArray[np.int64]]) -> int:
+        return int(sum(self.sizes_N[each].sum() for each in pieces))
+
+    def _move(
+        self,
+        outgoing: list[NDArray[np.int64]],
+        incoming: list[NDArray[np.int64]],
+        sending: NDArray[np.uint8],
+        received: NDArray[np.uint8],
+    ) -> None:
         """Send one piece to every rank and receive one from each, in one collective."""
         out_splits = [int(self.sizes_N[each].sum()) for each in outgoing]
         in_splits = [int(self.sizes_N[each].sum()) for each in incoming]
         # A picture leaves the share as it enters the buffer, so that no chunk is held twice.
-        sending = np.empty(sum(out_splits), np.uint8)
         at = 0
         for index in np.concatenate(outgoing).tolist():
             data = self.source.take(index)
@@ -124,10 +136,9 @@ class Exchange:
                 raise self.source.unreadable(index, "its size changed while it was in use")
             sending[at : at + len(data)] = np.frombuffer(data, np.uint8)
             at += len(data)
-        received = np.empty(sum(in_splits), np.uint8)
         dist.all_to_all_single(
-            torch.from_numpy(received),
-            torch.from_numpy(sending),
+            torch.from_numpy(received[: sum(in_splits)]),
+            torch.from_numpy(sending[: sum(out_splits)]),
             in_splits,
             out_splits,
             group=self.group,
