@@ -1,8 +1,9 @@
-"""The engine's duties in plain PyTorch on one rank, so that a test need not start DeepSpeed."""
+"""The engine's duties in plain PyTorch, so that a test need not start DeepSpeed."""
 
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.training.engine import Cluster, EngineSettings
@@ -43,6 +44,9 @@ class PlainEngine:
         (loss_sum / global_count).backward()
 
     def step(self, learning_rate: float) -> None:
+        if self.cluster.world > 1:
+            for parameter in self.module.parameters():
+                dist.all_reduce(parameter.grad)
         nn.utils.clip_grad_norm_(self.module.parameters(), self.cluster.settings.gradient_clip)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_scale"]

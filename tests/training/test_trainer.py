@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.training import trainer
-from skindx.training.engine import EngineSettings, join, leave
+from skindx.training.engine import Cluster
 from skindx.training.reading import TrainingData
 from skindx.training.settings import TrainSettings
 from skindx.training.trainer import MemberTraining, Position, begin, go_on, train_member
@@ -63,32 +64,37 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "Engine", PlainEngine)
 
 
+LEARNER = {**SMALL, "model": "test_efficientnet"}
+EASY = {
+    "epochs": 3,
+    "batch": 9,
+    "learning_rate": 0.01,
+    "warmup_epochs": 0.5,
+    "augment": {"scale": [0.9, 1], "flip": False, "colour": 0},
+}
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "focal": {"loss": {"kind": "focal"}, "class_weights": "effective"},
     "logit adjusted": {"loss": {"kind": "logit_adjusted"}},
-    "mix": {"mix": {**MIX, "clean_epochs": 1}},
-    "ema": {"ema": {"decay": 0.9}},
-    "layers": {"layer_decay": 0.8},
-    "resize": {"resize": {"start": 32, "until": 0.5}},
-    "accumulate": {"accumulate": 2},
-    "steps": {"schedule": {"kind": "steps", "epochs": [3]}},
-    "augment": {"augment": {"blur": 0.3, "sharpen": 0.3, "holes": 0.5}},
-    "sgd": {"optimizer": "sgd", "learning_rate": 0.03},
+    "mix and average": {"mix": {**MIX, "clean_epochs": 1}, "ema": {"decay": 0.9}},
+    "layers, sides": {"layer_decay": 0.8, "resize": {"start": 32, "until": 0.5}},
+    "pieces, steps": {"accumulate": 2, "schedule": {"kind": "steps", "epochs": [2]}},
+    "augment": {"augment": {"scale": [0.9, 1], "blur": 0.3, "sharpen": 0.3, "holes": 0.5}},
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.05},
     "lars": {"optimizer": "lars", "learning_rate": 10, "weight_decay": 1e-4},
-    "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
+    "lamb": {"optimizer": "lamb", "learning_rate": 0.03},
 }
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_the_loss_falls(small_dataset: Path, feature: str) -> None:
-    settings = settings_of(**FEATURES[feature])
+    settings = settings_of(LEARNER, **{**EASY, **FEATURES[feature]})
     _, history = train_member(
         settings, settings.members[0], data_of(small_dataset), Alone(), Silent()
     )
     losses = [row["loss"] for row in history]
-    assert len(losses) == 4
-    assert losses[-1] < 0.93 * losses[0], losses
+    assert len(losses) == 3
+    assert losses[-1] < 0.7 * losses[0], losses
 
 
 EVERYTHING = {
@@ -176,21 +182,23 @@ def test_given_weights_start_the_body(small_dataset: Path, tmp_path: Path) -> No
     assert named.members[0].weights == own
 
 
-RANKS = {"epochs": 2, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "accumulate": 2}
+RANKS = {"epochs": 1, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "accumulate": 2}
 
 
 def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
     settings = settings_of(**RANKS)
-    cluster = join(EngineSettings(accelerator="cpu"))
+    dist.init_process_group("gloo")
+    cluster = Cluster(dist.get_rank(), 2, torch.device("cpu"), settings.engine)
+    trainer.Engine = PlainEngine
     finished, _ = train_member(settings, settings.members[0], data_of(dataset), cluster, Silent())
-    leave()
+    dist.destroy_process_group()
     return {name: value.numpy() for name, value in finished.state.items()}
 
 
 @pytest.mark.distributed
 def test_uneven_ranks_equal_one_with_everything_on(small_dataset: Path) -> None:
     """Steps of 13 and 14 pictures on two ranks: shares of 7 and 6 end inside a pair."""
-    results = run_ranks(2, _train_on_ranks, small_dataset)
+    results = run_ranks(2, _train_on_ranks, small_dataset, timeout_s=270)
     alone = _state(settings_of(**RANKS), small_dataset)
     for result in results:
         for name, value in alone.items():
