@@ -15,6 +15,8 @@ _QUIET = {
     "DO_NOT_TRACK": "1",
     "SCARF_NO_ANALYTICS": "true",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "WANDB_ERROR_REPORTING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _HUB = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 

@@ -64,7 +64,7 @@ def train_detector(
     model = YOLO(settings.model, task="detect")
     pictures = len(list((data_yaml.parent / "images" / "train").iterdir()))
     steps = settings.epochs * math.ceil(pictures / settings.batch)
-    bar = TrainingBar("detector", steps, shown=True)
+    bar = TrainingBar("detector", steps, shown=True, batch=settings.batch)
 
     def after_epoch(trainer: Any) -> None:
         if history and history[-1]["last"]:

@@ -16,6 +16,7 @@ from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
+from skindx.training.monitors.history import HISTORY, write_history
 from skindx.training.settings import MemberSettings, TrainSettings
 
 # N = validation pictures, C = classes
@@ -39,6 +40,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "recipe": settings.recipe_of(member).model_dump(mode="json"),
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
+            "redrawn": settings.loader.redraws,
             **settings.engine.decisive(),
             "manifest": sha256_file(dataset / MANIFEST),
             "weights": sha256_file(member.weights) if member.weights else None,
@@ -108,9 +110,7 @@ def save_member(
             folder / "model.safetensors",
         )
         np.savez(folder / "validation.npz", log=finished.validation_NC, truth=finished.truth_N)
-        columns = list(history[0])
-        rows = [",".join(columns), *(",".join(str(row[c]) for c in columns) for row in history)]
-        (folder / "history.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        write_history(folder / HISTORY, history)
         write_json(folder / "member.json", {"name": name, "fingerprint": mark, **history[-1]})
 
 

@@ -19,6 +19,7 @@ from skindx.models.preprocess import Preprocess, centre_square
 from skindx.offline import go_offline
 from skindx.training.batches import epoch_plan, sample_seed
 from skindx.training.engine import Cluster
+from skindx.training.exchange import Exchange
 from skindx.training.recipe import Augment
 
 # N = pictures, B = batch, S = side
@@ -50,15 +51,32 @@ class TrainingSet:
     reading: Reading
     targets_NC: NDArray[np.float32] | None = None
     """What to learn in place of the labels."""
+    redrawn: bool = False
+    """The shard is another one in each epoch."""
+    exchange: Exchange | None = None
+    """Brings the next shard into memory."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
+
+    def enter(self, seed: int, epoch: int) -> None:
+        """Get ready for an epoch; every rank calls this before it loads pictures of it."""
+        if self.exchange:
+            self.exchange.enter(seed, epoch)
 
     def plan(
         self, batch: int, seed: int, epoch: int, cluster: Cluster
     ) -> list[list[NDArray[np.int64]]]:
         """Return every rank's picture numbers for each step; see `epoch_plan`."""
-        return epoch_plan(len(self), batch, seed, epoch, cluster.world, sharded=self.sharded)
+        return epoch_plan(
+            len(self),
+            batch,
+            seed,
+            epoch,
+            cluster.world,
+            sharded=self.sharded,
+            redrawn=self.redrawn,
+        )
 
 
 @dataclass

@@ -17,6 +17,7 @@ from skindx.training.engine import is_lost, join, leave, resolve_accelerator, re
 from skindx.training.folds import partition
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished
+from skindx.training.monitors.watching import check_monitors
 from skindx.training.notes import RANKS
 from skindx.training.pack import pack_run
 from skindx.training.settings import MemberSettings, TrainSettings
@@ -164,6 +165,7 @@ def check(
 ) -> None:
     """Raise UserError for settings that do not fit the dataset, the machine or timm."""
     needed: tuple[Split, ...] = ("train", "val")
+    check_monitors(settings.monitors)
     for split in needed:
         if not split_of(records, split):
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")

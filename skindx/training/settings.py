@@ -17,6 +17,7 @@ from skindx.training.ensemble_settings import (
     ReusedSettings,
     SoupSettings,
 )
+from skindx.training.monitors.settings import MonitorSettings
 from skindx.training.recipe import Recipe
 
 
@@ -92,6 +93,12 @@ class TrainSettings(Settings):
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
     loader: LoaderSettings = LoaderSettings()
+    monitors: tuple[MonitorSettings, ...] = ()
+    """Trackers that are told of each epoch, beside the bar and RUN/members/NAME/history.csv.
+
+    tensorboard, wandb, mlflow: by name, or as `kind: …` with settings. Nothing leaves this machine
+    unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
+    """
     checkpoint: CheckpointSettings = CheckpointSettings()
 
     @model_validator(mode="before")

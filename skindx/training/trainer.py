@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
-from skindx.training.batches import step_seed
+from skindx.training.batches import step_seed, steps_of
 from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.distil import load_targets
 from skindx.training.ema import WeightAverage
@@ -30,6 +30,7 @@ from skindx.training.schedule import mix_at, rate_of, side_at
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.starting import starting_weights
 from skindx.training.validation import ValidationStoppedError, validate
+from skindx.training.waiting import Waiting
 from skindx.training.watch import Watch
 
 # B = batch, S = side
@@ -38,11 +39,17 @@ from skindx.training.watch import Watch
 class Progress(Protocol):
     """Where a member's progress is shown: once a step, and once an epoch."""
 
-    def step(self, loss: float) -> None:
-        """One step is done; `loss` is this rank's mean."""
+    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Training begins, or goes on after the epochs of `history`."""
+
+    def step(self, step: int, loss: float) -> None:
+        """`step` steps are done since the first epoch; `loss` is this rank's mean."""
+
+    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
+        """One more epoch is done: the last row of `history`, told in `line`."""
 
     def line(self, text: str) -> None:
-        """One epoch is done; `text` has its figures."""
+        """Something else is to be said."""
 
 
 @dataclass
@@ -91,6 +98,8 @@ class MemberTraining:
     statistics: Buffers
     watch: Watch
     position: Position = field(default_factory=Position)
+    waiting: Waiting = field(default_factory=Waiting)
+    """How long this rank waited for pictures in the current epoch."""
 
     def judged(self) -> Classifier:
         """Return the network that is validated and kept; every rank calls this.
@@ -188,18 +197,20 @@ def go_on(
 ) -> FinishedMember:
     """Train from the training's position to its end and return the member it became."""
     position, finished = training.position, None
+    per_epoch = steps_of(len(training.pictures), training.recipe.batch)
+    progress.start(position.history)
     try:
         while position.epoch < training.recipe.epochs:
-            started, first = time.monotonic(), position.step
+            started, first, training.waiting.seconds = time.monotonic(), position.step, 0.0
             for loss, own, count in _steps(training):
                 position.step += 1
                 _count(training, loss, count, progress)
-                progress.step(math.nan if loss is None else loss / own)
+                done = position.epoch * per_epoch + position.step
+                progress.step(done, math.nan if loss is None else loss / own)
                 after_step(training)
-            share = (position.step - first) / position.step
-            pictures_per_s = share * len(training.pictures) / (time.monotonic() - started)
-            finished = _end_epoch(training, pictures_per_s)
-            progress.line(_line(position.history[-1]))
+            speed = _speed(training, first, time.monotonic() - started)
+            finished = _end_epoch(training, speed)
+            progress.epoch(position.history, _line(position.history[-1]))
             after_epoch(position.epoch, finished)
             after_step(training)
         return finished or _validated(training)
@@ -207,6 +218,15 @@ def go_on(
         training.watch.stop = True
         after_step(training)
         raise
+
+
+def _speed(training: MemberTraining, first: int, seconds: float) -> dict[str, float]:
+    """Return how fast the epoch's steps after `first` were, and their part in waiting."""
+    share = (training.position.step - first) / training.position.step
+    return {
+        "pictures_per_s": round(share * len(training.pictures) / seconds, 1),
+        "wait_share": round(training.waiting.seconds / seconds, 4),
+    }
 
 
 def _steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
@@ -218,6 +238,8 @@ def _steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
     epoch, first = training.position.epoch, training.position.step
     plan = training.pictures.plan(recipe.batch, seed, epoch, training.cluster)
     mixtures = _mixtures(training, plan[first:])
+    with training.waiting.counted():
+        training.pictures.enter(seed, epoch)
     loaded = training_batches(
         training.pictures,
         [
@@ -230,7 +252,8 @@ def _steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
         epoch=epoch,
     )
     training.engine.train()
-    for step, (pictures_LSS3, labels_L) in enumerate(loaded, start=first):
+    batches = enumerate(training.waiting.over(loaded), start=first)
+    for step, (pictures_LSS3, labels_L) in batches:
         torch.manual_seed(step_seed(seed, epoch, step, rank))
         inputs, targets = _on_device(training, pictures_LSS3, labels_L, mixtures[step - first])
         count = sum(len(share) for share in plan[step])
@@ -320,7 +343,7 @@ def _count(training: MemberTraining, loss: float | None, count: int, progress: P
     progress.line(f"{where}: the loss is not finite, the step is skipped")
 
 
-def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMember:
+def _end_epoch(training: MemberTraining, speed: dict[str, float]) -> FinishedMember:
     """Validate, write the epoch's history row and move to the next epoch."""
     position = training.position
     if not position.agreed:
@@ -340,7 +363,7 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
             "loss": round(loss, 5),
             "val_top1": round(float(right_N.mean()), 4),
             "val_balanced": round(float(score), 4),
-            "pictures_per_s": round(pictures_per_s, 1),
+            **speed,
             "skipped_steps": position.skipped,
         }
     )

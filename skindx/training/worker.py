@@ -16,13 +16,12 @@ from skindx.errors import UserError
 from skindx.files import only_writer
 from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
-from skindx.training.bar import TrainingBar
-from skindx.training.batches import steps_of
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
 from skindx.training.checkpoint.store import remove_all
 from skindx.training.engine import Cluster, is_lost, join, leave
 from skindx.training.folds import partition
 from skindx.training.member import FinishedMember, fingerprint, is_finished, save_member
+from skindx.training.monitors.watching import watching
 from skindx.training.notes import RANKS, write_note
 from skindx.training.reading import TrainingData
 from skindx.training.resume import Resuming
@@ -50,13 +49,12 @@ def train(
             if any(cluster.gather(stop.asked)):
                 raise StoppedError(f"{member.name} was not begun")
             data = TrainingData(dataset, *partition(records, member.fold, settings.folds), classes)
-            recipe = settings.recipe_of(member)
-            steps = recipe.epochs * steps_of(len(data.train), recipe.batch)
             saving = Resuming(checkpoint_folder(run, member.name), mark, settings.checkpoint, stop)
-            keep = snapshot_keeper(run, member, recipe.epochs, cluster)
-            with TrainingBar(member.name, steps, shown=cluster.first) as bar:
+            epochs = settings.recipe_of(member).epochs
+            keep = snapshot_keeper(run, member, epochs, cluster)
+            with watching(run, settings, member, len(data.train), shown=cluster.first) as progress:
                 finished, history = train_member(
-                    settings, member, data, cluster, bar, after_epoch=keep, saving=saving
+                    settings, member, data, cluster, progress, after_epoch=keep, saving=saving
                 )
             cluster.from_first(partial(_save, run, member.name, finished, history, mark))
 

@@ -25,6 +25,7 @@ SETTINGS = {
         {"name": "b", "model": "mobilenetv3_small_050", "preprocess": {"size": 64}},
     ],
     "detector": {"size": 64, "epochs": 1, "batch": 16},
+    "monitors": ["tensorboard"],
 }
 
 

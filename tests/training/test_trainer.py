@@ -26,7 +26,13 @@ MIX = {"mixup": 0.4, "cutmix": 1.0}
 
 
 class Silent:
-    def step(self, loss: float) -> None:
+    def start(self, history: Any) -> None:
+        pass
+
+    def step(self, step: int, loss: float) -> None:
+        pass
+
+    def epoch(self, history: Any, line: str) -> None:
         pass
 
     def line(self, text: str) -> None:
