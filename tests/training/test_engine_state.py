@@ -68,9 +68,7 @@ def _every_stage(states: dict[Any, State] | None) -> dict[Any, Any]:
     for optimizer in ("adamw", "sgd"):
         for zero in (0, 1, 2, 3):
             if states is not None:
-                results[optimizer, zero] = _go_on(
-                    cluster, states[optimizer, 0], zero, optimizer
-                )
+                results[optimizer, zero] = _go_on(cluster, states[optimizer, 0], zero, optimizer)
                 continue
             engine = _engine(cluster, zero, optimizer)
             for number in range(3):

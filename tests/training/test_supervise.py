@@ -16,8 +16,8 @@ from skindx.training.supervise import supervise
 LAUNCHER = """
 import os, subprocess, sys
 ranks = [
-    subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], env={**os.environ, "RANK": r})
-    for r in "01"
+    subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, "RANK": rank})
+    for rank in "01"
 ]
 codes = [each.wait() for each in ranks]
 sys.exit(next((code for code in codes if code), 0))
@@ -138,7 +138,11 @@ def test_ranks_that_do_not_stop_are_ended(tmp_path: Path) -> None:
 
 def test_a_refusal_is_the_users_to_mend(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the sentence above says why"):
-        _supervise(tmp_path / "ranks", "write_note(notes, 'refused' if rank else 'left'); sys.exit(1)")
-    with pytest.raises(JobError, match="rank 0 .* failed; its own error stands above"):
-        _supervise(tmp_path / "ranks", "write_note(notes, 'left' if rank else 'failed'); sys.exit(1)")
+        _supervise(
+            tmp_path / "ranks", "write_note(notes, 'refused' if rank else 'left'); sys.exit(1)"
+        )
+    with pytest.raises(JobError, match=r"rank 0 .* failed; its own error stands above"):
+        _supervise(
+            tmp_path / "ranks", "write_note(notes, 'left' if rank else 'failed'); sys.exit(1)"
+        )
     _supervise(tmp_path / "ranks", "write_note(notes, 'finished')")
