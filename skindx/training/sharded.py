@@ -17,13 +17,25 @@ def _partitions(zero: Any) -> list[Tensor]:
     return list(zero.fp32_partitioned_groups_flat)
 
 
+def _link(zero: Any) -> None:
+    """Tell the parameters where their state is (stages 1 and 2).
+
+    DeepSpeed does so itself once, after its step on the first parameter group: those of the other
+    groups then know of no state.
+    """
+    if hasattr(zero, "_lazy_init_hp_params_optimizer_state"):
+        zero._hp_optimizer_states_linked = False
+        zero._lazy_init_hp_params_optimizer_state()
+
+
 def whole_state(utils: Any, zero: Any, module: nn.Module) -> State:
     """Gather what the optimizer keeps of each parameter; every rank gets all of it."""
     kept: dict[str, Any] = zero.optimizer.state.get(_partitions(zero)[0], {})
     state: State = {}
+    if not kept:
+        return state  # before the first step
+    _link(zero)
     for name, parameter in module.named_parameters():
-        if not kept:
-            continue  # before the first step
         state[name] = {
             key: utils.safe_get_full_optimizer_state(parameter, key).cpu()
             if isinstance(value, Tensor) and value.ndim
@@ -45,8 +57,7 @@ def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> 
             else _copied(value)
             for key, value in sample.items()
         }
-    if hasattr(zero, "_lazy_init_hp_params_optimizer_state"):
-        zero._lazy_init_hp_params_optimizer_state()  # what DeepSpeed does after a first step
+    _link(zero)
     for name, parameter in module.named_parameters():
         for key, value in state[name].items():
             if isinstance(value, Tensor) and value.ndim:
