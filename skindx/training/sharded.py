@@ -62,13 +62,30 @@ def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> 
         for key, value in state[name].items():
             if isinstance(value, Tensor) and value.ndim:
                 on_device = value.to(torch.float32).to(zero.device)
-                utils.safe_set_full_optimizer_state(parameter, on_device, key)
+                if hasattr(parameter, "ds_id"):
+                    part = _own_part(zero, parameter, on_device)
+                    utils.safe_set_local_optimizer_state(parameter, part, key)
+                else:
+                    utils.safe_set_full_optimizer_state(parameter, on_device, key)
 
 
-def load_whole_weights(utils: Any, module: nn.Module, weights: State) -> None:
+def load_whole_weights(utils: Any, zero: Any, module: nn.Module, weights: State) -> None:
     """Give each rank its part of the weights that ZeRO steps on; every rank calls this."""
     for name, parameter in module.named_parameters():
-        utils.safe_set_full_fp32_param(parameter, weights[name].to(parameter.device))
+        value = weights[name].to(parameter.device)
+        if hasattr(parameter, "ds_id"):
+            utils.safe_set_local_fp32_param(parameter, _own_part(zero, parameter, value))
+        else:
+            utils.safe_set_full_fp32_param(parameter, value)
+
+
+def _own_part(zero: Any, parameter: Any, whole: Tensor) -> Tensor:
+    """Return this rank's part under stage 3, padded: DeepSpeed's setter of a whole is not."""
+    size, rank = parameter.partition_numel(), zero._get_param_partition_rank(parameter)
+    padded = whole.new_zeros(size * (rank + 1))
+    flat = whole.flatten()[: len(padded)]
+    padded[: len(flat)] = flat
+    return padded[size * rank :]
 
 
 def discard(zero: Any) -> None:
