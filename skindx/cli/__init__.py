@@ -155,9 +155,15 @@ def train(
     """
     from skindx.training.run import train as train_run
     from skindx.training.settings import TrainSettings
+    from skindx.training.stopping import StoppedError
 
     settings = TrainSettings.load(config, sets or [])
-    bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
+    try:
+        bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
+    except StoppedError as stopped:
+        if str(stopped):
+            print(f"stopped ({stopped}); run the same command again to go on", file=sys.stderr)
+        return
     if bundle:
         print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
 

@@ -239,7 +239,7 @@ class Engine:
             if zero < 3 or self.cluster.first:
                 self.module.load_state_dict(weights, strict=False)
         if zero:
-            load_whole_weights(deepspeed.utils, self.module, weights)
+            load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
             load_whole_state(
                 deepspeed.utils, self._engine.optimizer, self.module, state["optimizer"]
             )

@@ -38,7 +38,7 @@ def launch(
     command = [
         *(sys.executable, "-m", "deepspeed.launcher.runner"),
         *where,
-        *("--log_level", "error", "--no_local_rank"),
+        *("--log_level", "critical", "--no_local_rank"),
         *("--module", module),
         *arguments,
     ]

@@ -96,7 +96,7 @@ def _rank(
 
 
 def _prepare(accident: Accident) -> None:
-    """Let the accident happen when the loss of its step is known, before the weights are touched."""
+    """Let the accident happen when the loss of its step is known: the weights are untouched."""
     from skindx.training.watch import Watch
 
     finite, seen = Watch.finite, [0]

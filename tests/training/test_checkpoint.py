@@ -3,6 +3,7 @@
 import random
 import resource
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -265,7 +266,8 @@ def test_when_a_save_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     by_time = _keeper(tmp_path / "t", Plain(), [], every_minutes=10)
     assert not by_time.due()
-    monkeypatch.setattr("time.monotonic", lambda start=__import__("time").monotonic(): start + 601)
+    later = time.monotonic() + 601
+    monkeypatch.setattr("time.monotonic", lambda: later)
     assert by_time.due()
 
 
