@@ -212,7 +212,7 @@ def serve(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="dedup, loader, scale, screen or startup.")],
+    name: Annotated[str, typer.Argument(help="dedup, loader, scale, screen, startup or trainer.")],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
