@@ -1,4 +1,4 @@
-"""ResNet-50 on a GPU: our trainer beside loops written as timm's and torchvision's scripts do it."""
+"""ResNet-50 on a GPU: our trainer beside loops as timm's and torchvision's scripts have them."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -66,7 +66,7 @@ def _whole(epoch: Epoch) -> Epoch:
 
 
 def _timm(store: Path, batch: int, workers: int, device: torch.device) -> Epoch:
-    """timm's train.py with --amp --amp-dtype bfloat16 --channels-last --torchcompile."""
+    """As timm's train.py with --amp --amp-dtype bfloat16 --channels-last --torchcompile."""
     import timm
     from timm.data import ImageDataset, create_loader
     from timm.optim import create_optimizer_v2
