@@ -129,6 +129,13 @@ def train(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Training settings (YAML).")
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start the members that name no weights from this file: safetensors, or a "
+            "checkpoint of tensors. A head of other classes stays random."
+        ),
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
@@ -141,7 +148,8 @@ def train(
     from skindx.training.run import train as train_run
     from skindx.training.settings import TrainSettings
 
-    bundle = train_run(dataset, TrainSettings.load(config, sets or []), out)
+    settings = TrainSettings.load(config, sets or [])
+    bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
     if bundle:
         print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
 

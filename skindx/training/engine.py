@@ -153,14 +153,15 @@ class Engine:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         self._engine.step()
 
-    def average_buffers(self) -> None:
+    def average_buffers(self, module: nn.Module | None = None) -> None:
         """Average batch-norm statistics over the ranks, which each saw their own share only.
 
+        Those of `module`, on the cluster's device, instead of the engine's own when it is given.
         Shares of a step differ by one picture at most, so that all ranks weigh the same.
         """
         if self.cluster.world == 1:
             return
-        buffers = [each for each in self.module.buffers() if each.is_floating_point()]
+        buffers = [e for e in (module or self.module).buffers() if e.is_floating_point()]
         if not buffers:
             return
         flat = torch.cat([each.reshape(-1).float() for each in buffers])

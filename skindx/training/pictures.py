@@ -126,6 +126,14 @@ def changer(augment: Augment) -> Callable[[NDArray[np.uint8], int], NDArray[np.u
         steps: list[A.BasicTransform] = [A.D4(p=1)] if augment.flip else []
         if strength:
             steps.append(A.ColorJitter(strength, strength, strength, strength / 10, p=0.8))
+        if augment.blur:
+            steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=augment.blur))
+        if augment.sharpen:
+            steps.append(A.Sharpen(p=augment.sharpen))
+        if augment.holes:
+            share = (0.1, 0.3)
+            hole = A.CoarseDropout((1, 3), share, share, fill="random_uniform", p=augment.holes)
+            steps.append(hole)
         return A.Compose(steps)
 
     own = threading.local()  # a Compose carries the generator that it was seeded with last

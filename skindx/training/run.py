@@ -22,6 +22,7 @@ from skindx.training.engine import join, leave, resolve_accelerator, resolve_ran
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished, load_member
 from skindx.training.settings import TrainSettings
+from skindx.training.starting import starting_weights
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -112,16 +113,19 @@ def check(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) ->
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
-        batch = settings.recipe_of(member).batch
-        if counts["train"] < batch or batch < 2 * ranks:
+        recipe = settings.recipe_of(member)
+        batch, pieces = recipe.batch, recipe.accumulate
+        if counts["train"] < batch or batch < 2 * ranks * pieces:
+            each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
             raise UserError(
-                f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
-                f"(two a rank) and at most the {counts['train']} training pictures."
+                f"member {member.name}: recipe.batch={batch} must be at least "
+                f"{2 * ranks * pieces} ({each}) and at most the {counts['train']} training "
+                "pictures."
             )
         with torch.device("meta"):
             classifier = build_classifier(member, len(taxonomy.classes))
-        if member.weights:
-            load_weights(classifier.to_empty(device="cpu"), member.weights)
+        if weights := starting_weights(member):
+            load_weights(classifier.to_empty(device="cpu"), weights)
     if settings.detector and not box_labels(split_of(records, "train")):
         raise UserError(
             "a detector was asked for, but no training picture has a box; "

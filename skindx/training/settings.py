@@ -18,9 +18,17 @@ class MemberSettings(ClassifierSettings):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     weights: Path | None = None
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
+    pretrained: bool = False
+    """Start from timm's own weights, fetched once; training itself reaches no network."""
     seed: int = 0
     recipe: Recipe | None = None
     """Instead of the run's own."""
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.pretrained and self.weights:
+            raise ValueError("give weights, or pretrained: true, not both")
+        return self
 
 
 class DetectorSettings(Settings):
@@ -57,6 +65,26 @@ class TrainSettings(Settings):
             raise ValueError("every member needs a name of its own")
         return self
 
+    @model_validator(mode="after")
+    def _resizing_grows(self) -> Self:
+        for member in self.members:
+            resize, size = self.recipe_of(member).resize, member.preprocess.size
+            if resize and resize.start >= size:
+                raise ValueError(
+                    f"{member.name}: resize.start={resize.start} must be below its size of {size}"
+                )
+        return self
+
     def recipe_of(self, member: MemberSettings) -> Recipe:
         """Return the member's own recipe, or the run's."""
         return member.recipe or self.recipe
+
+    def starting_from(self, weights: Path) -> Self:
+        """Return these settings with `weights` for every member that names none itself."""
+        members = tuple(
+            member
+            if member.weights or member.pretrained
+            else member.model_copy(update={"weights": weights})
+            for member in self.members
+        )
+        return self.model_copy(update={"members": members})

@@ -7,20 +7,25 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
 from skindx.training.batches import step_seed
+from skindx.training.ema import WeightAverage
 from skindx.training.engine import Cluster, Engine
 from skindx.training.losses import build_loss
 from skindx.training.member import FinishedMember
+from skindx.training.mixing import Mixture, blend, draw_mixture
+from skindx.training.optimizer import build_optimizer
 from skindx.training.pictures import TrainingSet, ValidationSet, training_batches
 from skindx.training.reading import TrainingData, open_sets
 from skindx.training.recipe import Recipe
-from skindx.training.schedule import build_optimizer, rate_at
+from skindx.training.schedule import mix_at, rate_of, side_at
 from skindx.training.settings import MemberSettings, TrainSettings
+from skindx.training.starting import starting_weights
 from skindx.training.validation import validate
 
 # B = batch, S = side
@@ -55,25 +60,30 @@ class MemberTraining:
     """One member in training.
 
     Stateful, so a checkpoint holds it: `engine` (weights, optimizer; batch-norm statistics, which
-    differ by rank until an epoch ends) and `position`. Everything else is made from the settings
-    alone: order and shares of the pictures, their crops and changes, the learning rate and torch's
-    random numbers (dropout) are pure functions of (seed, epoch, step), of the picture's number or
-    of the rank, so that a training that starts anywhere goes on to the bit.
+    differ by rank until an epoch ends), `average` (its statistics likewise) and `position`.
+    Everything else is made from the settings alone: order and shares of the pictures, their side,
+    crops, changes and mixture, the learning rate and torch's random numbers (dropout) are pure
+    functions of (seed, epoch, step), of the picture's number or of the rank, so that a training
+    that starts anywhere goes on to the bit.
     """
 
     member: MemberSettings
     recipe: Recipe
     cluster: Cluster
     engine: Engine
+    average: WeightAverage | None
     pictures: TrainingSet
     validation: ValidationSet
     loss: nn.Module
+    classes: int
     position: Position = field(default_factory=Position)
 
-    @property
-    def classifier(self) -> Classifier:
-        """The network in training, with this rank's own batch-norm statistics."""
-        module = self.engine.module
+    def judged(self) -> Classifier:
+        """Return the network that is validated and kept; every rank calls this.
+
+        It is the average, or the one in training; the next step changes either.
+        """
+        module = self.average.module if self.average else self.engine.whole()
         assert isinstance(module, Classifier)
         return module
 
@@ -110,15 +120,25 @@ def begin(
     recipe = settings.recipe_of(member)
     torch.manual_seed(member.seed)  # every rank starts from the same weights
     classifier = build_classifier(member, len(data.classes))
-    fresh = [f"net.{name}" for name, _ in classifier.net.named_parameters()]
-    if member.weights:
-        fresh = [f"net.{name}" for name in load_weights(classifier, member.weights)]
+    weights = starting_weights(member)
+    fresh = [f"net.{name}" for name in load_weights(classifier, weights)] if weights else []
     classifier.to(cluster.device)
     optimizer = build_optimizer(classifier, recipe, fresh)
+    average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     engine = Engine(classifier, optimizer, cluster, recipe.batch)
     pictures, validation = open_sets(data, member, settings.loader, cluster, progress.line)
     loss = build_loss(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
-    return MemberTraining(member, recipe, cluster, engine, pictures, validation, loss)
+    return MemberTraining(
+        member,
+        recipe,
+        cluster,
+        engine,
+        average,
+        pictures,
+        validation,
+        loss,
+        len(data.classes),
+    )
 
 
 def go_on(
@@ -143,36 +163,74 @@ def go_on(
 
 def _steps(training: MemberTraining) -> Iterator[tuple[float, int]]:
     """Take the steps that are left of an epoch; yield this rank's summed loss and its pictures."""
-    recipe, cluster, seed = training.recipe, training.cluster, training.member.seed
+    recipe, seed, rank = training.recipe, training.member.seed, training.cluster.rank
     epoch, first = training.position.epoch, training.position.step
-    plan = training.pictures.plan(recipe.batch, seed, epoch, cluster)
+    plan = training.pictures.plan(recipe.batch, seed, epoch, training.cluster)
+    mixtures = _mixtures(training, plan[first:])
     loaded = training_batches(
         training.pictures,
-        [shares[cluster.rank] for shares in plan[first:]],
+        [
+            np.concatenate([shares[rank], mixture.borrowed]) if mixture else shares[rank]
+            for shares, mixture in zip(plan[first:], mixtures, strict=True)
+        ],
         recipe.augment,
-        side=training.member.preprocess.size,
+        side=side_at(recipe, training.member.preprocess.size, epoch),
         seed=seed,
         epoch=epoch,
     )
-    steps, warmup = len(plan) * recipe.epochs, int(len(plan) * recipe.warmup_epochs)
     training.engine.train()
-    for step, (pictures_BSS3, labels_B) in enumerate(loaded, start=first):
-        torch.manual_seed(step_seed(seed, epoch, step, cluster.rank))
-        rate = rate_at(epoch * len(plan) + step, steps, warmup, recipe.learning_rate)
-        count = sum(len(share) for share in plan[step])
-        yield _step(training, pictures_BSS3, labels_B, count, rate), len(labels_B)
+    for step, (pictures_LSS3, labels_L) in enumerate(loaded, start=first):
+        torch.manual_seed(step_seed(seed, epoch, step, rank))
+        inputs, targets = _on_device(training, pictures_LSS3, labels_L, mixtures[step - first])
+        done = epoch * len(plan) + step
+        loss_sum = _backward(training, inputs, targets, sum(len(share) for share in plan[step]))
+        training.engine.step(rate_of(recipe, done, len(plan)))
+        if training.average:
+            training.average.update(training.engine.whole(), done + 1)
+        yield loss_sum, len(inputs)
 
 
-def _step(
-    training: MemberTraining, pictures_BSS3: Tensor, labels_B: Tensor, count: int, rate: float
-) -> float:
-    """Take one step on this rank's part of `count` pictures; return its summed loss."""
+def _mixtures(
+    training: MemberTraining, plan: list[list[NDArray[np.int64]]]
+) -> list[Mixture | None]:
+    """Return how this rank mixes each step that is left of the epoch."""
+    position, sharded = training.position, training.pictures.sharded
+    mix = mix_at(training.recipe, position.epoch)
+    if mix is None:
+        return [None] * len(plan)
+    return [
+        draw_mixture(
+            mix,
+            shares,
+            training.cluster.rank,
+            (training.member.seed, position.epoch, step),
+            sharded=sharded,
+        )
+        for step, shares in enumerate(plan, start=position.step)
+    ]
+
+
+def _on_device(
+    training: MemberTraining, pictures_LSS3: Tensor, labels_L: Tensor, mixture: Mixture | None
+) -> tuple[Tensor, Tensor]:
+    """Return this rank's pictures and their targets, mixed, on its device."""
     device = training.cluster.device
-    logits_BC = training.engine(pictures_BSS3.to(device))
-    loss_sum = training.loss(logits_BC.float(), labels_B.to(device))
-    training.engine.backward(loss_sum, count)
-    training.engine.step(rate)
-    return float(loss_sum.item())
+    pictures_LSS3, labels_L = pictures_LSS3.to(device), labels_L.to(device)
+    if mixture is None:
+        return pictures_LSS3, labels_L
+    return blend(mixture, pictures_LSS3, labels_L, training.classes)
+
+
+def _backward(training: MemberTraining, inputs: Tensor, targets: Tensor, count: int) -> float:
+    """Accumulate the gradients of this rank's part of `count` pictures; return its summed loss."""
+    total, pieces = 0.0, training.recipe.accumulate
+    parts = zip(inputs.tensor_split(pieces), targets.tensor_split(pieces), strict=True)
+    for number, (inputs_BSS3, part) in enumerate(parts, start=1):
+        logits_BC = training.engine(inputs_BSS3)
+        loss_sum = training.loss(logits_BC.float(), part)
+        training.engine.backward(loss_sum, count, last=number == pieces)
+        total += loss_sum.item()
+    return total
 
 
 def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMember:
@@ -185,6 +243,8 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
             "lower recipe.learning_rate."
         )
     training.engine.average_buffers()
+    if training.average:
+        training.engine.average_buffers(training.average.module)
     finished = _validated(training)
     score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
     right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
@@ -203,9 +263,7 @@ def _end_epoch(training: MemberTraining, pictures_per_s: float) -> FinishedMembe
 
 def _validated(training: MemberTraining) -> FinishedMember:
     training.engine.train(False)
-    classifier = training.engine.whole()
-    assert isinstance(classifier, Classifier)
-    return validate(classifier, training.member, training.validation, training.cluster)
+    return validate(training.judged(), training.member, training.validation, training.cluster)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -171,6 +171,20 @@ def test_the_seed_alone_decides_a_change() -> None:
     assert (still(square, 7) == square).all()
 
 
+@pytest.mark.parametrize("kind", ["blur", "sharpen", "holes"])
+def test_each_change_is_seeded_and_does_something(kind: str) -> None:
+    square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    augment = Augment.parse({"flip": False, "colour": 0, kind: 1})
+    first, second = changer(augment), changer(augment)
+    for seed in range(5):
+        second(square, seed + 100)
+        changed = first(square, seed)
+        assert (changed == second(square, seed)).all()
+        assert (changed != square).any()
+        if kind == "holes":
+            assert 0.005 < (changed != square).any(axis=2).mean() < 3 * 0.3**2 + 0.01
+
+
 @given(threads=st.integers(1, 4), order=st.permutations(range(9)))
 def test_batches_are_the_same_on_any_threads(
     small_dataset: Path, threads: int, order: list[int]
