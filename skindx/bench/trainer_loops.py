@@ -26,6 +26,7 @@ from skindx.offline import go_offline
 from skindx.training import trainer
 from skindx.training.engine import Cluster
 from skindx.training.losses import build_loss
+from skindx.training.optimizer import build_optimizer
 from skindx.training.pictures import (
     Reading,
     TrainingSet,
@@ -35,7 +36,6 @@ from skindx.training.pictures import (
     training_batches,
 )
 from skindx.training.reading import TrainingData
-from skindx.training.schedule import build_optimizer
 from skindx.training.settings import TrainSettings
 
 CLASSES = tuple(f"class{number}" for number in range(8))
@@ -85,9 +85,9 @@ class TrainerLoop:
         position = self.training.position
         self.waits.append(0.0)
         with patch.object(trainer, "training_batches", self._timed):
-            for loss, count in trainer._steps(self.training):
+            for loss, own, *_ in trainer._steps(self.training):
                 position.loss_sum += loss
-                _Silent().step(loss / count)
+                _Silent().step(loss / own)
         position.epoch += 1
 
     def _timed(self, *arguments: Any, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:

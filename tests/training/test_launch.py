@@ -60,7 +60,7 @@ def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     network.choose_interface(None, "127.0.0.1")
     assert not any(name in os.environ for name in names)  # one machine: nothing to choose
-    with pytest.raises(UserError, match="engine.interface=ib9 is not on .* which has .*lo"):
+    with pytest.raises(UserError, match=r"engine.interface=ib9 is not on .* which has .*lo"):
         network.choose_interface("ib9", "127.0.0.1")
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     monkeypatch.setenv(names[0], "eth7")
