@@ -1,5 +1,7 @@
 """What the trainer costs beyond a bare PyTorch loop, and how long its steps wait for pictures."""
 
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ def run(settings: Config) -> Result:
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = noisy_jpegs(settings.steps * settings.batch)
         work = job(Path(name), files, settings.model, settings.size, settings.batch)
+        os.environ["MASTER_PORT"] = str(_free_port())
         cluster = join(work.settings.engine)
         on_gpu = cluster.device.type == "cuda"
         with ExitStack() as stack:
@@ -74,6 +77,13 @@ def run(settings: Config) -> Result:
             figures, rates = figures | more, rates | gpu_rates
         leave()
     return Result("trainer", figures, rates, notes=(*_notes(settings, files), gpu_note))
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 @contextmanager
