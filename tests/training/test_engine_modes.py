@@ -123,7 +123,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("modes")
     zero = {"stage3_param_persistence_threshold": 0}
     (folder / "stage3.json").write_text(json.dumps({"zero_optimization": zero}))
-    return run_ranks(2, _all_modes, str(folder))
+    return run_ranks(2, _all_modes, str(folder), timeout_s=280)
 
 
 def _assert_close(found: dict[str, np.ndarray], wanted: dict[str, Any], tolerance: float) -> None:
