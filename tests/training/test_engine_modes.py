@@ -78,6 +78,7 @@ def _engine_result(model: nn.Module, cluster: Cluster, parts: int) -> dict[str, 
         engine.step(0.01)
     result = {name: value.numpy().copy() for name, value in engine.full_state().items()}
     # As validation has it: uneven numbers of batches, which no collective may wait for.
+    engine.train(False)
     whole = engine.whole()
     for _ in range(1 + cluster.rank):
         result["answer"] = whole(inputs).detach().numpy()
