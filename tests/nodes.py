@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 # DeepSpeed runs `pdsh -S -f N -w HOST,HOST command…`; here a host is a namespace. As behind ssh,
-# the command finds nothing of the caller's environment.
+# the command finds nothing of the caller's environment; the threads, which decide the last bits of
+# a sum, are what each host would set for itself.
 _PDSH = r"""#!/usr/bin/env bash
 while getopts "Sf:w:" option; do [ "$option" = w ] && hosts=$OPTARG; done
 shift $((OPTIND - 1))
@@ -20,7 +21,7 @@ declare -A namespaces=({namespaces})
 number=0 worst=0 pids=()
 for host in ${{hosts//,/ }}; do
   command="$*"
-  ip netns exec "${{namespaces[$host]}}" env -i PATH="$PATH" HOME="$HOME" \
+  ip netns exec "${{namespaces[$host]}}" env -i PATH="$PATH" HOME="$HOME" OMP_NUM_THREADS=1 \
     bash -c "${{command//%n/$number}}" &
   pids+=($!) number=$((number + 1))
 done

@@ -244,7 +244,9 @@ def serve(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="dedup, loader, scale, screen, startup or zoo.")],
+    name: Annotated[
+        str, typer.Argument(help="dedup, loader, scale, screen, startup, trainer or zoo.")
+    ],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,

@@ -123,64 +123,64 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
 @pytest.mark.distributed
 def test_torchrun_gives_the_same_weights(run: Path, small_dataset: Path, tmp_path: Path) -> None:
     """One member without the others and the detector: what it becomes does not depend on them."""
-    alone = tmp_path / "alone.yaml"
-    alone.write_text(
-        yaml.safe_dump({**SETTINGS, "members": SETTINGS["members"][:1], "detector": None})
-    )
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = _skindx(
-        *("train", str(small_dataset), "--config", str(alone), "--out", str(tmp_path / "run")),
+        *_alone(tmp_path, small_dataset),
+        *("--out", str(tmp_path / "run")),
         before=torchrun,
     )
     assert done.returncode == 0, done.stderr
+    _assert_same_weights(run, tmp_path / "run")
+
+
+def _alone(folder: Path, small_dataset: Path) -> list[str]:
+    """Return the command that trains the first member without the others and the detector."""
+    alone = {**SETTINGS, "members": SETTINGS["members"][:1], "detector": None}
+    (folder / "alone.yaml").write_text(yaml.safe_dump(alone))
+    return ["train", str(small_dataset), "--config", str(folder / "alone.yaml")]
+
+
+def _assert_same_weights(run: Path, other: Path) -> None:
     file = "bundle/members/a/model.safetensors"
-    ours, theirs = load_file(run / file), load_file(tmp_path / "run" / file)
+    ours, theirs = load_file(run / file), load_file(other / file)
     assert ours.keys() == theirs.keys()
     assert all(ours[key].equal(theirs[key]) for key in ours)
 
 
 @pytest.mark.distributed
-def test_two_nodes_give_the_same_weights_as_one(
-    run: Path, small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_torchrun_on_two_nodes_gives_the_same_weights(
+    run: Path, small_dataset: Path, tmp_path: Path
 ) -> None:
-    """One rank a node, started by torchrun on each, then by DeepSpeed from a hostfile."""
-    config = tmp_path / "alone.yaml"
-    config.write_text(
-        yaml.safe_dump({**SETTINGS, "members": SETTINGS["members"][:1], "detector": None})
-    )
-    train_here = ["train", str(small_dataset), "--config", str(config)]
+    command = [*_alone(tmp_path, small_dataset), "--out", str(tmp_path / "run")]
     with two_nodes() as nodes:
         meet = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={nodes.addresses[0]}"]
-        said = wait_all(
-            [
-                nodes.start(
-                    node,
-                    [
-                        *("-m", "torch.distributed.run", *meet, f"--node-rank={node}"),
-                        *("-m", "skindx", *train_here, "--out", str(tmp_path / "torchrun")),
-                    ],
-                )
-                for node in (0, 1)
-            ],
-            timeout_s=200,
-        )
-        assert "packed" in said[0]
-        assert "packed" not in said[1]
+        torchrun = ["-m", "torch.distributed.run", *meet]
+        ranks = [
+            nodes.start(node, [*torchrun, f"--node-rank={node}", "-m", "skindx", *command])
+            for node in (0, 1)
+        ]
+        said = wait_all(ranks, timeout_s=250)
+    assert ["packed" in each for each in said] == [True, False]
+    _assert_same_weights(run, tmp_path / "run")
 
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_hostfile_gives_the_same_weights(
+    run: Path, small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_nodes() as nodes:
         nodes.write_pdsh(tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         hostfile = tmp_path / "hostfile"
         hostfile.write_text("".join(f"{address} slots=1\n" for address in nodes.addresses))
         done = _skindx(
-            *(*train_here, "--out", str(tmp_path / "hosts")),
+            *(*_alone(tmp_path, small_dataset), "--out", str(tmp_path / "run")),
             *("--set", f"engine.hostfile={hostfile}", "--set", "engine.interface=cable0"),
         )
-        assert done.returncode == 0, done.stderr
-    file = "bundle/members/a/model.safetensors"
-    one = load_file(run / file)
-    for other in ("torchrun", "hosts"):
-        two = load_file(tmp_path / other / file)
-        assert all(one[key].equal(two[key]) for key in one)
+    assert done.returncode == 0, done.stderr
+    assert "packed" in done.stdout
+    _assert_same_weights(run, tmp_path / "run")
 
 
 def test_what_cannot_work_is_told_before_anything_is_written(
