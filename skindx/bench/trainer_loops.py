@@ -5,17 +5,14 @@ line on standard input.
 """
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from skindx.bench.pictures import HEIGHT, WIDTH
 from skindx.data.loader.source import InMemory
@@ -76,30 +73,19 @@ class TrainerLoop:
     def __init__(self, work: Job, cluster: Cluster) -> None:
         data = TrainingData(work.folder, work.records, work.records[:1], CLASSES)
         member = work.settings.members[0]
-        self.training = trainer.begin(work.settings, member, data, cluster, _Silent())
+        self._progress = _Silent()
+        self.training = trainer.begin(work.settings, member, data, cluster, self._progress)
         self.waits: list[float] = []
         """Seconds that each epoch waited for its batches."""
 
     def epoch(self) -> None:
         """Take an epoch's steps."""
-        position = self.training.position
-        self.waits.append(0.0)
-        with patch.object(trainer, "training_batches", self._timed):
-            for loss, own, *_ in trainer._steps(self.training):
-                position.loss_sum += loss
-                _Silent().step(loss / own)
-        position.epoch += 1
-
-    def _timed(self, *arguments: Any, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        batches = training_batches(*arguments, **options)
-        with closing(batches):  # type: ignore[type-var]
-            while True:
-                started = time.perf_counter()
-                batch = next(batches, None)
-                self.waits[-1] += time.perf_counter() - started
-                if batch is None:
-                    return
-                yield batch
+        self.training.waiting.seconds = 0.0
+        for loss, own, count in trainer.take_steps(self.training):
+            trainer.count_step(self.training, loss, count, self._progress)
+            self._progress.step(0, 0.0 if loss is None else loss / own)
+        self.training.position.epoch += 1
+        self.waits.append(self.training.waiting.seconds)
 
     def close(self) -> None:
         """Release the engine."""
@@ -154,7 +140,13 @@ class BareLoop:
 class _Silent:
     """A progress that nobody sees."""
 
-    def step(self, loss: float) -> None:
+    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Forget it."""
+
+    def step(self, step: int, loss: float) -> None:
+        """Forget it."""
+
+    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
         """Forget it."""
 
     def line(self, text: str) -> None:

@@ -30,7 +30,7 @@ from skindx.training.cluster import (
     resolve_ranks,
 )
 from skindx.training.deepspeed_config import deepspeed_config
-from skindx.training.memory import keep_freed_memory
+from skindx.training.memory import keep_freed_memory, unlink_shared_buffer
 from skindx.training.network import choose_interface
 from skindx.training.preparing import prepare
 from skindx.training.sharded import discard, load_whole_state, load_whole_weights, whole_state
@@ -81,6 +81,9 @@ def join(settings: EngineSettings) -> Cluster:
             f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
             "was started, that the nodes reach this address, and engine.interface."
         ) from None
+    if accelerator == "cpu":
+        dist.barrier()  # every rank has mapped every buffer
+        unlink_shared_buffer(dist.get_rank())
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Cluster(dist.get_rank(), dist.get_world_size(), device, settings)
 

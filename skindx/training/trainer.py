@@ -21,6 +21,7 @@ from skindx.training.ema import WeightAverage
 from skindx.training.engine import Cluster, Engine
 from skindx.training.losses import build_loss
 from skindx.training.member import FinishedMember
+from skindx.training.memory import peak_memory
 from skindx.training.mixing import Mixture, blend, draw_mixture
 from skindx.training.optimizer import build_optimizer
 from skindx.training.pictures import TrainingSet, ValidationSet, training_batches
@@ -202,9 +203,9 @@ def go_on(
     try:
         while position.epoch < training.recipe.epochs:
             started, first, training.waiting.seconds = time.monotonic(), position.step, 0.0
-            for loss, own, count in _steps(training):
+            for loss, own, count in take_steps(training):
                 position.step += 1
-                _count(training, loss, count, progress)
+                count_step(training, loss, count, progress)
                 done = position.epoch * per_epoch + position.step
                 progress.step(done, math.nan if loss is None else loss / own)
                 after_step(training)
@@ -221,15 +222,16 @@ def go_on(
 
 
 def _speed(training: MemberTraining, first: int, seconds: float) -> dict[str, float]:
-    """Return how fast the epoch's steps after `first` were, and their part in waiting."""
+    """Return how fast the steps after `first` were, their part in waiting, the peak of memory."""
     share = (training.position.step - first) / training.position.step
     return {
         "pictures_per_s": round(share * len(training.pictures) / seconds, 1),
         "wait_share": round(training.waiting.seconds / seconds, 4),
+        "memory_gb": round(peak_memory(training.cluster.device) / 1e9, 3),
     }
 
 
-def _steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
+def take_steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
     """Take the steps that are left of an epoch.
 
     Yields this rank's summed loss, or None when the step was skipped; its pictures; all ranks'.
@@ -324,7 +326,9 @@ def _backward(
     return total
 
 
-def _count(training: MemberTraining, loss: float | None, count: int, progress: Progress) -> None:
+def count_step(
+    training: MemberTraining, loss: float | None, count: int, progress: Progress
+) -> None:
     """Add a step to the epoch's figures. Raises UserError after too many skipped in a row."""
     position = training.position
     if loss is not None:
