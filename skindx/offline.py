@@ -15,6 +15,8 @@ _QUIET = {
     "DO_NOT_TRACK": "1",
     "SCARF_NO_ANALYTICS": "true",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "WANDB_ERROR_REPORTING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _HUB = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
@@ -26,11 +28,12 @@ def go_offline() -> None:
     """
     os.environ.update(_QUIET)
     # Our own settings for ultralytics: the user's may hold a key, and are not ours to change.
-    os.environ.setdefault("YOLO_CONFIG_DIR", str(_cache()))
+    os.environ.setdefault("YOLO_CONFIG_DIR", str(cache_folder()))
     for name, value in _HUB.items():
         os.environ.setdefault(name, value)  # a user who wants the hub has set it to 0
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Return the user's folder for what can be made or fetched again."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "skindx"

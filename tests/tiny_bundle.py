@@ -8,6 +8,7 @@ import torch
 from skindx.models.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.preprocess import Preprocess
 from skindx.offline import go_offline
@@ -38,6 +39,7 @@ def pack_tiny(
     detector: bool = False,
     temperature: float = 0.5,
     broken: bool = False,
+    conformal: Conformal | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
     torch.manual_seed(7)
@@ -52,7 +54,15 @@ def pack_tiny(
             state = {key: value * torch.nan for key, value in state.items()}
         members.append((MemberSpec(name=name, classifier=settings), state))
     parts = _detector() if detector else None
-    return pack(path, "tiny", taxonomy, members, temperature=temperature, detector=parts)
+    return pack(
+        path,
+        "tiny",
+        taxonomy,
+        members,
+        temperature=temperature,
+        detector=parts,
+        conformal=conformal,
+    )
 
 
 def _detector() -> DetectorParts:

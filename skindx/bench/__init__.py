@@ -18,6 +18,8 @@ BENCHES: dict[str, str] = {
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",
     "startup": "skindx.bench.startup",
+    "trainer": "skindx.bench.trainer",
+    "zoo": "skindx.bench.zoo",
 }
 """Name -> module, imported when it is asked for."""
 

@@ -1,5 +1,7 @@
 """Our training of the detector beside ultralytics' own: the same network, pictures and judge."""
 
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,8 +25,9 @@ from skindx.training.detection.settings import DetectorSettings
 from skindx.training.detection.store import FOLDER, load_parts
 from skindx.training.detection.worker import SETTINGS, check_detector
 from skindx.training.engine import EngineSettings
-from skindx.training.launch import launch
 from skindx.training.settings import TrainSettings
+
+PEER = "skindx.bench.ultralytics_peer"
 
 
 class Config(Settings):
@@ -37,8 +40,6 @@ class Config(Settings):
     batch: int = Field(16, ge=1)
     epochs: int = Field(40, ge=1)
     seeds: int = Field(3, ge=2)
-    ranks: int = Field(1, ge=1)
-    """Of our training; ultralytics' runs in one process."""
 
 
 def run(settings: Config) -> Result:
@@ -60,7 +61,7 @@ def run(settings: Config) -> Result:
                 folder = Path(name) / f"{trainer}-{seed}"
                 _training(settings, seed).save(folder / SETTINGS)
                 started = time.monotonic()
-                _train(trainer, folder, settings.dataset, settings.ranks)
+                _train(trainer, folder, settings.dataset)
                 seconds[trainer].append(time.monotonic() - started)
                 scores[trainer].append(_score(folder, settings.dataset, test))
     ours, peer = scores["ours"], scores["ultralytics"]
@@ -85,20 +86,23 @@ def _training(settings: Config, seed: int) -> TrainSettings:
         seed=seed,
         limit_s=1e9,
     )
-    engine = EngineSettings(accelerator="cpu", ranks=settings.ranks)
+    engine = EngineSettings(accelerator="cpu")
     return TrainSettings(engine=engine, detector=own)
 
 
-def _train(trainer: str, folder: Path, dataset: Path, ranks: int) -> None:
-    arguments = [str(folder), str(dataset.resolve())]
-    if trainer == "ours":
-        engine = EngineSettings(accelerator="cpu", ranks=ranks)
-        launch(engine, "cpu", "skindx.training.detection.worker", arguments)
-        return
-    command = [sys.executable, "-m", "skindx.bench.ultralytics_peer", *arguments]
-    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+def _train(trainer: str, folder: Path, dataset: Path) -> None:
+    module = {"ours": "skindx.training.detection.worker", "ultralytics": PEER}[trainer]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
+    done = subprocess.run(
+        [sys.executable, "-m", module, str(folder), str(dataset.resolve())],
+        check=False,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "MASTER_PORT": port},
+    )
     if done.returncode:
-        raise JobError(f"ultralytics' training ended with code {done.returncode}")
+        raise JobError(f"the training by {trainer} ended with code {done.returncode}")
 
 
 def _score(folder: Path, dataset: Path, test: Sequence[Record]) -> DetectionScore:
@@ -131,5 +135,5 @@ def _notes(settings: Config, records: Sequence[Record], test: Sequence[Record]) 
         f"{len(train)} pictures in batches of {settings.batch}; one seed is one sample.",
         f"mAP by pycocotools on the {len(test)} test pictures in {groups} groups, which neither "
         "trainer saw; each by the moving average of its last epoch.",
-        "Seconds are of the whole process, with its validation after each epoch.",
+        "Both in one process; seconds are of all of it, with its validation after each epoch.",
     )

@@ -75,6 +75,8 @@ class Result:
     date: str = field(default_factory=_now)
     """UTC, ISO 8601."""
     notes: tuple[str, ...] = ()
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Plain values of each model that was compared, where models are."""
 
     def __post_init__(self) -> None:
         """Check that a ratio is named as one, and nothing else is."""
@@ -96,6 +98,7 @@ class Result:
                 "hardware": dict(self.hardware),
                 "versions": dict(self.versions),
                 **({"notes": list(self.notes)} if self.notes else {}),
+                **({"models": dict(self.models)} if self.models else {}),
             },
         )
 

@@ -133,13 +133,21 @@ def train(
             "--config", "--ensemble", "-c", help="Training settings (YAML): one member or many."
         ),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start the members that name no weights from this file: safetensors, or a "
+            "checkpoint of tensors. A head of other classes stays random."
+        ),
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
 
-    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, so the
-    same command goes on after an interruption; members that the settings take from other runs
-    are finished there first. OUT/ensemble.json says how each way of combining them does.
+    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
+    that is not goes on from its last checkpoint, so the same command goes on after an
+    interruption; members that the settings take from other runs are finished there first. SIGTERM
+    saves and ends with code 0. OUT/ensemble.json says how each way of combining members does.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 
@@ -147,8 +155,15 @@ def train(
     """
     from skindx.training.run import train as train_run
     from skindx.training.settings import TrainSettings
+    from skindx.training.stopping import StoppedError
 
-    bundle = train_run(dataset, TrainSettings.load(config, sets or []), out)
+    settings = TrainSettings.load(config, sets or [])
+    try:
+        bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
+    except StoppedError as stopped:
+        if str(stopped):
+            print(f"stopped ({stopped}); run the same command again to go on", file=sys.stderr)
+        return
     if bundle:
         print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
 
@@ -229,7 +244,9 @@ def serve(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="dedup, detector, loader, scale, screen or startup.")],
+    name: Annotated[
+        str, typer.Argument(help="dedup, detector, loader, scale, screen, startup, trainer or zoo.")
+    ],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,

@@ -20,6 +20,7 @@ from skindx.diagnosis.record import (
 )
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, METRICS, Bundle
+from skindx.models.combination import mutual_information
 from skindx.models.prediction import Prediction
 from skindx.taxonomy import Taxonomy
 
@@ -122,6 +123,7 @@ def diagnose_pixels(
             )
             for each, probability in ranked[:top]
         ),
+        disagreement=float(mutual_information(members_MC[:, None], predictor.weights)[0]),
         votes=_votes(predictor.members, members_MC, predictor.taxonomy),
         boxes=_boxes(prediction),
         no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,

@@ -66,6 +66,11 @@ class Predictor:
         return str(self.bundle.spec.provenance.get(MANIFEST_KEY, ""))
 
     @property
+    def weights(self) -> tuple[float, ...] | None:
+        """Weights of the members; None: all weigh the same."""
+        return self.ensemble.combination.weights
+
+    @property
     def has_detector(self) -> bool:
         """True when predictions carry boxes."""
         return self.detector is not None

@@ -99,6 +99,8 @@ class Diagnosis(Settings):
     candidates: tuple[Candidate, ...] = Field(min_length=1)
     """Most probable first."""
     votes: tuple[Vote, ...] = Field(min_length=1)
+    disagreement: float = Field(0.0, ge=0, le=1)
+    """How much the members contradict each other: 0 all say the same, 1 each is sure of another."""
     boxes: tuple[LesionBox, ...] | None
     """Best first; None: nobody looked, and `no_boxes` says why."""
     no_boxes: str = ""

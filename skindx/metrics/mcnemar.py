@@ -1,7 +1,6 @@
 """McNemar's exact test of two predictors on the same pictures."""
 
 from dataclasses import dataclass
-from math import comb
 
 from skindx.metrics.inputs import Bools
 
@@ -29,5 +28,8 @@ def mcnemar(first_right_N: Bools, second_right_N: Bools) -> McNemar:
     second = int((~first_right_N & second_right_N).sum())
     n = first + second
     # Whole numbers: exact for any n, where a float would underflow.
-    tail = sum(comb(n, k) for k in range(min(first, second) + 1))
+    tail = ways = 1
+    for k in range(min(first, second)):
+        ways = ways * (n - k) // (k + 1)
+        tail += ways
     return McNemar(first, second, min(1.0, 2 * tail / 2**n))

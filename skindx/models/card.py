@@ -9,7 +9,10 @@ _FIGURES = (
     ("top1", "top-1"),
     ("top_k", "top-k"),
     ("balanced_accuracy", "balanced accuracy"),
+    ("macro_f1", "macro-F1"),
+    ("auroc", "AUROC"),
     ("calibration_error", "expected calibration error"),
+    ("brier", "Brier score"),
 )
 
 
@@ -27,6 +30,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- combined by: {_combined(spec)}",
         f"- detector: {'yes' if spec.detector else 'none'}",
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
+        f"- conformal sets: {_sets(spec)}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]
     lines += [f"- {key}: {_plain(value)}" for key, value in spec.provenance.items()]
@@ -42,22 +46,60 @@ def _combined(spec: BundleSpec) -> str:
 
 
 def _measured(metrics: dict[str, Any]) -> list[str]:
+    # An evaluation of an older version lacks the newer figures.
+    figures = [(key, title) for key, title in _FIGURES if key in metrics["ensemble"]]
     lines = [
         f"{metrics['pictures']} pictures in {metrics['groups']} independent groups; "
         f"{100 * metrics['level']:.0f} % bootstrap intervals over groups.",
         "",
-        "| predictor | " + " | ".join(title for _, title in _FIGURES) + " |",
-        "|---" * (len(_FIGURES) + 1) + "|",
+        "| predictor | " + " | ".join(title for _, title in figures) + " |",
+        "|---" * (len(figures) + 1) + "|",
     ]
     for scores in (*metrics["members"], metrics["ensemble"]):
-        cells = [_interval(scores[key]) for key, _ in _FIGURES]
+        cells = [_interval(scores[key]) for key, _ in figures]
         lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
-    lines += ["", "| class | pictures | sensitivity |", "|---|---|---|"]
+    if misses := _misses(metrics):
+        lines += ["", *misses]
+    lines += ["", "| class | pictures | sensitivity | specificity |", "|---|---|---|---|"]
     for each in metrics["classes"]:
-        lines.append(f"| {each['name']} | {each['n']} | {_interval(each['sensitivity'])} |")
+        specificity = _interval(each["specificity"]) if "specificity" in each else "–"
+        lines.append(
+            f"| {each['name']} | {each['n']} | {_interval(each['sensitivity'])} | {specificity} |"
+        )
     if metrics["detector"]:
         lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
     return lines
+
+
+def _misses(metrics: dict[str, Any]) -> list[str]:
+    """Return what was missed of what must not be, and whether the sets hold their promise."""
+    urgent, sets = metrics.get("urgent"), metrics.get("sets")
+    lines = []
+    if urgent:
+        lines.append(f"- urgent classes: {_missed(urgent)}")
+    lines += [
+        f"- {each['name']}: {_missed(each)}" for each in metrics.get("cancers", ()) if each["n"]
+    ]
+    if sets:
+        lines.append(
+            f"- conformal sets for {sets['level']:.0%}: {_interval(sets['coverage'])} hold the "
+            f"true class, with {_interval(sets['size'])} classes"
+        )
+    return lines
+
+
+def _missed(each: dict[str, Any]) -> str:
+    return f"{each['missed']} of {each['n']} pictures missed, {_interval(each['rate'])}"
+
+
+def _sets(spec: BundleSpec) -> str:
+    fitted = spec.conformal
+    if fitted is None:
+        return "none, for want of calibration pictures"
+    return (
+        f"every class of at least {fitted.least_probability:.3f}, for a coverage of "
+        f"{fitted.level:.0%}; fitted on {fitted.pictures} pictures"
+    )
 
 
 def _plain(value: Any) -> str:

@@ -1,7 +1,6 @@
 """A timm classifier that takes uint8 pictures: normalisation is its first step on the device."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.models.preprocess import Preprocess
+from skindx.models.weights import read_state
 from skindx.offline import go_offline
 
 # B = batch, S = side, C = classes
@@ -82,13 +82,12 @@ def _calm_head(net: nn.Module) -> None:
 
 
 def load_weights(classifier: Classifier, path: Path) -> list[str]:
-    """Load weights from safetensors or a plain state dict; return the names left untouched.
+    """Load weights that `read_state` can read; return the names left untouched.
 
-    Only tensors are read, never a pickled program. Tensors whose shape differs (the head of a
-    model with other classes) keep their random values and are logged. Raises UserError when
-    nothing fits.
+    Tensors whose shape differs (the head of a model with other classes) keep their random values
+    and are logged. Raises UserError when too little fits.
     """
-    state = _read_state(path)
+    state = read_state(path)
     own = classifier.net.state_dict()
     fitting = {
         name: tensor
@@ -105,23 +104,3 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     if untouched:
         log.info("%s: %s start from random values", path.name, ", ".join(untouched))
     return untouched
-
-
-def _read_state(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
-        raise UserError(f"weights {path} do not exist; check the path.")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UserError(
-            f"weights {path} cannot be read as safetensors or a plain state dict "
-            f"({type(error).__name__}); give a file that holds tensors only."
-        ) from None
-    if not isinstance(state, dict):
-        raise UserError(f"weights {path} hold a {type(state).__name__}, not named tensors.")
-    state = state.get("state_dict", state)
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

@@ -1,11 +1,16 @@
-"""Weights of members from validation pictures: by likelihood, or by greedy selection."""
+"""Weights of members from validation pictures: by likelihood, or by greedy selection.
 
-from collections.abc import Callable
+What is judged is the pool after its own temperature, as it will be served: at temperature 1 the
+mean of good members looks worse than one of them, only because averaging makes it less sure.
+"""
+
+import math
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.models.calibration import COLDEST, HOTTEST
 from skindx.models.combination import Combination, log, pool
 
 # M = members, N = pictures, C = classes
@@ -15,68 +20,49 @@ Ints = NDArray[np.integer]
 
 Space = Literal["probability", "logit"]
 
+_SHARPNESS = tuple(np.geomspace(1, 2.8, 5).tolist())
+"""Inverse temperatures that greedy selection tries; the mean of members is never too sure."""
+
 
 def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -> Floats:
     """Return the weights on the simplex that make the truth likeliest, shrunk to equal ones.
 
-    `prior` counts as so many pictures that speak for equal weights (a Dirichlet prior: the
-    penalty is its size times the divergence of the weights from equal ones), so that few
-    validation pictures move them little. Both likelihoods are concave on the simplex.
+    Weights and temperature are fitted together. `prior` counts as so many pictures that speak for
+    equal weights (a Dirichlet prior: the penalty is its size times the divergence of the weights
+    from equal ones), so that few validation pictures move them little.
     """
     from scipy.optimize import minimize
-    from scipy.special import softmax
+    from scipy.special import log_softmax, softmax
 
-    members, pictures = len(member_MNC), len(truth_N)
-    gain = _LIKELIHOODS[space](member_MNC, truth_N)
+    members, pictures, classes = member_MNC.shape
+    log_MNC, truth_NC = log(member_MNC), np.eye(classes)[truth_N]
 
-    def loss(logits_M: Floats) -> tuple[float, Floats]:
-        weights_M = softmax(logits_M)
-        likelihood, slope_M = gain(weights_M)
-        value = likelihood + prior * np.log(weights_M).mean()
-        # Through the softmax: d/dlogit = w (slope - mean slope), and the prior's own part.
+    def loss(inputs: Floats) -> tuple[float, Floats]:
+        weights_M, sharpness = softmax(inputs[:-1]), math.exp(inputs[-1])
+        if space == "logit":
+            scores_NC, slopes_MNC = np.tensordot(weights_M, log_MNC, axes=1), log_MNC
+        else:
+            mixed_NC = np.maximum(np.tensordot(weights_M, member_MNC, axes=1), 1e-300)
+            scores_NC, slopes_MNC = np.log(mixed_NC), member_MNC / mixed_NC
+        log_NC = log_softmax(sharpness * scores_NC, axis=1)
+        value = (truth_NC * log_NC).sum() + prior * np.log(weights_M).mean()
+        residual_NC = sharpness * (truth_NC - np.exp(log_NC))
+        slope_M = np.einsum("mnc,nc->m", slopes_MNC, residual_NC)
+        # Through the softmax: d/dinput = w (slope - mean slope), and the prior's own part.
         change_M = weights_M * (slope_M - weights_M @ slope_M) + prior * (1 / members - weights_M)
-        return -value / (pictures + prior), -change_M / (pictures + prior)
+        change = np.append(change_M, (scores_NC * residual_NC).sum())
+        return -value / (pictures + prior), -change / (pictures + prior)
 
-    options = {"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9}
-    found = minimize(  # type: ignore[call-overload]
-        loss, np.zeros(members), jac=True, method="L-BFGS-B", options=options
+    found = minimize(
+        loss,
+        np.zeros(members + 1),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(None, None)] * members + [(-math.log(HOTTEST), -math.log(COLDEST))],
+        options={"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9},
     )
-    weights_M: Floats = softmax(found.x)
+    weights_M: Floats = softmax(found.x[:-1])
     return weights_M
-
-
-_Likelihood = Callable[[Floats], tuple[float, Floats]]
-
-
-def _of_probabilities(member_MNC: Floats, truth_N: Ints) -> _Likelihood:
-    own_MN = np.maximum(member_MNC[:, np.arange(len(truth_N)), truth_N], 1e-300)
-
-    def gain(weights_M: Floats) -> tuple[float, Floats]:
-        mixed_N = weights_M @ own_MN
-        return float(np.log(mixed_N).sum()), (own_MN / mixed_N).sum(axis=1)
-
-    return gain
-
-
-def _of_logits(member_MNC: Floats, truth_N: Ints) -> _Likelihood:
-    from scipy.special import log_softmax
-
-    log_MNC = log(member_MNC)
-    rows_N = np.arange(len(truth_N))
-    own_MN = log_MNC[:, rows_N, truth_N]
-
-    def gain(weights_M: Floats) -> tuple[float, Floats]:
-        mixed_NC = log_softmax(np.tensordot(weights_M, log_MNC, axes=1), axis=1)
-        expected_M = np.einsum("nc,mnc->m", np.exp(mixed_NC), log_MNC)
-        return float(mixed_NC[rows_N, truth_N].sum()), own_MN.sum(axis=1) - expected_M
-
-    return gain
-
-
-_LIKELIHOODS: dict[Space, Callable[[Floats, Ints], _Likelihood]] = {
-    "probability": _of_probabilities,
-    "logit": _of_logits,
-}
 
 
 def select_greedily(member_MNC: Floats, truth_N: Ints, space: Space, rounds: int) -> Floats:
@@ -90,17 +76,23 @@ def select_greedily(member_MNC: Floats, truth_N: Ints, space: Space, rounds: int
     counts_M, best_M, best = np.zeros(members), np.zeros(members), -np.inf
     for _ in range(rounds):
         with_each = [
-            _mean_log(member_MNC, truth_N, space, counts_M + np.eye(members)[m])
+            _likelihood(member_MNC, truth_N, space, counts_M + np.eye(members)[m])
             for m in range(members)
         ]
         counts_M[int(np.argmax(with_each))] += 1
-        if max(with_each) > best:
+        if max(with_each) > best + 1e-12:  # more rounds of the same mean are no gain
             best, best_M = max(with_each), counts_M / counts_M.sum()
     return best_M
 
 
-def _mean_log(member_MNC: Floats, truth_N: Ints, space: Space, counts_M: Floats) -> float:
+def _likelihood(member_MNC: Floats, truth_N: Ints, space: Space, counts_M: Floats) -> float:
+    from scipy.special import log_softmax
+
     chosen = counts_M > 0
     weights = tuple(counts_M[chosen] / counts_M.sum())
-    pooled_NC = pool(member_MNC[chosen], Combination(rule=space, weights=weights))
-    return float(log(pooled_NC)[np.arange(len(truth_N)), truth_N].mean())
+    scores_NC = log(pool(member_MNC[chosen], Combination(rule=space, weights=weights)))
+    rows_N = np.arange(len(truth_N))
+    return max(
+        float(log_softmax(sharpness * scores_NC, axis=1)[rows_N, truth_N].mean())
+        for sharpness in _SHARPNESS
+    )

@@ -35,13 +35,15 @@ def compare_folders(
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
     sides = (first, second)
-    for side in sides:
-        if (side / INDEX).is_file() and dataset is None:
-            raise UserError(f"{side} is a bundle; say with --dataset on which pictures.")
+    bundles = [side for side in sides if (side / INDEX).is_file()]
+    if bundles and dataset is None:
+        raise UserError(f"{bundles[0]} is a bundle; say with --dataset on which pictures.")
+    if dataset is not None and not bundles:
+        raise UserError(f"{first} and {second} are no bundles; leave out --dataset {dataset}.")
     with atomic_folder(out) as folder:
 
         def answers(side: Path, name: str) -> Answers:
-            if dataset is None or not (side / INDEX).is_file():
+            if dataset is None or side not in bundles:
                 return read_predictions(side)
             step = (lambda done, of: progress(name, done, of)) if progress else None
             evaluate(side, dataset, folder / name, split=split, draws=draws, progress=step)

@@ -4,18 +4,43 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class _Speed(ProgressColumn):
+    """Pictures a second over the last steps."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self._batch = batch
+
+    def render(self, task: Task) -> Text:
+        """Return the text."""
+        return Text("" if task.speed is None else f"{task.speed * self._batch:.0f} pictures/s")
 
 
 class TrainingBar:
-    """A progress bar on standard error; silent on every rank but the first."""
+    """A progress bar on standard error; silent on every rank but the first.
 
-    def __init__(self, name: str, steps: int, *, shown: bool) -> None:
+    `batch` is the pictures of a step, over all ranks; with it the bar shows their speed.
+    """
+
+    def __init__(self, name: str, steps: int, *, shown: bool, batch: int | None = None) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[loss]}"),
+            *([_Speed(batch)] if batch else []),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not shown,
@@ -36,9 +61,10 @@ class TrainingBar:
     ) -> None:
         self._bar.stop()
 
-    def step(self, loss: float) -> None:
-        """Move the bar by one step; `loss` is this rank's mean."""
-        self._bar.update(self._task, advance=1, loss=f"loss {loss:.3f}")
+    def step(self, loss: float, done: int | None = None) -> None:
+        """Move the bar to `done` steps, or by one; `loss` is this rank's mean."""
+        advance = 1 if done is None else None
+        self._bar.update(self._task, advance=advance, completed=done, loss=f"loss {loss:.3f}")
 
     def line(self, text: str) -> None:
         """Print one epoch's figures above the bar."""

@@ -7,20 +7,29 @@ from numpy.typing import NDArray
 
 
 def epoch_plan(
-    count: int, batch: int, seed: int, epoch: int, world: int, *, sharded: bool
+    count: int,
+    batch: int,
+    seed: int,
+    epoch: int,
+    world: int,
+    *,
+    sharded: bool,
+    redrawn: bool = False,
 ) -> list[list[NDArray[np.int64]]]:
     """Return, for each step of an epoch, every rank's picture numbers.
 
     Unsharded, a step's pictures are the same on any number of ranks. Sharded, a rank sees the
-    pictures of its own `shard` alone, in an order that is fresh in each epoch.
+    pictures of its own shard alone, in an order that is fresh in each epoch: its `shard` for ever,
+    or redrawn what `owners` gives it in this epoch.
     """
     if not sharded:
         batches = global_batches(count, batch, seed, epoch)
         return [[share(each, rank, world) for rank in range(world)] for each in batches]
     steps = steps_of(count, batch)
+    owner_N = owners(count, seed, epoch, world) if redrawn else np.arange(count) % world
     by_rank = []
     for rank in range(world):
-        own = shard(count, rank, world)
+        own = np.flatnonzero(owner_N == rank)
         order = np.random.default_rng((seed, epoch, rank)).permutation(own)
         by_rank.append(np.array_split(order, steps))
     return [[parts[step] for parts in by_rank] for step in range(steps)]
@@ -48,6 +57,18 @@ def share(batch_B: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64
 def shard(count: int, rank: int, world: int) -> NDArray[np.int64]:
     """Return the pictures that a rank keeps, of every label and source about equally many."""
     return np.arange(rank, count, world)
+
+
+def owners(count: int, seed: int, epoch: int, world: int) -> NDArray[np.int64]:
+    """Return the rank that holds each picture in an epoch whose shards are drawn anew.
+
+    Of every `world` neighbours in the manifest each rank gets one, drawn at random: shards differ
+    by one picture at most, have of every label and source about equally many, and whatever the
+    epoch before, a picture goes to another rank with probability 1 - 1 / world.
+    """
+    rng = np.random.default_rng((seed, epoch, world, count))
+    blocks = np.tile(np.arange(world), (-(-count // world), 1))
+    return rng.permuted(blocks, axis=1).reshape(-1)[:count]
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

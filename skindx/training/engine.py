@@ -8,96 +8,51 @@ import logging
 import os
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from copy import deepcopy
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor, nn
 
-from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.training.memory import keep_freed_memory
+from skindx.training.checkpoint.optimizer import load_named_state, named_state
+from skindx.training.checkpoint.state import State
+from skindx.training.cluster import (
+    Cluster,
+    EngineSettings,
+    check_precision,
+    ranks_on_node,
+    resolve_accelerator,
+    resolve_ranks,
+)
+from skindx.training.deepspeed_config import deepspeed_config
+from skindx.training.memory import keep_freed_memory, unlink_shared_buffer
+from skindx.training.network import choose_interface
+from skindx.training.preparing import prepare
+from skindx.training.sharded import discard, load_whole_state, load_whole_weights, whole_state
 
-Accelerator = Literal["auto", "cpu", "cuda"]
-
-
-class EngineSettings(Settings):
-    """What the training runs on."""
-
-    accelerator: Accelerator = "auto"
-    ranks: int | Literal["auto"] = "auto"
-    """Processes on this machine; auto: one a GPU, and on a CPU one."""
-    hostfile: Path | None = None
-    """DeepSpeed hostfile (`host slots=N` lines): start ranks on all its hosts instead, by ssh."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    gradient_clip: float = Field(1.0, ge=0)
-    """Largest gradient norm; 0 switches clipping off."""
-    timeout_s: float = Field(600, gt=0)
-    """A collective that waits longer means that a rank is gone: the job ends."""
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """This process's place among the ranks."""
-
-    rank: int
-    world: int
-    device: torch.device
-    settings: EngineSettings
-
-    @property
-    def first(self) -> bool:
-        """True on the one rank that writes and prints."""
-        return self.rank == 0
-
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        dist.barrier()
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return every rank's `value`, in rank order, on every rank."""
-        values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value)
-        return values
-
-
-def resolve_accelerator(wanted: Accelerator) -> Literal["cpu", "cuda"]:
-    """Return the accelerator to use. Raises UserError when a requested GPU is not there."""
-    present = torch.cuda.is_available()
-    if wanted == "cuda" and not present:
-        built = torch.version.cuda or "none"
-        raise UserError(
-            "engine.accelerator=cuda was asked for, but torch sees no usable GPU "
-            f"(torch {torch.__version__}, CUDA {built}); run `skindx doctor`, "
-            "or set engine.accelerator=cpu."
-        )
-    if wanted == "auto":
-        return "cuda" if present else "cpu"
-    return wanted
-
-
-def resolve_ranks(settings: EngineSettings) -> int:
-    """Return how many ranks to start here. Raises UserError for more than there are GPUs."""
-    if settings.hostfile and not settings.hostfile.is_file():
-        raise UserError(f"engine.hostfile {settings.hostfile} does not exist; check the path.")
-    gpus = torch.cuda.device_count() if resolve_accelerator(settings.accelerator) == "cuda" else 0
-    if settings.ranks == "auto":
-        return max(1, gpus)
-    if settings.ranks < 1:
-        raise UserError(f"engine.ranks={settings.ranks} must be at least 1, or auto.")
-    if gpus and settings.ranks > gpus:
-        raise UserError(f"engine.ranks={settings.ranks}, but this machine has {gpus} GPUs.")
-    return settings.ranks
+__all__ = [
+    "Cluster",
+    "Engine",
+    "EngineSettings",
+    "join",
+    "leave",
+    "resolve_accelerator",
+    "resolve_ranks",
+]
 
 
 def join(settings: EngineSettings) -> Cluster:
-    """Join the other ranks (gloo on CPU, NCCL on GPUs) and return this process's place."""
+    """Join the other ranks (gloo on CPU, NCCL on GPUs) and return this process's place.
+
+    Raises UserError when the other ranks cannot be reached.
+    """
     accelerator = resolve_accelerator(settings.accelerator)
+    check_precision(settings, accelerator)
     # DeepSpeed looks for a GPU by itself; on a machine that has one, `cpu` must be said.
     os.environ["DS_ACCELERATOR"] = accelerator
     for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
@@ -107,23 +62,57 @@ def join(settings: EngineSettings) -> Cluster:
     local_rank = int(os.environ["LOCAL_RANK"])
     if accelerator == "cpu":
         keep_freed_memory()
+        _share_cores()
     if accelerator == "cuda":
         torch.cuda.set_device(local_rank)
     deepspeed = _import_deepspeed()
-    with redirect_stdout(StringIO()):  # every rank prints that its operator was loaded
-        deepspeed.init_distributed(
-            dist_backend="nccl" if accelerator == "cuda" else "gloo",
-            timeout=timedelta(seconds=settings.timeout_s),
-            verbose=False,
-        )
+    choose_interface(settings.interface, os.environ["MASTER_ADDR"])
+    try:
+        with redirect_stdout(StringIO()):  # every rank prints that its operator was loaded
+            deepspeed.init_distributed(
+                dist_backend="nccl" if accelerator == "cuda" else "gloo",
+                timeout=timedelta(seconds=settings.timeout_s),
+                verbose=False,
+            )
+    except (dist.DistError, RuntimeError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise UserError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not join the others at "
+            f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
+            "was started, that the nodes reach this address, and engine.interface."
+        ) from None
+    if accelerator == "cpu":
+        dist.barrier()  # every rank has mapped every buffer
+        unlink_shared_buffer(dist.get_rank())
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Cluster(dist.get_rank(), dist.get_world_size(), device, settings)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _share_cores() -> None:
+    """Give each rank of this node its part of the cores, where no launcher has said so."""
+    if "OMP_NUM_THREADS" not in os.environ and hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_on_node()))
+
+
+def is_lost(error: Exception) -> bool:
+    """True when a collective failed since another rank is gone, or did not come in time."""
+    if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
+        return True
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in _GONE)
 
 
 def leave() -> None:
     """Leave the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
 class Engine:
@@ -134,23 +123,19 @@ class Engine:
     ) -> None:
         """Wrap `module`, already on the cluster's device; `batch` is the global batch."""
         settings = cluster.settings
-        config: dict[str, Any] = {
-            # Batches are cut unevenly where they must be: DeepSpeed only checks these products.
-            "train_batch_size": max(1, batch // cluster.world) * cluster.world,
-            "train_micro_batch_size_per_gpu": max(1, batch // cluster.world),
-            "gradient_accumulation_steps": 1,
-            "gradient_clipping": settings.gradient_clip,
-            "zero_optimization": {"stage": 0},
-            "steps_per_print": 2**31,
-        }
-        if settings.precision == "bf16":
-            # `bf16.enabled` would cast BatchNorm's statistics as well; autocast leaves them alone.
-            config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
         self.cluster = cluster
         self.optimizer = optimizer
+        # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
+        self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
+        prepare(module, settings, cluster.world)
         self._engine, *_ = _import_deepspeed().initialize(
-            model=module, optimizer=optimizer, config=config, dist_init_required=False
+            model=module,
+            optimizer=optimizer,
+            config=deepspeed_config(settings, batch, cluster.world),
+            dist_init_required=False,
         )
+        if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
+            module.to(memory_format=torch.channels_last)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
@@ -159,7 +144,7 @@ class Engine:
 
     @property
     def module(self) -> nn.Module:
-        """The module as it was given."""
+        """The module as it was given; under ZeRO 3 its weights are elsewhere, see `whole`."""
         module: nn.Module = self._engine.module
         return module
 
@@ -167,13 +152,16 @@ class Engine:
         """Switch between training and evaluation mode."""
         self._engine.train(mode)
 
-    def backward(self, loss_sum: Tensor, global_count: int) -> None:
+    def backward(self, loss_sum: Tensor, global_count: int, *, last: bool = True) -> None:
         """Accumulate gradients of the mean loss over `global_count` samples of all ranks.
 
         `loss_sum` is this rank's sum. DeepSpeed averages over ranks, so that ranks with uneven
         shares would weigh their samples differently; dividing by the true count undoes that.
+        A step may take several calls: `global_count` counts the samples of all of them, and
+        `last` is False for all but the last one.
         """
-        self._engine.backward(loss_sum * (self.cluster.world / global_count))
+        self._engine.set_gradient_accumulation_boundary(last)
+        self._engine.backward(loss_sum * (self.cluster.world / global_count), scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> None:
         """Update the weights and clear the gradients."""
@@ -181,11 +169,15 @@ class Engine:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         self._engine.step()
 
-    def average_buffers(self) -> None:
-        """Average batch-norm statistics over the ranks, which each saw their own share only."""
+    def average_buffers(self, module: nn.Module | None = None) -> None:
+        """Average batch-norm statistics over the ranks, which each saw their own share only.
+
+        Those of `module`, on the cluster's device, instead of the engine's own when it is given.
+        Shares of a step differ by one picture at most, so that all ranks weigh the same.
+        """
         if self.cluster.world == 1:
             return
-        buffers = [each for each in self.module.buffers() if each.is_floating_point()]
+        buffers = [e for e in (module or self.module).buffers() if e.is_floating_point()]
         if not buffers:
             return
         flat = torch.cat([each.reshape(-1).float() for each in buffers])
@@ -195,6 +187,75 @@ class Engine:
         for each in buffers:
             each.copy_(flat[offset : offset + each.numel()].view_as(each))
             offset += each.numel()
+
+    def whole(self) -> nn.Module:
+        """Return the module with all its weights, to evaluate and to save; every rank calls this.
+
+        It is the module itself where that is whole and eager, else a copy that the next call
+        overwrites, in the mode (training, evaluation) of the module.
+        """
+        if self._twin is None:
+            return self.module
+        self._twin.load_state_dict(self.full_state())
+        return self._twin.train(self.module.training)
+
+    def full_state(self) -> dict[str, Tensor]:
+        """Return all weights and statistics; every rank calls this, and under ZeRO 3 gets copies.
+
+        Elsewhere the tensors are the module's own, which the next step changes.
+        """
+        if self.cluster.settings.zero < 3:
+            return self.module.state_dict()
+        gathered = _import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
+        with gathered:
+            return {name: value.clone() for name, value in self.module.state_dict().items()}
+
+    def discard(self) -> None:
+        """Drop the gradients that were accumulated: this step is not taken."""
+        self._engine.zero_grad()
+        if self.cluster.settings.zero:
+            discard(self._engine.optimizer)
+
+    def state_dict(self) -> State:
+        """Return weights, optimizer state and loss scale, whole; every rank calls this.
+
+        The same on every rank and for every ZeRO stage. Buffers are not in it: they differ by rank.
+        """
+        full = self.full_state()
+        state: State = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
+        if self.cluster.settings.zero:
+            utils, zero = _import_deepspeed().utils, self._engine.optimizer
+            state["optimizer"] = whole_state(utils, zero, self.module)
+        else:
+            state["optimizer"] = named_state(self.optimizer, self.module)
+        if scaler := self._scaler():
+            state["scaler"] = scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from what `state_dict` returned, on any number of ranks; every rank calls this."""
+        weights, deepspeed = state["weights"], _import_deepspeed()
+        zero = self.cluster.settings.zero
+        with deepspeed.zero.GatheredParameters(
+            list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
+        ):
+            if zero < 3 or self.cluster.first:
+                self.module.load_state_dict(weights, strict=False)
+        if zero:
+            load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
+            load_whole_state(
+                deepspeed.utils, self._engine.optimizer, self.module, state["optimizer"]
+            )
+        else:
+            load_named_state(self.optimizer, self.module, state["optimizer"])
+        if scaler := self._scaler():
+            scaler.load_state_dict(state["scaler"])
+
+    def _scaler(self) -> Any:
+        """Return what scales the loss under fp16."""
+        if self.cluster.settings.zero:
+            return self._engine.optimizer.torch_autocast_gradscaler
+        return self._engine.torch_autocast_z0_gradscaler
 
     def close(self) -> None:
         """Release the hooks that DeepSpeed put on the module."""

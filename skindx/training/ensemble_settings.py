@@ -80,6 +80,8 @@ class ReusedSettings(Settings):
     member: str = Field(pattern=NAME)
     name: str | None = Field(None, pattern=NAME)
     """Its name here; none: the same."""
+    config: Path | None = None
+    """The settings to train that run by, if nobody has begun it."""
 
     @property
     def known_as(self) -> str:

@@ -1,41 +1,106 @@
 """Start the ranks with DeepSpeed's own launcher and wait for them."""
 
 import os
+import re
+import shutil
 import socket
-import subprocess
 import sys
+from pathlib import Path
 
-from skindx.errors import JobError, UserError
+from skindx.errors import UserError
 from skindx.training.engine import EngineSettings, resolve_ranks
+from skindx.training.supervise import supervise
+
+_STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
+"""Launcher -> its program; the others are kinds of MPI."""
 
 
-def launch(engine: EngineSettings, accelerator: str, module: str, arguments: list[str]) -> None:
+def launch(
+    engine: EngineSettings,
+    accelerator: str,
+    module: str,
+    arguments: list[str],
+    *,
+    notes: Path,
+    grace_s: float,
+) -> None:
     """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
 
-    Raises UserError when a rank ended for something the user can mend (it printed the sentence),
-    and JobError when one failed otherwise; the launcher ends the remaining ranks.
+    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
+    Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
+    environment = {**os.environ, "DS_ACCELERATOR": accelerator}
     if engine.hostfile:
-        where = ["--hostfile", str(engine.hostfile)]
+        where = _on_hosts(engine, engine.hostfile)
     else:
-        where = ["--num_accelerators", str(ranks), "--master_addr", "127.0.0.1"]
+        where = _here(ranks, accelerator, environment)
     command = [
         *(sys.executable, "-m", "deepspeed.launcher.runner"),
         *where,
-        *("--master_port", str(_free_port()), "--log_level", "error"),
-        "--no_local_rank",
+        *("--log_level", "critical", "--no_local_rank"),
         *("--module", module),
         *arguments,
     ]
+    supervise(command, environment, notes, grace_s, local=not engine.hostfile)
+
+
+def _here(ranks: int, accelerator: str, environment: dict[str, str]) -> list[str]:
+    """Return the launcher's options for this machine's ranks; change their `environment`."""
     # Ranks that each start a thread a core would fight over the cores.
-    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
-    environment = {**os.environ, "DS_ACCELERATOR": accelerator, "OMP_NUM_THREADS": str(threads)}
-    finished = subprocess.run(command, env=environment, check=False)
-    if finished.returncode == 2:
-        raise UserError("training stopped; the sentence above says why.")
-    if finished.returncode:
-        raise JobError(f"a rank ended with code {finished.returncode}; its own error stands above")
+    environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    # An empty hostfile: DeepSpeed has one of its own at /job/hostfile.
+    where = ["--hostfile", "", "--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if accelerator == "cuda" and visible:
+        # Beside --num_accelerators DeepSpeed would pass over the user's choice of GPUs.
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:ranks])
+        return where
+    return [*where, "--num_accelerators", str(ranks)]
+
+
+def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
+    """Return the launcher's options for the hosts of a hostfile.
+
+    The first host is where the ranks meet: by name, on a port that is settled beforehand, since
+    nobody here can know which ports are free there.
+    """
+    program = _STARTERS.get(engine.launcher, "mpirun")
+    first, *others = read_hosts(hostfile)
+    away = bool(others) or first not in ("localhost", socket.gethostname())
+    if away and shutil.which(program) is None:
+        raise UserError(
+            f"engine.launcher={engine.launcher} starts the hosts of {hostfile} with {program}, "
+            "which is not installed here; install it, choose another launcher, or start "
+            "`skindx train` on each node with torchrun (train/README.md)."
+        )
+    return [
+        *("--hostfile", str(hostfile.resolve()), "--launcher", engine.launcher),
+        *("--master_addr", first, "--master_port", str(engine.port), "--no_ssh_check"),
+        *(["--force_multi"] if away else []),
+    ]
+
+
+def read_hosts(hostfile: Path) -> list[str]:
+    """Return the hosts of a DeepSpeed hostfile in order. Raises UserError for what is none."""
+    hosts: list[str] = []
+    for line in hostfile.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = re.fullmatch(r"([\w.:-]+)\s+slots=(\d+)", line.strip())
+        if not match or int(match[2]) < 1:
+            raise UserError(f"{hostfile}: {line.strip()!r} must look like `host slots=2`.")
+        if match[1] in hosts:
+            raise UserError(f"{hostfile}: {match[1]} stands there twice; add up its slots.")
+        hosts.append(match[1])
+    if not hosts:
+        raise UserError(f"{hostfile} names no host; write lines like `host slots=2`.")
+    if len(hosts) > 1 and hosts[0] in ("localhost", "127.0.0.1", "::1"):
+        raise UserError(
+            f"{hostfile}: the first host is where the others meet, and {hosts[0]} is another "
+            "machine for each of them; give its name in your network."
+        )
+    return hosts
 
 
 def _free_port() -> int:

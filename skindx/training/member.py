@@ -15,6 +15,8 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
+from skindx.training.monitors.history import HISTORY, write_history
 from skindx.training.settings import MemberSettings, TrainSettings
 
 # N = validation pictures, C = classes
@@ -38,8 +40,8 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "recipe": settings.recipe_of(member).model_dump(mode="json"),
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
-            "precision": settings.engine.precision,
-            "gradient_clip": settings.engine.gradient_clip,
+            "redrawn": settings.loader.redraws,
+            **settings.engine.decisive(),
             "manifest": sha256_file(dataset / MANIFEST),
             "weights": sha256_file(member.weights) if member.weights else None,
         }
@@ -48,9 +50,11 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
 
 def _deciding(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
     """Return what of a member's settings decides its weights, and what is kept of them."""
-    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots"})
+    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots", "targets"})
     if member.fold is not None:
         parts["fold"] = [member.fold, settings.folds]
+    if member.targets:
+        parts["targets"] = sha256_file(member.targets)
     if member.snapshots:
         parts["snapshots"] = member.snapshots
     return parts
@@ -88,7 +92,11 @@ def member_folder(run: Path, name: str) -> Path:
 
 
 def is_finished(run: Path, name: str, expected: str) -> bool:
-    """True when the member was trained with these settings and data; see `matches`."""
+    """True when the member was trained with these settings and data; see `matches`.
+
+    Its checkpoints, when it is not finished, must be of these settings and data too.
+    """
+    refuse_others(checkpoint_folder(run, name), expected)
     return matches(member_folder(run, name) / "member.json", expected)
 
 
@@ -102,9 +110,7 @@ def save_member(
             folder / "model.safetensors",
         )
         np.savez(folder / "validation.npz", log=finished.validation_NC, truth=finished.truth_N)
-        columns = list(history[0])
-        rows = [",".join(columns), *(",".join(str(row[c]) for c in columns) for row in history)]
-        (folder / "history.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        write_history(folder / HISTORY, history)
         write_json(folder / "member.json", {"name": name, "fingerprint": mark, **history[-1]})
 
 

@@ -19,6 +19,7 @@ from skindx.models.preprocess import Preprocess, centre_square
 from skindx.offline import go_offline
 from skindx.training.batches import epoch_plan, sample_seed
 from skindx.training.engine import Cluster
+from skindx.training.exchange import Exchange
 from skindx.training.recipe import Augment
 
 # N = pictures, B = batch, S = side
@@ -48,15 +49,34 @@ class TrainingSet:
     sharded: bool
     """This rank sees its own shard alone."""
     reading: Reading
+    targets_NC: NDArray[np.float32] | None = None
+    """What to learn in place of the labels."""
+    redrawn: bool = False
+    """The shard is another one in each epoch."""
+    exchange: Exchange | None = None
+    """Brings the next shard into memory."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
+
+    def enter(self, seed: int, epoch: int) -> None:
+        """Get ready for an epoch; every rank calls this before it loads pictures of it."""
+        if self.exchange:
+            self.exchange.enter(seed, epoch)
 
     def plan(
         self, batch: int, seed: int, epoch: int, cluster: Cluster
     ) -> list[list[NDArray[np.int64]]]:
         """Return every rank's picture numbers for each step; see `epoch_plan`."""
-        return epoch_plan(len(self), batch, seed, epoch, cluster.world, sharded=self.sharded)
+        return epoch_plan(
+            len(self),
+            batch,
+            seed,
+            epoch,
+            cluster.world,
+            sharded=self.sharded,
+            redrawn=self.redrawn,
+        )
 
 
 @dataclass
@@ -126,6 +146,14 @@ def changer(augment: Augment) -> Callable[[NDArray[np.uint8], int], NDArray[np.u
         steps: list[A.BasicTransform] = [A.D4(p=1)] if augment.flip else []
         if strength:
             steps.append(A.ColorJitter(strength, strength, strength, strength / 10, p=0.8))
+        if augment.blur:
+            steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=augment.blur))
+        if augment.sharpen:
+            steps.append(A.Sharpen(p=augment.sharpen))
+        if augment.holes:
+            share = (0.1, 0.3)
+            hole = A.CoarseDropout((1, 3), share, share, fill="random_uniform", p=augment.holes)
+            steps.append(hole)
         return A.Compose(steps)
 
     own = threading.local()  # a Compose carries the generator that it was seeded with last
@@ -149,7 +177,9 @@ def training_batches(
     seed: int,
     epoch: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield augmented pictures (B x S x S x 3 uint8) and class numbers for each index array.
+    """Yield augmented pictures (B x S x S x 3 uint8) and their labels for each index array.
+
+    Labels are class numbers (B), or where the set has `targets_NC` these rows (B x C).
 
     Raises UserError for a picture that is gone or damaged.
     """
@@ -161,6 +191,7 @@ def training_batches(
         fill_crop(data.source, index, out_SS3, rng, scale=augment.scale, ratio=RATIO)
         out_SS3[...] = change(out_SS3, own)
 
+    learned = data.labels_N if data.targets_NC is None else data.targets_NC
     reading = data.reading
     batches = load(
         fill,
@@ -172,7 +203,7 @@ def training_batches(
     )
     with closing(batches):
         for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
-            yield torch.from_numpy(pictures_BSS3), torch.from_numpy(data.labels_N[indices_B])
+            yield torch.from_numpy(pictures_BSS3), torch.from_numpy(learned[indices_B])
 
 
 def memory_for(device: torch.device) -> Allocate:

@@ -1,8 +1,8 @@
 """How one member is optimised: the part of the settings that decides its weights."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skindx.config import Settings
 
@@ -16,6 +16,98 @@ class Augment(Settings):
     """Mirror and quarter turns: skin has no upright."""
     colour: float = Field(0.15, ge=0, le=0.5)
     """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
+    blur: float = Field(0, ge=0, le=1)
+    """How often a picture is blurred: a photo out of focus."""
+    sharpen: float = Field(0, ge=0, le=1)
+    """How often it is sharpened: a telephone's own processing."""
+    holes: float = Field(0, ge=0, le=1)
+    """How often one to three rectangles are painted over (coarse dropout; Cutout, 2017)."""
+
+
+class CrossEntropy(Settings):
+    """Cross-entropy."""
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+
+
+class Focal(Settings):
+    """Focal loss (Lin et al. 2017, arXiv 1708.02002, eq. 4): surely right pictures count less."""
+
+    kind: Literal["focal"] = "focal"
+    gamma: float = Field(2.0, ge=0)
+
+
+class LogitAdjusted(Settings):
+    """Logit-adjusted cross-entropy (Menon et al. 2020, arXiv 2007.07314, eq. 10).
+
+    The logits learn what remains when the classes' frequencies are known, so that their largest
+    one aims at balanced accuracy.
+    """
+
+    kind: Literal["logit_adjusted"] = "logit_adjusted"
+    tau: float = Field(1.0, gt=0)
+
+
+Loss = Annotated[CrossEntropy | Focal | LogitAdjusted, Field(discriminator="kind")]
+
+
+class Mix(Settings):
+    """Blend pairs of pictures and their labels; see mixing.py."""
+
+    mixup: float = Field(0.2, ge=0)
+    """Alpha of the Beta distribution that blends whole pictures; 0: never."""
+    cutmix: float = Field(1.0, ge=0)
+    """Alpha of the one that sizes the rectangle which changes hands; 0: never."""
+    probability: float = Field(1.0, gt=0, le=1)
+    """How often a pair is mixed at all."""
+    cutmix_share: float = Field(0.5, ge=0, le=1)
+    """How often it is by cutmix where both are on."""
+    clean_epochs: int = Field(0, ge=0)
+    """Nothing is mixed in so many last epochs."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.mixup and not self.cutmix:
+            raise ValueError("mixup or cutmix must be above 0; leave mix out to mix nothing")
+        return self
+
+
+class Ema(Settings):
+    """Validate and keep a moving average of the weights instead of the last ones."""
+
+    decay: float = Field(0.9998, gt=0, lt=1)
+    """Share that the average keeps in each step, once it is warm."""
+    warmup: bool = True
+    """Let the decay climb as 1 - k^(-2/3) over the steps k, so that the start is forgotten."""
+
+
+class Cosine(Settings):
+    """The rate falls along one half of a cosine (SGDR, Loshchilov and Hutter 2016)."""
+
+    kind: Literal["cosine"] = "cosine"
+    minimum: float = Field(0, ge=0, lt=1)
+    """Where it ends, as a share of the peak."""
+
+
+class Steps(Settings):
+    """The rate is multiplied by a factor at given epochs."""
+
+    kind: Literal["steps"] = "steps"
+    epochs: tuple[int, ...]
+    """Epochs that are done when it falls."""
+    factor: float = Field(0.1, gt=0, lt=1)
+
+
+Schedule = Annotated[Cosine | Steps, Field(discriminator="kind")]
+
+
+class Resize(Settings):
+    """Train on small pictures first: the side grows linearly, in multiples of 32."""
+
+    start: int = Field(ge=32, multiple_of=32)
+    """Side in pixels in the first epoch."""
+    until: float = Field(0.75, gt=0, le=1)
+    """Share of the epochs after which the side is the member's own."""
 
 
 class Recipe(Settings):
@@ -24,14 +116,29 @@ class Recipe(Settings):
     epochs: int = Field(12, ge=1)
     batch: int = Field(32, ge=2)
     """Pictures a step, over all ranks."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    accumulate: int = Field(1, ge=1)
+    """Cut each rank's part of a step into so many pieces: less memory, the same gradient.
+
+    Only batch norm sees a difference, which takes its statistics from one piece.
+    """
+    optimizer: Literal["adamw", "sgd", "lars", "lamb"] = "adamw"
     learning_rate: float = Field(1e-3, gt=0)
     head_learning_rate: float | None = Field(None, gt=0)
     """Rate of the new head when the body starts from given weights; none: the same."""
+    layer_decay: float = Field(1, gt=0, le=1)
+    """Each layer below the head learns by this factor more slowly than the one above it."""
     weight_decay: float = Field(0.05, ge=0)
     warmup_epochs: float = Field(1.0, ge=0)
-    """The rate climbs linearly for so long, then falls along a cosine to zero."""
+    """The rate climbs linearly for so long, then it follows the schedule."""
+    schedule: Schedule = Cosine()
+    loss: Loss = CrossEntropy()
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    class_weights: Literal["none", "sqrt", "balanced"] = "none"
-    """Weigh rare classes up: balanced = N / (C n_c), sqrt = its square root."""
+    class_weights: Literal["none", "sqrt", "balanced", "effective"] = "none"
+    """Weigh rare classes up: balanced = N / (C n_c), sqrt = its square root, effective = by the
+    effective number of samples (Cui et al. 2019)."""
+    effective_beta: float = Field(0.999, gt=0, lt=1)
+    """Beta of the effective number: 1 / (1 - beta) pictures of a class are as good as endless."""
     augment: Augment = Augment()
+    mix: Mix | None = None
+    ema: Ema | None = None
+    resize: Resize | None = None

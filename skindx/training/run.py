@@ -11,13 +11,18 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.detection.store import is_trained
 from skindx.training.detection.worker import check_detector
-from skindx.training.engine import join, leave, resolve_accelerator, resolve_ranks
+from skindx.training.distil import STUDENT, student_settings, write_targets
+from skindx.training.engine import is_lost, join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.folds import partition
 from skindx.training.launch import launch
 from skindx.training.member import fingerprint, is_finished
+from skindx.training.monitors.watching import check_monitors
+from skindx.training.notes import RANKS
 from skindx.training.pack import pack_run
-from skindx.training.settings import TrainSettings
+from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.sources import check_soup, is_there, sources, units
+from skindx.training.starting import starting_weights
+from skindx.training.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -28,11 +33,16 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
     launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
     others return None. Raises UserError, before anything is written, for whatever can be known
-    to fail.
+    to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. With
+    `distil` a student is trained as well and packed as RUN/student/bundle.
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
     check(settings, records, taxonomy, run)
+    if settings.distil:
+        if "RANK" in os.environ:
+            raise UserError("distil starts ranks of its own; run `skindx train` without torchrun.")
+        check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
     _train_elsewhere(run, dataset, settings, records)
     if "RANK" in os.environ:
@@ -42,7 +52,10 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
         _train_by_launcher(run, dataset, settings, missing)
     bundle = pack_run(run, dataset, settings, taxonomy)
     if settings.fusion:
-        return fit_fusion(bundle.path, dataset, settings.fusion.margin)
+        bundle = fit_fusion(bundle.path, dataset, settings.fusion.margin)
+    if settings.distil:
+        write_targets(run, dataset, settings, bundle)
+        train(dataset, student_settings(run, settings), run / STUDENT)
     return bundle
 
 
@@ -74,11 +87,24 @@ def _train_elsewhere(
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
-    cluster = join(settings.engine)
-    if cluster.first:
-        settings.save(run / SETTINGS)
-    train_members(run, dataset, settings, cluster)
-    leave()
+    end_with_parent()
+    with StopRequest(settings.checkpoint.grace_s) as stop:
+        cluster = join(settings.engine)
+        if cluster.first:
+            settings.save(run / SETTINGS)
+        try:
+            train_members(run, dataset, settings, cluster, stop)
+        except StoppedError as stopped:
+            leave()
+            raise StoppedError(str(stopped) if cluster.first else "") from None
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise JobError(
+                f"rank {cluster.rank} lost another rank; run the same command again to go on "
+                "from the last checkpoint"
+            ) from None
+        leave()
     return cluster.first
 
 
@@ -103,7 +129,14 @@ def _train_by_launcher(
         return
     accelerator = resolve_accelerator(settings.engine.accelerator)
     arguments = [str(run.resolve()), str(dataset.resolve())]
-    launch(settings.engine, accelerator, "skindx.training.worker", arguments)
+    launch(
+        settings.engine,
+        accelerator,
+        "skindx.training.worker",
+        arguments,
+        notes=run / RANKS,
+        grace_s=settings.checkpoint.grace_s,
+    )
     # The launcher's exit code is 0 when a signal ended it: believe the files alone.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
@@ -113,32 +146,45 @@ def check(
     settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
 ) -> None:
     """Raise UserError for settings that do not fit the dataset, the machine or timm."""
-    import torch
-
     needed: tuple[Split, ...] = ("train", "val")
+    check_monitors(settings.monitors)
     for split in needed:
         if not split_of(records, split):
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
-        batch = settings.recipe_of(member).batch
-        train, held = partition(records, member.fold, settings.folds)
-        if not held:
-            raise UserError(
-                f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
-                "more than the dataset has groups for."
-            )
-        if len(train) < batch or batch < 2 * ranks:
-            raise UserError(
-                f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks} "
-                f"(two a rank) and at most the {len(train)} training pictures."
-            )
-        with torch.device("meta"):
-            classifier = build_classifier(member, len(taxonomy.classes))
-        if member.weights:
-            load_weights(classifier.to_empty(device="cpu"), member.weights)
+        _check_member(settings, member, records, len(taxonomy.classes), ranks)
     trained = sources(run, settings)
     for soup in settings.soups:
         check_soup(soup, trained)
     units(settings, trained, records)
     check_detector(settings, records)
+
+
+def _check_member(
+    settings: TrainSettings,
+    member: MemberSettings,
+    records: list[Record],
+    classes: int,
+    ranks: int,
+) -> None:
+    import torch
+
+    recipe = settings.recipe_of(member)
+    batch, pieces = recipe.batch, recipe.accumulate
+    train, held = partition(records, member.fold, settings.folds)
+    if not held:
+        raise UserError(
+            f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
+            "more than the dataset has groups for."
+        )
+    if len(train) < batch or batch < 2 * ranks * pieces:
+        each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
+        raise UserError(
+            f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
+            f"({each}) and at most the {len(train)} training pictures."
+        )
+    with torch.device("meta"):
+        classifier = build_classifier(member, classes)
+    if weights := starting_weights(member):
+        load_weights(classifier.to_empty(device="cpu"), weights)

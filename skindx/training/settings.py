@@ -9,6 +9,7 @@ from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.views import Views
+from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.detection.settings import DetectorSettings, FusionSettings
 from skindx.training.engine import EngineSettings
 from skindx.training.ensemble_settings import (
@@ -17,6 +18,7 @@ from skindx.training.ensemble_settings import (
     ReusedSettings,
     SoupSettings,
 )
+from skindx.training.monitors.settings import MonitorSettings
 from skindx.training.recipe import Recipe
 
 
@@ -26,6 +28,8 @@ class MemberSettings(ClassifierSettings):
     name: str = Field(pattern=NAME)
     weights: Path | None = None
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
+    pretrained: bool = False
+    """Start from timm's own weights, fetched once; training itself reaches no network."""
     seed: int = 0
     recipe: Recipe | None = None
     """Instead of the run's own."""
@@ -38,6 +42,24 @@ class MemberSettings(ClassifierSettings):
     """Keep the weights of so many last epochs, for a soup."""
     views: Views = 1
     """Test-time augmentation: each picture is seen in so many flips and turns."""
+    targets: Path | None = None
+    """Learn these probabilities in place of the labels: a file that `distil` writes."""
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.pretrained and self.weights:
+            raise ValueError("give weights, or pretrained: true, not both")
+        return self
+
+
+class DistilSettings(Settings):
+    """A single network that learns from the whole ensemble, packed as RUN/student/bundle."""
+
+    student: MemberSettings
+    temperature: float = Field(2.0, gt=0)
+    """Softens the teacher: what else a picture looks like is most of what it can teach."""
+    share: float = Field(0.7, gt=0, le=1)
+    """Share of the teacher in what the student learns; the rest is the label."""
 
 
 class TrainSettings(Settings):
@@ -52,11 +74,19 @@ class TrainSettings(Settings):
     folds: int = Field(5, ge=2, le=20)
     """Into how many the groups of train and val are dealt out, for members with a `fold`."""
     ensemble: EnsembleSettings = EnsembleSettings()
+    distil: DistilSettings | None = None
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
     detector: DetectorSettings | None = None
     fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
+    monitors: tuple[MonitorSettings, ...] = ()
+    """Trackers that are told of each epoch, beside the bar and RUN/members/NAME/history.csv.
+
+    tensorboard, wandb, mlflow: by name, or as `kind: …` with settings. Nothing leaves this machine
+    unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
+    """
+    checkpoint: CheckpointSettings = CheckpointSettings()
 
     @model_validator(mode="before")
     @classmethod
@@ -79,9 +109,29 @@ class TrainSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _resizing_grows(self) -> Self:
+        for member in self.members:
+            resize, size = self.recipe_of(member).resize, member.preprocess.size
+            if resize and resize.start >= size:
+                raise ValueError(
+                    f"{member.name}: resize.start={resize.start} must be below its size of {size}"
+                )
+        return self
+
     def recipe_of(self, member: MemberSettings) -> Recipe:
         """Return the member's own recipe, or the run's."""
         return member.recipe or self.recipe
+
+    def starting_from(self, weights: Path) -> Self:
+        """Return these settings with `weights` for every member that names none itself."""
+        members = tuple(
+            member
+            if member.weights or member.pretrained
+            else member.model_copy(update={"weights": weights})
+            for member in self.members
+        )
+        return self.model_copy(update={"members": members})
 
 
 def write_out(raw: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +168,8 @@ def check_names(settings: TrainSettings) -> None:
                 raise ValueError(
                     f"soup {soup.name} is made of {name!r}, but the members are {', '.join(there)}"
                 )
+    if settings.distil and settings.distil.student.fold is not None:
+        raise ValueError("the student of distil learns from train; it takes no fold")
     for member in settings.members:
         if member.fold is not None and member.fold >= settings.folds:
             raise ValueError(

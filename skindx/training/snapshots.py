@@ -1,6 +1,7 @@
 """Weights of a member's last epochs, kept beside it for soups."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -28,11 +29,11 @@ def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
 def snapshot_keeper(
     run: Path, member: MemberSettings, epochs: int, cluster: Cluster
 ) -> Callable[[int, FinishedMember], None]:
-    """Return a function that keeps a member's last epochs; the first rank writes."""
+    """Return a function that keeps a member's last epochs; all ranks call it, the first writes."""
 
     def keep(epoch: int, finished: FinishedMember) -> None:
-        if cluster.first and epoch > epochs - member.snapshots:
-            save_snapshot(run, member.name, epoch, finished.state)
+        if epoch > epochs - member.snapshots:
+            cluster.from_first(partial(save_snapshot, run, member.name, epoch, finished.state))
 
     return keep
 

@@ -55,10 +55,12 @@ def sources(run: Path, settings: TrainSettings) -> dict[str, Source]:
 def _reused(reused: ReusedSettings) -> Source:
     file = reused.run / SETTINGS
     if not file.is_file():
-        raise UserError(
-            f"reused member {reused.member}: {reused.run} is no run (it has no {SETTINGS}); "
-            "train it first, or correct the path."
-        )
+        if reused.config is None:
+            raise UserError(
+                f"reused member {reused.member}: {reused.run} is no run (it has no {SETTINGS}); "
+                "give its config to train it by, or correct the path."
+            )
+        file = reused.config
     settings = TrainSettings.load(file)
     members = {member.name: member for member in settings.members}
     if reused.member not in members:
@@ -125,11 +127,12 @@ def honest_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
 def check_soup(soup: SoupSettings, trained: dict[str, Source]) -> None:
     """Raise UserError for ingredients whose weights cannot be averaged."""
     first, *others = [trained[name] for name in soup.of]
+    given = first.member.weights or first.member.pretrained
     for other in others:
-        for key in ("model", "model_args", "preprocess", "weights", "seed"):
+        for key in ("model", "model_args", "preprocess", "weights", "pretrained", "seed"):
             ours, theirs = getattr(first.member, key), getattr(other.member, key)
             # From given weights all start alike but for the head, which starts near zero.
-            if ours != theirs and not (key == "seed" and first.member.weights):
+            if ours != theirs and not (key == "seed" and given):
                 raise UserError(
                     f"soup {soup.name}: {first.name} has {key} {ours} and {other.name} {theirs}; "
                     "only members of one model that started from the same weights can be averaged."

@@ -1,5 +1,7 @@
 """What a classifier says of the validation pictures, each rank predicting its share."""
 
+from collections.abc import Callable, Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,18 +15,42 @@ from skindx.training.settings import MemberSettings
 # N = pictures, C = classes
 
 
+class ValidationStoppedError(Exception):
+    """A rank was asked to stop while it validated; raised on all of them."""
+
+
 def validate(
-    classifier: Classifier, member: MemberSettings, own: ValidationSet, cluster: Cluster
+    classifier: Classifier,
+    member: MemberSettings,
+    own: ValidationSet,
+    cluster: Cluster,
+    asked: Callable[[], bool] = lambda: False,
 ) -> FinishedMember:
     """Return the classifier's weights with what they say of all validation pictures.
 
-    `classifier` is in evaluation mode, `own` this rank's share; every rank calls this.
+    `classifier` is in evaluation mode, `own` this rank's share; every rank calls this. Raises
+    ValidationStoppedError when any rank is `asked` to stop meanwhile.
     """
     judge = Member(member.name, classifier, member.preprocess)
-    log_NC = judge.judge(own.squares()) if len(own) else None
+    try:
+        log_NC = judge.judge(_until(asked, own.squares())) if len(own) else None
+        stopped = False
+    except ValidationStoppedError:
+        log_NC, stopped = None, True
+    if any(cluster.gather(stopped)):
+        raise ValidationStoppedError
     validation_NC, truth_N = _together(cluster.gather((log_NC, own.labels_N)))
     state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
     return FinishedMember(state, validation_NC, truth_N)
+
+
+def _until(
+    asked: Callable[[], bool], batches: Iterable[NDArray[np.uint8]]
+) -> Iterator[NDArray[np.uint8]]:
+    for batch in batches:
+        if asked():
+            raise ValidationStoppedError
+        yield batch
 
 
 def _together(

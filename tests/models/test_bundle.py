@@ -10,6 +10,7 @@ from skindx.errors import UserError
 from skindx.models.bundle import Bundle, DetectorParts, add_metrics, open_bundle, pack
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.combination import Combination
 from skindx.models.detector import DetectorSpec
 from skindx.models.preprocess import Preprocess
 from skindx.taxonomy import SkinClass, Taxonomy
@@ -139,3 +140,35 @@ def test_metrics_join_the_bundle(tmp_path: Path) -> None:
         card = (bundle.path / "MODEL_CARD.md").read_text()
         assert f"| ensemble | {top1:.3f} [0.250, –]" in card
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_without_views_and_combination_loads_as_before(tmp_path: Path) -> None:
+    bundle = _pack(tmp_path)
+    index = bundle.path / "bundle.json"
+    raw = json.loads(index.read_text())
+    del raw["combination"]
+    for member in raw["members"]:
+        del member["views"]
+    index.write_text(json.dumps(raw))
+    ensemble = open_bundle(bundle.path).ensemble()
+    assert ensemble.combination == Combination()
+    assert ensemble.members[0].views == 1
+
+
+def test_combination_and_views_come_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    state = build_classifier(SMALL, 2).net.state_dict()
+    members = [(MemberSpec(name=name, classifier=SMALL, views=4), state) for name in "ab"]
+    combination = Combination(rule="logit", weights=(0.25, 0.75))
+    bundle = pack(tmp_path / "bundle", "two", TAXONOMY, members, combination=combination)
+    ensemble = open_bundle(bundle.path).ensemble()
+    assert ensemble.combination == combination
+    assert [member.views for member in ensemble.members] == [4, 4]
+    card = (bundle.path / "MODEL_CARD.md").read_text()
+    assert "- combined by: mean of logits, weights 0.25, 0.75\n" in card
+    index = bundle.path / "bundle.json"
+    raw = json.loads(index.read_text())
+    raw["combination"]["weights"] = [1.0]
+    index.write_text(json.dumps(raw))
+    with pytest.raises(UserError, match="1 weights for 2 members"):
+        open_bundle(bundle.path)

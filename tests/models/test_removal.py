@@ -6,7 +6,7 @@ from tiny_bundle import measured, pack_tiny
 from skindx.data.blocklist import Blocked
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, add_metrics, add_provenance, open_bundle
-from skindx.models.removal import LEARNED, MANIFEST_KEY, PERHAPS, record_removal, uses
+from skindx.models.removal import FOLDED, LEARNED, MANIFEST_KEY, PERHAPS, record_removal, uses
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
@@ -57,3 +57,12 @@ def test_the_card_says_it_once_and_nothing_else_changes(bundle: Path) -> None:
 def test_what_is_no_bundle_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no bundle"):
         uses(tmp_path, ENTRIES)
+
+
+def test_folds_learn_from_validation_pictures_too(bundle: Path) -> None:
+    entries = [Blocked(TRAIN, manifests={MANIFEST: "val"})]
+    assert uses(bundle, entries) == {TRAIN: "val"}
+    add_provenance(bundle, {FOLDED: 3})
+    assert uses(bundle, entries) == {TRAIN: "train"}
+    record_removal(bundle, uses(bundle, entries))
+    assert open_bundle(bundle).spec.provenance[LEARNED] == [TRAIN]

@@ -8,6 +8,7 @@ import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
 
 from skindx.errors import UserError
+from skindx.studies.comparison import compare_folders
 from skindx.studies.evaluation import evaluate, evaluate_served
 
 
@@ -121,3 +122,28 @@ def test_a_missing_picture_is_named(tmp_path: Path) -> None:
         evaluate_served(
             FakePredictor(table), records, decode, tmp_path / "out", bundle="b", dataset=folder
         )
+
+
+def test_two_bundles_are_evaluated_and_compared(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    sides = tmp_path / "a", tmp_path / "b"
+    for side in sides:
+        side.mkdir()
+        (side / "bundle.json").write_text("{}")
+    out, steps = tmp_path / "out", []
+    found = compare_folders(
+        *sides, out, dataset=dataset, draws=10, progress=lambda *step: steps.append(step)
+    )
+    assert found.pictures == 35
+    assert found.test.only_first == found.test.only_second == 0
+    assert sorted(each.name for each in out.iterdir()) == [
+        "comparison.html",
+        "comparison.json",
+        "first",
+        "second",
+    ]
+    assert (out / "second" / "report.html").is_file()
+    assert steps[-1] == ("second", 35, 35)
+    with pytest.raises(UserError, match=r"are no bundles; leave out --dataset"):
+        compare_folders(out / "first", out / "second", tmp_path / "new", dataset=dataset)

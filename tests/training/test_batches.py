@@ -1,8 +1,17 @@
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.training.batches import epoch_plan, global_batches, sample_seed, shard, share
+from skindx.training.batches import (
+    epoch_plan,
+    global_batches,
+    owners,
+    sample_seed,
+    shard,
+    share,
+)
 
 counts = st.integers(8, 500)
 worlds = st.integers(1, 8)
@@ -42,13 +51,14 @@ def test_sample_seeds_differ() -> None:
     world=worlds,
     epoch=st.integers(0, 5),
     sharded=st.booleans(),
+    redrawn=st.booleans(),
 )
 def test_a_plan_has_every_picture_once(
-    count: int, batch: int, world: int, epoch: int, sharded: bool
+    count: int, batch: int, world: int, epoch: int, sharded: bool, redrawn: bool
 ) -> None:
     if batch > count or batch < 2 * world:
         return
-    plan = epoch_plan(count, batch, 3, epoch, world, sharded=sharded)
+    plan = epoch_plan(count, batch, 3, epoch, world, sharded=sharded, redrawn=redrawn)
     seen = np.concatenate([part for step in plan for part in step])
     assert sorted(seen.tolist()) == list(range(count))
     assert len(plan) == len(global_batches(count, batch, 3, epoch))
@@ -78,3 +88,27 @@ def test_unsharded_steps_are_the_same_on_any_number_of_ranks() -> None:
         steps = epoch_plan(100, 16, 2, 3, world, sharded=False)
         for one, several in zip(alone, steps, strict=True):
             assert (one[0] == np.concatenate(several)).all()
+
+
+@given(count=counts, world=worlds, seed=st.integers(0, 9), epoch=st.integers(0, 9))
+def test_drawn_shards_are_even_everywhere(count: int, world: int, seed: int, epoch: int) -> None:
+    owner = owners(count, seed, epoch, world)
+    assert (owner == owners(count, seed, epoch, world)).all()
+    sizes = np.bincount(owner, minlength=world)
+    assert sizes.max() - sizes.min() <= 1
+    for start in range(0, count - world, world):
+        assert sorted(owner[start : start + world].tolist()) == list(range(world))
+    plan = epoch_plan(count, 16, seed, epoch, world, sharded=True, redrawn=True)
+    for rank in range(world):
+        seen = np.concatenate([step[rank] for step in plan])
+        assert sorted(seen.tolist()) == np.flatnonzero(owner == rank).tolist()
+
+
+def test_a_drawn_picture_moves_with_probability_1_minus_1_over_p() -> None:
+    for world in (2, 3, 8):
+        drawn = [owners(1001, 5, epoch, world) for epoch in range(40)]
+        moved = np.mean([(a != b).mean() for a, b in itertools.pairwise(drawn)])
+        # Of 39,000 draws the mean is within four deviations of what is expected.
+        expected = 1 - 1 / world
+        assert abs(moved - expected) < 4 * (expected / world / 39_039) ** 0.5
+        assert all(len({int(e[index]) for e in drawn}) > world / 2 for index in range(1001))

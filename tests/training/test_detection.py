@@ -22,7 +22,7 @@ from skindx.errors import UserError
 from skindx.training.batches import global_batches, share
 from skindx.training.detection.augment import box_changer
 from skindx.training.detection.loss import CLASS_GAIN, DetectionLoss, all_scores
-from skindx.training.detection.network import build_network, moving_average
+from skindx.training.detection.network import MovingAverage, build_network
 from skindx.training.detection.pictures import (
     BoxedBatch,
     boxed_batches,
@@ -231,12 +231,12 @@ def test_the_true_boxes_score_one_and_false_alarms_cost(small_dataset: Path) -> 
 
 def test_the_average_forgets_its_random_start() -> None:
     net = torch.nn.BatchNorm1d(2)
-    average = moving_average(net)
+    average = MovingAverage(net)
     for step in range(4):
         net.weight.data.fill_(float(step))
         net.running_mean.fill_(float(step))
         net.num_batches_tracked.fill_(step)
-        average.update_parameters(net)
+        average.update(net)
     value = 0.0
     for step in (1, 2, 3):
         decay = 0.9999 * (1 - np.exp(-step / 2000))
@@ -292,7 +292,7 @@ def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> Non
     command = [sys.executable, "-m", "skindx.training.detection.worker"]
     subprocess.run([*command, str(tmp_path), str(small_dataset)], check=True, timeout=280)
     lines = (tmp_path / "detector" / "history.csv").read_text().splitlines()
-    assert lines[0] == "epoch,loss,map50,map50_95,seconds"
+    assert lines[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"
     map50 = [float(line.split(",")[2]) for line in lines[1:]]
     assert map50[-1] >= 0.6
     assert all(each < 0.6 for each in map50[:-1])

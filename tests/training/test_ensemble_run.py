@@ -1,4 +1,4 @@
-"""One training with folds, snapshots, a soup, weights and views, from the settings to the bundle."""
+"""One training with folds, snapshots, a soup, weights and views: from settings to the bundle."""
 
 import json
 import shutil
@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ranks import run_ranks
 from safetensors.torch import load_file
 
 from skindx.data.decode import decode
-from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.combination import log
+from skindx.models.conformal import fit_conformal
 from skindx.models.predicting import predict_members, predict_records
 from skindx.models.removal import FOLDED
 from skindx.training.folds import partition
+from skindx.training.pack import fit_sets
 from skindx.training.run import train
 from skindx.training.settings import TrainSettings
 
@@ -42,10 +45,14 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def run(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train all of it by one launch."""
+    """Train all of it in one process that is the only rank."""
     folder = tmp_path_factory.mktemp("ensemble") / "run"
-    assert train(small_dataset, TrainSettings.parse(SETTINGS), folder) is not None
+    assert run_ranks(1, _train, small_dataset, folder, timeout_s=280) == [True]
     return folder
+
+
+def _train(dataset: Path, folder: Path) -> bool:
+    return train(dataset, TrainSettings.parse(SETTINGS), folder) is not None
 
 
 @pytest.mark.distributed
@@ -118,6 +125,25 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
 
 
 @pytest.mark.distributed
+def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
+    run: Path, small_dataset: Path
+) -> None:
+    predictor = Predictor.load(run / "bundle")
+    held = split_of(read_manifest(small_dataset), "calibration")
+    assert held
+    probabilities_NC, _ = predict_records(predictor.ensemble, small_dataset, held)
+    keys = predictor.taxonomy.keys
+    truth_N = np.array([keys.index(record.label) for record in held])
+    fitted = fit_conformal(probabilities_NC, truth_N)
+    assert predictor.conformal is not None
+    assert predictor.conformal.pictures == len(held)
+    assert predictor.conformal.least_probability == pytest.approx(fitted.least_probability)
+    # A dataset without a calibration split, such as a fold of a cross-validation.
+    others = [each for each in read_manifest(small_dataset) if each.split != "calibration"]
+    assert fit_sets(predictor.ensemble, small_dataset, others, predictor.taxonomy) is None
+
+
+@pytest.mark.distributed
 def test_the_soup_is_the_mean_of_the_last_epochs(run: Path) -> None:
     files = sorted((run / "members" / "plain.snapshots").iterdir())
     assert [file.stem for file in files] == ["epoch-0002", "epoch-0003"]
@@ -162,12 +188,23 @@ def test_members_of_another_dataset_are_refused(
 
     other = tmp_path / "data"
     shutil.copytree(small_dataset, other)
-    write_manifest(other, _without_one(read_manifest(small_dataset)))
+    write_manifest(other, read_manifest(small_dataset)[:-1])
     reused = {"reused": [{"run": str(run), "member": "plain"}], "engine": SETTINGS["engine"]}
     with pytest.raises(UserError, match="was trained on other data than"):
         train(other, TrainSettings.parse(reused), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def _without_one(records: list[Record]) -> list[Record]:
-    return records[:-1]
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_student_learns_from_the_bundle(run: Path, small_dataset: Path) -> None:
+    student = {"name": "pupil", "model": "test_resnet", "preprocess": PREPROCESS}
+    settings = TrainSettings.parse({**SETTINGS, "distil": {"student": student}})
+    assert train(small_dataset, settings, run) is not None
+    pupil = Predictor.load(run / "student" / "bundle")
+    assert pupil.members == ("pupil",)
+    assert pupil.bundle.spec.name == "skindx-student"
+    weights = run / "student" / "members" / "pupil" / "model.safetensors"
+    stamp = weights.stat().st_mtime_ns
+    train(small_dataset, settings, run)
+    assert weights.stat().st_mtime_ns == stamp

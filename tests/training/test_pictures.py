@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.decode import decode
-from skindx.data.loader import budget
+from skindx.data.loader import budget, node_memory
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
@@ -17,7 +17,7 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.models.preprocess import centre_square
-from skindx.training import reading
+from skindx.training import keeping
 from skindx.training.engine import Cluster, EngineSettings
 from skindx.training.member import fingerprint
 from skindx.training.pictures import (
@@ -59,6 +59,7 @@ def epoch_of(dataset: Path, rank: int, world: int, **loader: object) -> dict[int
     """Load one epoch of one rank; return its pictures by their number."""
     cluster = rank_of(rank, world)
     training, _ = open_sets(data_of(dataset), MEMBER, settings_of(**loader), cluster, print)
+    training.enter(0, 1)
     shares = [step[rank] for step in training.plan(8, 0, 1, cluster)]
     loaded = training_batches(training, shares, Augment(), side=32, seed=0, epoch=1)
     found: dict[int, np.ndarray] = {}
@@ -78,7 +79,13 @@ def test_ranks_shards_and_threads_change_no_picture(small_dataset: Path, kind: s
     for world, sharded, threads in ((1, "auto", 3), (2, False, 2), (2, True, 1), (3, True, 2)):
         parts = [
             epoch_of(
-                small_dataset, rank, world, cache={"kind": kind}, sharded=sharded, threads=threads
+                small_dataset,
+                rank,
+                world,
+                cache={"kind": kind},
+                sharded=sharded,
+                threads=threads,
+                exchange="never",
             )
             for rank in range(world)
         ]
@@ -86,6 +93,25 @@ def test_ranks_shards_and_threads_change_no_picture(small_dataset: Path, kind: s
         assert all((part[index] == alone[index]).all() for part in parts for index in part)
         if sharded is True:
             assert all({index % world for index in part} == {r} for r, part in enumerate(parts))
+
+
+@pytest.mark.parametrize("kind", ["none", "memory"])
+def test_shares_drawn_anew_change_no_picture(small_dataset: Path, kind: str) -> None:
+    alone = epoch_of(small_dataset, 0, 1)
+    parts = [
+        epoch_of(small_dataset, rank, 3, cache={"kind": kind}, sharded=True, exchange="read")
+        for rank in range(3)
+    ]
+    assert Counter(index for part in parts for index in part) == Counter(alone.keys())
+    assert all((part[index] == alone[index]).all() for part in parts for index in part)
+    assert all(len({index % 3 for index in part}) == 3 for part in parts)
+
+
+def test_a_cache_on_disk_cannot_draw_shares_anew() -> None:
+    with pytest.raises(UserError, match=r"a cache on disk cannot; set loader.cache.kind=memory"):
+        settings_of(cache={"kind": "disk"}, exchange="send")
+    assert not settings_of(cache={"kind": "disk"}).redraws
+    assert settings_of().redraws
 
 
 def test_memory_and_files_give_the_same(small_dataset: Path) -> None:
@@ -106,20 +132,25 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     said: list[str] = []
 
     def opened(world: int, **loader: object) -> TrainingSet:
-        settings = settings_of(**loader)
+        settings = settings_of(exchange="never", **loader)
         return open_sets(data_of(small_dataset), MEMBER, settings, rank_of(0, world), said.append)[
             0
         ]
 
     assert not opened(2).sharded
-    monkeypatch.setattr(reading, "free_memory", lambda: 1000)
+    monkeypatch.setattr(keeping, "free_memory", lambda: 1000)
+    # Two ranks of one node have one copy: shares would take as much.
+    assert not opened(2).sharded
     assert not said
+    monkeypatch.setattr(node_memory, "create", lambda sizes: None)
     assert opened(2).sharded
-    assert said == ["each of the 2 ranks sees its own share of the pictures"]
+    assert said == [
+        "each of the 2 ranks sees its own share of the pictures, the same in each epoch"
+    ]
     assert not opened(1).sharded
     assert not opened(2, sharded=False).sharded
     assert not opened(2, cache={"kind": "none"}).sharded
-    monkeypatch.setattr(reading, "free_memory", budget.free_memory)
+    monkeypatch.setattr(keeping, "free_memory", budget.free_memory)
     assert opened(2, sharded=True).sharded
 
 
@@ -169,6 +200,20 @@ def test_the_seed_alone_decides_a_change() -> None:
     assert (first(square, 7) != first(square, 8)).any()
     still = changer(Augment(flip=False, colour=0))
     assert (still(square, 7) == square).all()
+
+
+@pytest.mark.parametrize("kind", ["blur", "sharpen", "holes"])
+def test_each_change_is_seeded_and_does_something(kind: str) -> None:
+    square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    augment = Augment.parse({"flip": False, "colour": 0, kind: 1})
+    first, second = changer(augment), changer(augment)
+    for seed in range(5):
+        second(square, seed + 100)
+        changed = first(square, seed)
+        assert (changed == second(square, seed)).all()
+        assert (changed != square).any()
+        if kind == "holes":
+            assert 0.005 < (changed != square).any(axis=2).mean() < 3 * 0.3**2 + 0.01
 
 
 @given(threads=st.integers(1, 4), order=st.permutations(range(9)))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from network_guard import Guarded, run_guarded
+from nodes import two_nodes, wait_all
 from safetensors.torch import load_file
 
 from skindx.data.decode import decode
@@ -26,6 +27,7 @@ SETTINGS = {
         {"name": "b", "model": "mobilenetv3_small_050", "preprocess": {"size": 64}},
     ],
     "detector": {"size": 64, "epochs": 2, "batch": 16},
+    "monitors": ["tensorboard"],
 }
 
 
@@ -89,7 +91,7 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
     assert len(rows) == 3
     assert TrainSettings.load(run / "train.yaml") == _settings()
     rows = (run / "detector" / "history.csv").read_text().splitlines()
-    assert rows[0] == "epoch,loss,map50,map50_95,seconds"
+    assert rows[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"
     assert len(rows) == 3
 
 
@@ -160,20 +162,64 @@ def test_another_run_takes_the_detector(run: Path, small_dataset: Path, tmp_path
 @pytest.mark.distributed
 def test_torchrun_gives_the_same_weights(run: Path, small_dataset: Path, tmp_path: Path) -> None:
     """One member without the others and the detector: what it becomes does not depend on them."""
-    alone = tmp_path / "alone.yaml"
-    alone.write_text(
-        yaml.safe_dump({**SETTINGS, "members": SETTINGS["members"][:1], "detector": None})
-    )
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = _skindx(
-        *("train", str(small_dataset), "--config", str(alone), "--out", str(tmp_path / "run")),
+        *_alone(tmp_path, small_dataset),
+        *("--out", str(tmp_path / "run")),
         before=torchrun,
     )
     assert done.returncode == 0, done.stderr
+    _assert_same_weights(run, tmp_path / "run")
+
+
+def _alone(folder: Path, small_dataset: Path) -> list[str]:
+    """Return the command that trains the first member without the others and the detector."""
+    alone = {**SETTINGS, "members": SETTINGS["members"][:1], "detector": None}
+    (folder / "alone.yaml").write_text(yaml.safe_dump(alone))
+    return ["train", str(small_dataset), "--config", str(folder / "alone.yaml")]
+
+
+def _assert_same_weights(run: Path, other: Path) -> None:
     file = "bundle/members/a/model.safetensors"
-    ours, theirs = load_file(run / file), load_file(tmp_path / "run" / file)
+    ours, theirs = load_file(run / file), load_file(other / file)
     assert ours.keys() == theirs.keys()
     assert all(ours[key].equal(theirs[key]) for key in ours)
+
+
+@pytest.mark.distributed
+def test_torchrun_on_two_nodes_gives_the_same_weights(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    command = [*_alone(tmp_path, small_dataset), "--out", str(tmp_path / "run")]
+    with two_nodes() as nodes:
+        meet = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={nodes.addresses[0]}"]
+        torchrun = ["-m", "torch.distributed.run", *meet]
+        ranks = [
+            nodes.start(node, [*torchrun, f"--node-rank={node}", "-m", "skindx", *command])
+            for node in (0, 1)
+        ]
+        said = wait_all(ranks, timeout_s=250)
+    assert ["packed" in each for each in said] == [True, False]
+    _assert_same_weights(run, tmp_path / "run")
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_hostfile_gives_the_same_weights(
+    run: Path, small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_nodes() as nodes:
+        nodes.write_pdsh(tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        hostfile = tmp_path / "hostfile"
+        hostfile.write_text("".join(f"{address} slots=1\n" for address in nodes.addresses))
+        done = _skindx(
+            *(*_alone(tmp_path, small_dataset), "--out", str(tmp_path / "run")),
+            *("--set", f"engine.hostfile={hostfile}", "--set", "engine.interface=cable0"),
+        )
+    assert done.returncode == 0, done.stderr
+    assert "packed" in done.stdout
+    _assert_same_weights(run, tmp_path / "run")
 
 
 def test_what_cannot_work_is_told_before_anything_is_written(

@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
+from skindx.errors import UserError
 from skindx.training.recipe import Recipe
-from skindx.training.schedule import build_optimizer, rate_at
+from skindx.training.schedule import mix_at, rate_at, rate_of, side_at
+from skindx.training.settings import TrainSettings
 
 
 def test_rate_by_hand() -> None:
@@ -17,21 +18,73 @@ def test_rate_stays_between_zero_and_the_peak(steps: int, warmup: int) -> None:
     assert all(0 < rate_at(step, steps, warmup, 0.1) <= 0.1 for step in range(steps))
 
 
-def test_decay_spares_biases_and_norms_and_the_head_has_its_own_rate() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
-    recipe = Recipe(learning_rate=0.01, head_learning_rate=0.1, weight_decay=0.5)
-    optimizer = build_optimizer(net, recipe, fresh=["3.weight", "3.bias"])
-    found = {
-        id(parameter): (group["weight_decay"], round(group["lr_scale"], 6))
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    expected = {
-        "0.weight": (0.5, 1.0),
-        "0.bias": (0.0, 1.0),
-        "1.weight": (0.0, 1.0),
-        "1.bias": (0.0, 1.0),
-        "3.weight": (0.5, 10.0),
-        "3.bias": (0.0, 10.0),
-    }
-    assert {name: found[id(p)] for name, p in net.named_parameters()} == expected
+def test_a_recipe_by_hand() -> None:
+    plain = Recipe(epochs=3, warmup_epochs=1, learning_rate=1.0)
+    assert [rate_of(plain, step, 2) for step in range(6)] == [
+        rate_at(step, 6, 2, 1.0) for step in range(6)
+    ]
+    low = Recipe.parse(
+        {
+            "epochs": 2,
+            "warmup_epochs": 0,
+            "learning_rate": 1,
+            "schedule": {"kind": "cosine", "minimum": 0.2},
+        }
+    )
+    assert rate_of(low, 0, 2) == 1
+    assert rate_of(low, 2, 2) == pytest.approx(0.6)  # half way between 1 and 0.2
+
+
+def test_steps_by_hand() -> None:
+    recipe = Recipe.parse(
+        {
+            "epochs": 4,
+            "warmup_epochs": 0.5,
+            "learning_rate": 0.1,
+            "schedule": {"kind": "steps", "epochs": [1, 3]},
+        }
+    )
+    rates = [rate_of(recipe, step, 4) for step in range(16)]
+    expected = [0.05, 0.1, 0.1, 0.1, *[0.01] * 8, *[0.001] * 4]
+    assert rates == pytest.approx(expected)
+
+
+def _sides(epochs: int, size: int, **resize: object) -> list[int]:
+    recipe = Recipe.parse({"epochs": epochs, "resize": resize})
+    return [side_at(recipe, size, epoch) for epoch in range(epochs)]
+
+
+def test_sides_by_hand() -> None:
+    assert _sides(4, 224, start=128, until=0.75) == [128, 160, 192, 224]
+    assert _sides(4, 208, start=96, until=1.0) == [96, 128, 160, 192]
+    assert side_at(Recipe(), 200, 0) == 200
+
+
+@given(
+    epochs=st.integers(1, 40),
+    start=st.sampled_from([32, 96, 128]),
+    size=st.integers(130, 400),
+    until=st.floats(0.1, 0.9),
+)
+def test_sides_grow_to_the_members_own(epochs: int, start: int, size: int, until: float) -> None:
+    sides = _sides(epochs, size, start=start, until=until)
+    assert sides == sorted(sides)
+    assert all(side % 32 == 0 or side == size for side in sides)
+    if epochs > 1 / (1 - until):
+        assert sides[-1] == size
+
+
+def test_resizing_must_grow() -> None:
+    with pytest.raises(UserError, match=r"resize.start=128 must be below its size of 96"):
+        TrainSettings.parse(
+            {
+                "recipe": {"resize": {"start": 128}},
+                "members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 96}}],
+            }
+        )
+
+
+def test_the_last_epochs_are_clean() -> None:
+    recipe = Recipe.parse({"epochs": 5, "mix": {"clean_epochs": 2}})
+    assert [mix_at(recipe, epoch) is None for epoch in range(5)] == [False] * 3 + [True] * 2
+    assert mix_at(Recipe(), 0) is None

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 KEEP = 0.5
 """Share of the free memory that pictures may take; the rest is the training's own."""
@@ -27,22 +26,20 @@ class Node:
         return KEEP * self.free_bytes
 
 
-def wants_shards(kind: Literal["none", "memory", "disk"], total_bytes: int, node: Node) -> bool:
-    """Return whether the node holds its ranks' shares, but not all the pictures.
+def wants_shards(total_bytes: int, node: Node, copies: int) -> bool:
+    """Return whether the node holds its ranks' shares, but not all the pictures `copies` times.
 
-    In memory every rank has its own copy; a mapped file is one copy for the node.
+    Ranks that share what they keep have one copy, others have one each.
     """
-    if kind == "none":
-        return False
-    whole = total_bytes * (node.ranks if kind == "memory" else 1)
+    whole = total_bytes * copies
     shares = total_bytes * node.ranks / node.world
     return whole > node.budget_bytes and shares < whole
 
 
-def kept_share(total_bytes: int, node: Node, *, sharded: bool) -> float:
+def kept_share(total_bytes: int, node: Node, copies: int, *, sharded: bool) -> float:
     """Return which share of the pictures that a rank sees it can keep in its part of the memory."""
-    each = total_bytes / (node.world if sharded else 1) * node.ranks
-    return min(1.0, node.budget_bytes / each) if each else 1.0
+    needed = total_bytes * (node.ranks / node.world if sharded else copies)
+    return min(1.0, node.budget_bytes / needed) if needed else 1.0
 
 
 def free_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:

@@ -1,9 +1,9 @@
 """How training reads its pictures: threads, look-ahead, cache."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skindx.config import Settings
 
@@ -15,7 +15,10 @@ class NoCache(Settings):
 
 
 class MemoryCache(Settings):
-    """Keep the encoded bytes in memory: files are read in the first epoch only."""
+    """Keep the encoded bytes in memory: files are read in the first epoch only.
+
+    The ranks of a node share one copy, where the system lets them (Linux).
+    """
 
     kind: Literal["memory"] = "memory"
 
@@ -42,7 +45,32 @@ class LoaderSettings(Settings):
     """Batches that are ready or in work before training asks for them."""
     cache: Cache = MemoryCache()
     sharded: bool | Literal["auto"] = "auto"
-    """Every rank keeps and sees the same share of the pictures in each epoch.
+    """Every rank keeps and sees a share of the pictures instead of all.
 
     auto: only when a node's memory cannot hold what its ranks would keep otherwise.
     """
+    exchange: Literal["auto", "send", "read", "never"] = "auto"
+    """Whether shares are drawn anew in each epoch, and how a rank gets the pictures new to it.
+
+    send: the ranks send each other the encoded bytes between epochs (Kumar et al. 2017,
+    arXiv 1711.00705): of a set of S bytes on P ranks, S (1 - 1/P) travel. It wins where reading
+    the files is slower than the network between the ranks: on a file server, which all ranks ask
+    at once and which takes each small file by itself. read: each rank reads them from the files,
+    which wins on a fast disk of its own, and else costs the server the same bytes. The weights are
+    the same. never: a rank sees the same share in each epoch. auto: send, where
+    there is something in memory; never with a cache on disk, whose shares are files of their own.
+    """
+
+    @model_validator(mode="after")
+    def _can_exchange(self) -> Self:
+        if self.exchange in ("send", "read") and self.cache.kind == "disk":
+            raise ValueError(
+                f"loader.exchange={self.exchange} draws shares anew, which a cache on disk cannot; "
+                "set loader.cache.kind=memory, or loader.exchange=never"
+            )
+        return self
+
+    @property
+    def redraws(self) -> bool:
+        """True when shares, where there are any, are drawn anew in each epoch."""
+        return self.exchange != "never" and self.cache.kind != "disk"

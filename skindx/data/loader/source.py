@@ -13,7 +13,7 @@ from skindx.errors import UserError
 
 # H, W = height, width
 
-_GOLDEN = 0.6180339887498949
+_GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2
 
 
 class Source(Protocol):
@@ -78,10 +78,19 @@ class Files:
         )
 
 
+def rank_in_memory(index: int) -> float:
+    """Return 0..1: where only a share of the pictures can be kept, those below it are.
+
+    Multiples of the golden ratio lie evenly, also those of every second or third number, which is
+    what a rank sees of a sharded set.
+    """
+    return index * _GOLDEN % 1
+
+
 class InMemory(Files):
     """Files whose bytes are kept once they were read.
 
-    `share` of the pictures is kept, spread evenly over them; the others are read each time.
+    A `share` of the pictures is kept (see `rank_in_memory`); the others are read each time.
     """
 
     def __init__(self, dataset: Path, records: Sequence[Record], share: float = 1.0) -> None:
@@ -91,13 +100,30 @@ class InMemory(Files):
         # lock, so that a fork can never leave one behind that nobody holds.
         self._kept: dict[int, bytes] = {}
 
+    def __contains__(self, index: int) -> bool:
+        """True when the picture's bytes are in memory."""
+        return index in self._kept
+
     def read(self, index: int) -> bytes:
         """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
         data = self._kept.get(index)
         if data is None:
             data = super().read(index)
-            # Multiples of the golden ratio lie evenly, also those of every second or third number,
-            # which is what a rank sees of a sharded set.
-            if index * _GOLDEN % 1 < self.share:
+            if rank_in_memory(index) < self.share:
                 self._kept[index] = data
         return data
+
+    def hold(self, index: int, data: bytes) -> None:
+        """Keep bytes that came from elsewhere than the file."""
+        self._kept[index] = data
+
+    def take(self, index: int) -> bytes:
+        """Return a picture's bytes and forget them. Raises UserError as `read` does."""
+        data = self.read(index)
+        self._kept.pop(index, None)
+        return data
+
+    def forget_all_but(self, mask_N: NDArray[np.bool_]) -> None:
+        """Keep the pictures of the mask alone."""
+        for index in [each for each in self._kept if not mask_N[each]]:
+            del self._kept[index]

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -59,28 +58,38 @@ def build_network(model: str, labels: int) -> nn.Module:
     return net
 
 
-def moving_average(net: nn.Module) -> AveragedModel:
-    """Return the exponential moving average of weights and statistics.
+class MovingAverage:
+    """The exponential moving average of weights and statistics, which is judged and kept.
 
     As in ultralytics the decay climbs to 0.9999 with a time constant of 2,000 steps, so that the
     average of a short training does not hang on to its random start.
     """
 
-    def mix(average: Tensor, current: Tensor, steps: Tensor | int) -> Tensor:
-        if not average.is_floating_point():
-            return current
-        decay = _DECAY * (1 - math.exp(-float(steps) / _TAU))
-        return torch.lerp(current, average, decay)
+    def __init__(self, net: nn.Module) -> None:
+        """Start from `net`, before an engine puts its hooks on it."""
+        self._average = AveragedModel(net, avg_fn=_mix, use_buffers=True)
 
-    return AveragedModel(net, avg_fn=mix, use_buffers=True)
+    @property
+    def module(self) -> nn.Module:
+        """A network with the averaged weights."""
+        return self._average.module
+
+    def update(self, net: nn.Module) -> None:
+        """Take in a network's weights after a step."""
+        self._average.update_parameters(net)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold."""
+        state: dict[str, Any] = self._average.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._average.load_state_dict(state)
 
 
-@torch.no_grad()
-def average_statistics(net: nn.Module, world: int) -> None:
-    """Average batch-norm statistics over the ranks, which each saw their own share only."""
-    if world == 1:
-        return
-    for each in net.buffers():
-        if each.is_floating_point():
-            dist.all_reduce(each)
-            each.div_(world)
+def _mix(average: Tensor, current: Tensor, steps: Tensor | int) -> Tensor:
+    if not average.is_floating_point():
+        return current
+    decay = _DECAY * (1 - math.exp(-float(steps) / _TAU))
+    return torch.lerp(current, average, decay)

@@ -19,11 +19,11 @@ from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.detector import letterbox
 from skindx.training.batches import sample_seed
+from skindx.training.cluster import Cluster
 from skindx.training.detection.augment import Boxes, Labels, box_changer
 from skindx.training.detection.settings import DetectorSettings
-from skindx.training.engine import Cluster
+from skindx.training.keeping import cache_folder, node_of
 from skindx.training.pictures import Reading, memory_for, threads_for
-from skindx.training.reading import cache_folder, node_of
 
 # B = pictures, S = side, K = boxes of all pictures
 
@@ -97,7 +97,7 @@ def open_boxed(
         source = open_pixels(file, files, size, threads=reading.threads)
     elif isinstance(loader.cache, MemoryCache):
         total = sum(files.size_bytes(index) for index in range(len(train)))
-        source = InMemory(dataset, train, kept_share(total, node, sharded=False))
+        source = InMemory(dataset, train, kept_share(total, node, node.ranks, sharded=False))
     return (
         BoxedSet(source, train, labels, reading),
         BoxedSet(Files(dataset, own_val), own_val, labels, reading),

@@ -9,8 +9,8 @@ from skindx.data.boxes import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector import Detector
+from skindx.training.cluster import Cluster
 from skindx.training.detection.pictures import BoxedSet
-from skindx.training.engine import Cluster
 
 LEAST_CONFIDENCE = 0.001
 """mAP is an area under precision against recall: it needs the doubtful boxes as well."""

@@ -10,10 +10,14 @@ from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
 from skindx.models.bundle import DetectorParts
 from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save_detector
+from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.member import fingerprint_of, matches
 from skindx.training.settings import TrainSettings
 
 FOLDER, INDEX = "detector", "detector.json"
+
+CHECKPOINT = "_detector"
+"""Its folder among the members' checkpoints, whose names begin otherwise."""
 
 
 def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
@@ -33,11 +37,15 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
 def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
     """True when nothing is left to train: RUN/detector is there, or another run's is taken.
 
-    Raises UserError when other settings or data made RUN/detector.
+    Raises UserError when other settings or data made RUN/detector or its checkpoints.
     """
     if settings.detector is None or settings.detector.from_run:
         return True
-    return matches(run / FOLDER / INDEX, detector_fingerprint(settings, dataset))
+    mark = detector_fingerprint(settings, dataset)
+    if matches(run / FOLDER / INDEX, mark):
+        return True
+    refuse_others(checkpoint_folder(run, CHECKPOINT), mark)
+    return False
 
 
 def save_parts(

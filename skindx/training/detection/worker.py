@@ -4,6 +4,7 @@
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from skindx.data.boxes.exporting import box_labels
@@ -12,17 +13,23 @@ from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.training.bar import TrainingBar
 from skindx.training.batches import steps_of
+from skindx.training.checkpoint.keeper import checkpoint_folder
+from skindx.training.checkpoint.store import remove_all
+from skindx.training.cluster import Cluster
 from skindx.training.detection.network import build_network
 from skindx.training.detection.pictures import looked_at
 from skindx.training.detection.store import (
+    CHECKPOINT,
     detector_fingerprint,
     is_trained,
     load_parts,
     save_parts,
 )
 from skindx.training.detection.trainer import train_detector
-from skindx.training.engine import Cluster, join, leave, resolve_ranks
+from skindx.training.engine import join, leave, resolve_ranks
+from skindx.training.resume import Resuming
 from skindx.training.settings import TrainSettings
+from skindx.training.stopping import StoppedError, StopRequest
 
 SETTINGS = "train.yaml"
 
@@ -50,20 +57,32 @@ def check_detector(settings: TrainSettings, records: list[Record]) -> None:
         )
 
 
-def work(run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster) -> None:
-    """Train the run's detector if it is not there; every rank calls this."""
-    if is_trained(run, settings, dataset):
+def work(
+    run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster, stop: StopRequest
+) -> None:
+    """Train the run's detector if it is not there; every rank calls this.
+
+    Goes on from its last checkpoint. Raises StoppedError when asked to stop.
+    """
+    # One rank looks: on another node the folder may show up later.
+    if cluster.from_first(partial(is_trained, run, settings, dataset)):
         return
     assert settings.detector is not None
-    cluster.barrier()  # nobody may save the detector while another rank still looks for it
+    if any(cluster.gather(stop.asked)):
+        raise StoppedError("the detector was not begun")
+    mark, folder = detector_fingerprint(settings, dataset), checkpoint_folder(run, CHECKPOINT)
     records = read_manifest(dataset)
-    steps = settings.detector.epochs * steps_of(
-        len(looked_at(records, "train")), settings.detector.batch
-    )
-    with TrainingBar("detector", steps, shown=cluster.first) as bar:
-        parts, history = train_detector(settings, dataset, records, cluster, bar)
-    if cluster.first:
-        save_parts(run, dataset, parts, history, detector_fingerprint(settings, dataset))
+    pictures, batch = len(looked_at(records, "train")), settings.detector.batch
+    steps = settings.detector.epochs * steps_of(pictures, batch)
+    saving = Resuming(folder, mark, settings.checkpoint, stop)
+    with TrainingBar("detector", steps, shown=cluster.first, batch=min(batch, pictures)) as bar:
+        parts, history = train_detector(settings, dataset, records, cluster, bar, saving=saving)
+
+    def save() -> None:
+        save_parts(run, dataset, parts, history, mark)
+        remove_all(folder)
+
+    cluster.from_first(save)
 
 
 def main(arguments: list[str]) -> int:
@@ -71,13 +90,17 @@ def main(arguments: list[str]) -> int:
     go_offline()
     run, dataset = (Path(argument) for argument in arguments)
     settings = TrainSettings.load(run / SETTINGS)
-    try:
-        cluster = join(settings.engine)
-        work(run, dataset, settings, cluster)
-        leave()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    with StopRequest(settings.checkpoint.grace_s) as stop:
+        try:
+            cluster = join(settings.engine)
+            work(run, dataset, settings, cluster, stop)
+            leave()
+        except StoppedError as stopped:
+            print(stopped, file=sys.stderr)
+            leave()
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     return 0
 
 

@@ -1,0 +1,80 @@
+"""timm's own weights, fetched once by a process of their own: no other part reaches the hub.
+
+`python -m skindx.models.pretrained MODEL ARGS_JSON FILE` is that process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from skindx.errors import UserError
+from skindx.files import atomic_file
+from skindx.models.classifier import ClassifierSettings
+from skindx.offline import cache_folder, go_offline
+
+_LIMIT_S = 1800
+
+
+def pretrained_file(settings: ClassifierSettings) -> Path:
+    """Return a local safetensors file with timm's weights of a model, fetched if it is not there.
+
+    Raises UserError for a model without weights and when they cannot be fetched.
+    """
+    go_offline()
+    import timm
+
+    known = timm.get_pretrained_cfg(settings.model) if timm.is_model(settings.model) else None
+    if known is None or not known.has_weights:
+        raise UserError(
+            f"timm has no weights for {settings.model!r}; set pretrained: false, "
+            "or give the member weights from a file."
+        )
+    arguments = json.dumps(settings.model_args, sort_keys=True)
+    of = sha256(f"{known.hf_hub_id} {known.url} {arguments}".encode()).hexdigest()[:12]
+    file = cache_folder() / "weights" / f"{settings.model}-{of}.safetensors"
+    if not file.is_file():
+        _fetch(settings.model, arguments, file)
+    return file
+
+
+def _fetch(model: str, arguments: str, file: Path) -> None:
+    # The hub's client reads the variable when it is imported: here it was, and stays offline.
+    online = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
+    command = [sys.executable, "-m", "skindx.models.pretrained", model, arguments, str(file)]
+    try:
+        done = subprocess.run(
+            command, env=online, check=False, capture_output=True, text=True, timeout=_LIMIT_S
+        )
+        last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        # A short last line is the cause; a long one tells what it was like, after the error's name.
+        reason = last if len(last) < 80 else last.split(":")[0].rsplit(".", 1)[-1]
+    except subprocess.TimeoutExpired:
+        reason = f"nothing came within {_LIMIT_S} s"
+    if not file.is_file():
+        raise UserError(
+            f"timm's weights of {model!r} are not on this machine and could not be fetched "
+            f"({reason.rstrip('.')}); connect to a network once, or give the member weights from "
+            "a file."
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch the weights of a model and write them to a file."""
+    import timm
+    from safetensors.torch import save_file
+
+    model, model_args, file = arguments
+    plain: dict[str, Any] = json.loads(model_args)
+    net = timm.create_model(model, pretrained=True, **plain)
+    state = {name: tensor.clone().contiguous() for name, tensor in net.state_dict().items()}
+    with atomic_file(Path(file)) as temporary:
+        save_file(state, temporary)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

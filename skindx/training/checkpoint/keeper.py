@@ -1,0 +1,158 @@
+"""Saves one member's training on all ranks together, and finds it again."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from skindx.errors import UserError
+from skindx.training.checkpoint import store
+from skindx.training.checkpoint.settings import CheckpointSettings
+from skindx.training.checkpoint.state import State, split
+from skindx.training.checkpoint.stateful import PerRank, Shared
+from skindx.training.checkpoint.store import At
+from skindx.training.cluster import Cluster
+
+CHECKPOINTS = "checkpoints"
+
+CANNOT_WRITE = (OSError, SafetensorError)
+"""What a full disk raises: safetensors wraps the system's error."""
+
+
+def checkpoint_folder(run: Path, name: str) -> Path:
+    """Return where a member's checkpoints are while it is in training."""
+    return run / CHECKPOINTS / name
+
+
+def refuse_others(folder: Path, mark: str) -> None:
+    """Raise UserError when a checkpoint there is of other settings or data."""
+    for at in store.saved_in(folder):
+        try:
+            index = store.read_index(store.path_of(folder, at))
+        except store.DamagedCheckpointError:
+            continue
+        if index["fingerprint"] != mark:
+            raise UserError(
+                f"{folder} was trained with other settings or data; "
+                "give another --out, or remove that folder to train it anew."
+            )
+
+
+class Keeper:
+    """The checkpoints of one member; every rank holds one and calls it alike."""
+
+    def __init__(
+        self,
+        folder: Path,
+        mark: str,
+        settings: CheckpointSettings,
+        cluster: Cluster,
+        say: Callable[[str], None],
+        *,
+        shared: Mapping[str, Shared],
+        own: Mapping[str, PerRank],
+    ) -> None:
+        """Keep `shared` and `own` in `folder`; `mark` is the member's fingerprint."""
+        self._folder, self._mark, self._settings = folder, mark, settings
+        self._cluster, self._say = cluster, say
+        self._shared, self._own = shared, own
+        self._saved_at, self._steps_since = time.monotonic(), 0
+        self._last: At | None = None
+
+    def due(self) -> bool:
+        """True when the next step is to be saved. Ranks' clocks differ: the first decides."""
+        minutes, steps = self._settings.every_minutes, self._settings.every_steps
+        late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return late or (steps is not None and self._steps_since + 1 >= steps)
+
+    def count_step(self) -> None:
+        """Count a step that was taken."""
+        self._steps_since += 1
+
+    def save(self, at: At) -> bool:
+        """Write a checkpoint unless there is one; False, with a line, when that cannot be."""
+        if at == self._last:
+            return True
+        self._saved_at, self._steps_since = time.monotonic(), 0
+        # Under ZeRO every rank brings its part of what is shared.
+        shared: State = {name: part.state_dict() for name, part in self._shared.items()}
+        own: State = {name: part.state_dict() for name, part in self._own.items()}
+        first = self._cluster.first
+        try:
+            self._together(lambda: _check_finite(shared) if first else None)
+            self._together(lambda: store.begin(self._folder) if first else None)
+            temporary = store.writing(self._folder)
+            parts = self._together(
+                lambda: store.write_part(
+                    temporary, self._cluster.rank, own, shared if first else None
+                )
+            )
+            files = {name: each for part in parts for name, each in part.items()}
+            head = {"fingerprint": self._mark, "at": list(at), "ranks": self._cluster.world}
+            self._together(
+                lambda: (
+                    store.finish(self._folder, at, head, files, self._settings.keep)
+                    if first
+                    else None
+                )
+            )
+        except _NotSavedError as reason:
+            if first:
+                store.abandon(self._folder)
+            self._say(f"no checkpoint was written ({reason}); the training goes on without")
+            return False
+        self._last = at
+        return True
+
+    def _together(self, work: Callable[[], Any]) -> list[Any]:
+        """Let every rank work; what one cannot write is raised on all. Returns all results."""
+        result, problem = None, ""
+        try:
+            result = work()
+        except CANNOT_WRITE as error:
+            problem = " ".join(str(error).split())
+        told = self._cluster.gather((result, problem))
+        for _, each in told:
+            if each:
+                raise _NotSavedError(each)
+        return [each for each, _ in told]
+
+    def resume(self) -> At | None:
+        """Go on from the newest whole checkpoint and return its place; None: there is none."""
+        found = self._cluster.gather(self._newest() if self._cluster.first else None)[0]
+        if found is None:
+            return None
+        self._last, ranks = At(*found[0]), found[1]
+        checkpoint = store.path_of(self._folder, self._last)
+        shared = store.read_shared(checkpoint)
+        for name, part in self._shared.items():
+            part.load_state_dict(shared[name])
+        for name, own in self._own.items():
+            own.load_state_dict(store.RankStates(checkpoint, ranks, name))
+        return self._last
+
+    def _newest(self) -> tuple[At, int] | None:
+        """Return the place and the ranks of the newest checkpoint that is as it was written."""
+        saved = store.saved_in(self._folder)
+        for at in saved:
+            checkpoint = store.path_of(self._folder, at)
+            try:
+                return at, int(store.verify(checkpoint)["ranks"])
+            except store.DamagedCheckpointError as damage:
+                then = "the one before is taken" if at != saved[-1] else "the member starts anew"
+                self._say(f"checkpoint {checkpoint} is damaged ({damage}); {then}")
+        return None
+
+
+class _NotSavedError(Exception):
+    """A checkpoint that some rank could not write."""
+
+
+def _check_finite(shared: State) -> None:
+    tensors, _ = split(shared)
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise OSError(f"{name} is not finite")

@@ -1,0 +1,84 @@
+"""Nested state as named tensors (safetensors) and plain values (JSON)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from skindx.files import write_json
+
+State = dict[str, Any]
+"""Names to tensors, arrays, numbers, strings, and lists and dictionaries of them."""
+
+TENSORS, VALUES = "tensors.safetensors", "values.json"
+
+_TENSOR, _ARRAY, _LITERAL = "$tensor", "$array", "$dict"
+
+
+def split(state: State) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors of `state` by their path, and its values with references to them."""
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+
+    def put(value: Tensor, path: str) -> str:
+        held = value.detach().cpu().contiguous()
+        # safetensors refuses tensors that share memory, as tied weights do.
+        if held.untyped_storage().data_ptr() in storages:
+            held = held.clone()
+        storages.add(held.untyped_storage().data_ptr())
+        tensors[path] = held
+        return path
+
+    def walk(value: Any, path: str) -> Any:
+        if isinstance(value, Tensor):
+            return {_TENSOR: put(value, path)}
+        if isinstance(value, np.ndarray):
+            return {_ARRAY: put(torch.from_numpy(np.ascontiguousarray(value)), path)}
+        if isinstance(value, dict):
+            assert all(isinstance(key, str) for key in value), path
+            return {_LITERAL: {key: walk(each, f"{path}/{key}") for key, each in value.items()}}
+        if isinstance(value, list | tuple):
+            return [walk(each, f"{path}/{number}") for number, each in enumerate(value)]
+        if isinstance(value, np.generic):
+            return value.item()
+        assert value is None or isinstance(value, bool | int | float | str), (path, type(value))
+        return value
+
+    return tensors, {key: walk(value, key) for key, value in state.items()}
+
+
+def join(tensors: dict[str, Tensor], values: Any) -> State:
+    """Undo `split`; tuples come back as lists."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, list):
+            return [walk(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        if kind == _TENSOR:
+            return tensors[inner]
+        if kind == _ARRAY:
+            return tensors[inner].numpy()
+        return {key: walk(each) for key, each in inner.items()}
+
+    return {key: walk(value) for key, value in values.items()}
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Write `state` into a folder that is made for it; what was there is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors, values = split(state)
+    save_file(tensors, folder / TENSORS)
+    write_json(folder / VALUES, values)
+
+
+def read_state(folder: Path) -> State:
+    """Read what `write_state` wrote, on the CPU."""
+    import json
+
+    values = json.loads((folder / VALUES).read_text(encoding="utf-8"))
+    return join(load_file(folder / TENSORS), values)

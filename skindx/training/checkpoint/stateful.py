@@ -1,0 +1,116 @@
+"""What a checkpoint holds of each rank alone, and what becomes of it on other ranks."""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from skindx.training.checkpoint.state import State
+
+
+class Shared(Protocol):
+    """What all ranks hold alike (or share out): saved once. Every rank calls both."""
+
+    def state_dict(self) -> State:
+        """Return the whole state, the same on every rank."""
+
+    def load_state_dict(self, state: State, /) -> None:
+        """Go on from a state."""
+
+
+class PerRank(Protocol):
+    """What each rank holds alone: an exchange's residual, batch-norm statistics, random numbers."""
+
+    def state_dict(self) -> State:
+        """Return this rank's state."""
+
+    def load_state_dict(self, states: Sequence[State], /) -> None:
+        """Go on from all ranks' states, in rank order; there may have been more or fewer then."""
+
+
+class Buffers:
+    """The buffers of networks, which differ by rank until their average is taken."""
+
+    def __init__(self, networks: Sequence[nn.Module], rank: int, world: int) -> None:
+        self._networks, self._rank, self._world = tuple(networks), rank, world
+        self._kept: list[Tensor] = []
+
+    def _named(self) -> dict[str, Tensor]:
+        return {
+            f"{number}.{name}": buffer
+            for number, network in enumerate(self._networks)
+            for name, buffer in network.named_buffers()
+        }
+
+    def state_dict(self) -> State:
+        """Return the buffers by name."""
+        return dict(self._named())
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Take this rank's own; on another number of ranks the mean of all (counts: the first)."""
+        if len(states) == self._world:
+            found = states[self._rank]
+        else:
+            every = list(states)
+            found = {name: _mean([state[name] for state in every]) for name in every[0]}
+        with torch.no_grad():
+            for name, buffer in self._named().items():
+                buffer.copy_(found[name])
+
+    def remember(self) -> None:
+        """Keep a copy to go back to."""
+        buffers = list(self._named().values())
+        if not self._kept:
+            self._kept = [torch.empty_like(each) for each in buffers]
+        for kept, each in zip(self._kept, buffers, strict=True):
+            kept.copy_(each)
+
+    def go_back(self) -> None:
+        """Undo what happened since `remember`."""
+        for kept, each in zip(self._kept, self._named().values(), strict=True):
+            each.copy_(kept)
+
+
+def _mean(values: list[Tensor]) -> Tensor:
+    if not values[0].is_floating_point():
+        return values[0]
+    return torch.stack([each.double() for each in values]).mean(0).to(values[0].dtype)
+
+
+class RandomNumbers:
+    """Torch's, NumPy's and Python's global generators; on other ranks they stay as seeded."""
+
+    def __init__(self, rank: int, world: int, device: torch.device) -> None:
+        self._rank, self._world, self._device = rank, world, device
+
+    def state_dict(self) -> State:
+        """Return the generators' states."""
+        name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+        version, words, following = random.getstate()
+        state: dict[str, Any] = {
+            "torch": torch.get_rng_state(),
+            "numpy": {
+                "name": name,
+                "keys": np.asarray(keys).astype(np.int64),
+                "rest": [int(position), int(has_gauss), float(gauss)],
+            },
+            "python": {"version": version, "words": list(words), "next": following},
+        }
+        if self._device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self._device)
+        return state
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Take this rank's own, when there are as many ranks as then."""
+        if len(states) != self._world:
+            return
+        state = states[self._rank]
+        torch.set_rng_state(state["torch"])
+        numpy, python = state["numpy"], state["python"]
+        np.random.set_state((numpy["name"], numpy["keys"].astype(np.uint32), *numpy["rest"]))
+        random.setstate((python["version"], tuple(python["words"]), python["next"]))
+        if self._device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], self._device)

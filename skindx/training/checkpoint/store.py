@@ -1,0 +1,185 @@
+"""The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
+
+epoch-0003-step-000017/        two epochs and 17 steps are done
+    shared/                    what all ranks hold alike: written by the first
+    rank-0/ rank-1/ …          what each rank holds alone
+    index.json                 every file's hash, written last; a hash of itself
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+from skindx.files import sha256_file, write_json
+from skindx.training.checkpoint.state import State, read_state, write_state
+
+INDEX = "index.json"
+
+_SHARED, _FORMAT, _WRITING = "shared", 1, ".writing"
+
+
+_NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
+
+
+class At(NamedTuple):
+    """A place in a training."""
+
+    epoch: int
+    """Whole epochs that are done."""
+    step: int
+    """Steps of the following one that are done."""
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint that is not what was written; the text says in which way."""
+
+
+class RankStates(Sequence[State]):
+    """One part of every rank's own state at the time of saving; read when it is asked for."""
+
+    def __init__(self, checkpoint: Path, ranks: int, part: str) -> None:
+        self._checkpoint, self._ranks, self._part = checkpoint, ranks, part
+
+    def __len__(self) -> int:
+        return self._ranks
+
+    @overload
+    def __getitem__(self, rank: int) -> State: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[State]: ...
+    def __getitem__(self, rank: int | slice) -> State | list[State]:
+        if isinstance(rank, slice):
+            return [self[each] for each in range(*rank.indices(self._ranks))]
+        if not -self._ranks <= rank < self._ranks:
+            raise IndexError(rank)
+        state: State = read_state(self._checkpoint / _rank_folder(rank % self._ranks))[self._part]
+        return state
+
+
+def _rank_folder(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def saved_in(folder: Path) -> list[At]:
+    """Return where the checkpoints in `folder` stand, the furthest first."""
+    if not folder.is_dir():
+        return []
+    matches = (_NAME.fullmatch(each.name) for each in folder.iterdir())
+    return sorted((At(int(each[1]) - 1, int(each[2])) for each in matches if each), reverse=True)
+
+
+def path_of(folder: Path, at: At) -> Path:
+    """Return the folder of one checkpoint."""
+    return folder / f"epoch-{at.epoch + 1:04d}-step-{at.step:06d}"
+
+
+def writing(folder: Path) -> Path:
+    """Return where the ranks write a checkpoint before it gets its name."""
+    return folder / _WRITING
+
+
+def begin(folder: Path) -> None:
+    """Make an empty folder for the ranks to write into; remains of a killed save go."""
+    temporary = writing(folder)
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir(parents=True)
+
+
+def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
+    """Write one rank's part and return each file's hash and size; the first brings `shared`."""
+    parts = {_rank_folder(rank): own}
+    if shared is not None:
+        parts[_SHARED] = shared
+    files = {}
+    for name, state in parts.items():
+        write_state(temporary / name, state)
+        for file in sorted((temporary / name).iterdir()):
+            _flush(file)
+            files[f"{name}/{file.name}"] = {
+                "sha256": sha256_file(file),
+                "bytes": file.stat().st_size,
+            }
+        _flush(temporary / name)
+    return files
+
+
+def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
+    """Write the index, give the checkpoint its name, and remove all but the newest `keep`."""
+    temporary, final = writing(folder), path_of(folder, at)
+    body = {"format": _FORMAT, **head, "files": files}
+    write_json(temporary / INDEX, {**body, "seal": _seal(body)})
+    _flush(temporary)
+    if final.exists():  # a damaged one, or a stop right after a save
+        shutil.rmtree(final)
+    temporary.replace(final)
+    _flush(folder)
+    # One that stands further is a damaged one that this training had to go back behind.
+    saved = saved_in(folder)
+    newest = [each for each in saved if each <= at][:keep]
+    for each in set(saved) - set(newest):
+        shutil.rmtree(path_of(folder, each))
+
+
+def abandon(folder: Path) -> None:
+    """Remove what was written of a checkpoint that cannot be finished."""
+    shutil.rmtree(writing(folder), ignore_errors=True)
+
+
+def remove_all(folder: Path) -> None:
+    """Remove a member's checkpoints: it is finished."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _seal(body: dict[str, Any]) -> str:
+    return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_index(checkpoint: Path) -> dict[str, Any]:
+    """Return the index. Raises DamagedCheckpointError when it is not whole."""
+    try:
+        index = json.loads((checkpoint / INDEX).read_text(encoding="utf-8"))
+        seal = index.pop("seal")
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise DamagedCheckpointError(f"{INDEX} cannot be read") from None
+    if _seal(index) != seal:
+        raise DamagedCheckpointError(f"{INDEX} was altered")
+    if index["format"] != _FORMAT:
+        raise DamagedCheckpointError(f"its format is {index['format']}, not {_FORMAT}")
+    return dict(index)
+
+
+def verify(checkpoint: Path) -> dict[str, Any]:
+    """Return the index of a checkpoint whose every file is as written.
+
+    Raises DamagedCheckpointError that names the first file which is not.
+    """
+    index = read_index(checkpoint)
+    for name, expected in index["files"].items():
+        file = checkpoint / name
+        if not file.is_file():
+            raise DamagedCheckpointError(f"{name} is missing")
+        if file.stat().st_size != expected["bytes"]:
+            size = file.stat().st_size
+            raise DamagedCheckpointError(f"{name} has {size} bytes, not {expected['bytes']}")
+        if sha256_file(file) != expected["sha256"]:
+            raise DamagedCheckpointError(f"{name} was altered")
+    return index
+
+
+def read_shared(checkpoint: Path) -> State:
+    """Return what all ranks held alike."""
+    return read_state(checkpoint / _SHARED)

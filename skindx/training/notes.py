@@ -1,0 +1,55 @@
+"""What each rank writes about its own end, so that the one that ended without a word is known."""
+
+import json
+import os
+import shutil
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from skindx.files import write_json
+
+RANKS = "ranks"
+STOP = "stop"
+
+Ending = Literal["at work", "asked to stop", "stopped", "finished", "refused", "failed", "left"]
+"""`refused`: the user can mend it; `left`: another rank was gone. The first two are no end."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """One rank's note."""
+
+    rank: int
+    host: str
+    pid: int
+    ending: Ending
+    words: str = ""
+
+
+def write_note(folder: Path, ending: Ending, words: str = "") -> None:
+    """Write or replace this rank's note; a full disk does not matter to it."""
+    rank = int(os.environ.get("RANK", "0"))
+    note = Note(rank, socket.gethostname(), os.getpid(), ending, words)
+    try:
+        write_json(folder / f"rank-{rank}.json", asdict(note))
+    except OSError:
+        return
+
+
+def read_notes(folder: Path) -> list[Note]:
+    """Return all notes, in rank order."""
+    notes = []
+    for file in folder.glob("rank-*.json"):
+        try:
+            notes.append(Note(**json.loads(file.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
+            continue  # a disk that was full
+    return sorted(notes, key=lambda each: each.rank)
+
+
+def clear_notes(folder: Path) -> None:
+    """Make an empty folder for the notes of ranks that are about to start."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)

@@ -1,0 +1,68 @@
+"""The optimizer of a recipe, and the groups of parameters that it treats alike."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from skindx.training.recipe import Recipe
+
+_MOMENTUM = 0.9
+
+_ADAPTIVE = {"lars", "lamb"}
+
+
+def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer over groups with a decay and a share of the rate each.
+
+    `fresh` names the parameters that start from random values beside given ones; they take
+    `head_learning_rate`. Biases and norms are never decayed, and LARS and LAMB adapt the rate of
+    the decayed ones alone (You et al. 2017 and 2019).
+    """
+    fresh = set(fresh)
+    head_scale = (recipe.head_learning_rate or recipe.learning_rate) / recipe.learning_rate
+    depths = layer_depths(net) if recipe.layer_decay < 1 else {}
+    groups: dict[tuple[bool, bool, int], dict[str, Any]] = {}
+    for name, parameter in net.named_parameters():
+        decayed, in_head, depth = parameter.ndim > 1, name in fresh, depths.get(name, 0)
+        group = groups.setdefault(
+            (decayed, in_head, depth),
+            {
+                "params": [],
+                "weight_decay": recipe.weight_decay if decayed else 0.0,
+                "lr_scale": (head_scale if in_head else 1.0) * recipe.layer_decay**depth,
+                **({"always_adapt": decayed} if recipe.optimizer in _ADAPTIVE else {}),
+            },
+        )
+        group["params"].append(parameter)
+    return _optimizer(list(groups.values()), recipe)
+
+
+def layer_depths(net: nn.Module) -> dict[str, int]:
+    """Return how many layers stand above each parameter of a `Classifier`, 0 for its head.
+
+    The layers are timm's: stem, blocks, head.
+    """
+    from timm.models import group_parameters
+
+    body: Any = net.net
+    layers = group_parameters(body, body.group_matcher(coarse=False), reverse=True)
+    top = max(layers.values())
+    return {f"net.{name}": top - layer for name, layer in layers.items()}
+
+
+def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
+    rate = recipe.learning_rate
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=rate)
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=_MOMENTUM, nesterov=True)
+    from timm.optim import Lamb, Lars
+
+    made: torch.optim.Optimizer
+    if recipe.optimizer == "lars":
+        made = Lars(groups, lr=rate, momentum=_MOMENTUM, nesterov=True)
+    else:
+        made = Lamb(groups, lr=rate, max_grad_norm=None)  # the engine clips
+    return made

@@ -1,0 +1,136 @@
+"""Connects a member's training with its checkpoints: what is saved, when, and where it goes on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from skindx.training.checkpoint.keeper import Keeper
+from skindx.training.checkpoint.settings import CheckpointSettings
+from skindx.training.checkpoint.state import State
+from skindx.training.checkpoint.stateful import Buffers, PerRank, RandomNumbers, Shared
+from skindx.training.checkpoint.store import At
+from skindx.training.cluster import Cluster
+from skindx.training.engine import Engine
+from skindx.training.stopping import StoppedError, StopRequest
+from skindx.training.trainer import Position
+from skindx.training.watch import Watch
+
+_OWN = "loss_sum"
+
+
+class Savable(Protocol):
+    """A training as far as its checkpoints know it: a member's, or the detector's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def average(self) -> Shared | None: ...
+    @property
+    def statistics(self) -> Buffers: ...
+    @property
+    def watch(self) -> Watch: ...
+    @property
+    def position(self) -> Position: ...
+
+
+class _SharedPosition:
+    """The part of a position that all ranks hold alike."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+
+    def state_dict(self) -> State:
+        values: dict[str, Any] = asdict(self._position)
+        del values[_OWN]
+        return values
+
+    def load_state_dict(self, state: State) -> None:
+        for name, value in state.items():
+            setattr(self._position, name, value)
+
+
+class _LossSum:
+    """Each rank's loss in the current epoch; on other ranks the first takes the sum of all."""
+
+    def __init__(self, training: Savable) -> None:
+        self._position, self._cluster = training.position, training.cluster
+
+    def state_dict(self) -> State:
+        return {_OWN: self._position.loss_sum}
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        sums = [state[_OWN] for state in states]
+        if len(sums) == self._cluster.world:
+            self._position.loss_sum = sums[self._cluster.rank]
+        else:
+            self._position.loss_sum = sum(sums) if self._cluster.first else 0.0
+
+
+class Resuming:
+    """Saves a member's training in `folder`, goes on from there, and stops it when asked to."""
+
+    def __init__(
+        self, folder: Path, mark: str, settings: CheckpointSettings, stop: StopRequest
+    ) -> None:
+        """Mark checkpoints with the member's fingerprint `mark`."""
+        self._folder, self._mark, self._settings, self._stop = folder, mark, settings, stop
+
+    def attach(self, training: Savable, say: Callable[[str], None]) -> Callable[[Savable], None]:
+        """Go on from the last whole checkpoint, and return what saves and stops after a step."""
+        keeper = Keeper(
+            self._folder,
+            self._mark,
+            self._settings,
+            training.cluster,
+            say,
+            shared=_shared(training),
+            own=_own(training),
+        )
+        if at := keeper.resume():
+            say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
+        training.watch.asked = lambda: self._stop.asked
+        training.watch.due = keeper.due
+
+        def after_step(training: Savable) -> None:
+            position, watch = training.position, training.watch
+            at = At(position.epoch, position.step)
+            keeper.count_step()
+            if position.step == 0 or watch.save or watch.stop:
+                keeper.save(at)
+            if watch.stop:
+                self._stop.done()
+                raise StoppedError(f"{training.name}: {_words(at, training.epochs)}")
+
+        return after_step
+
+
+def _shared(training: Savable) -> dict[str, Shared]:
+    shared: dict[str, Shared] = {
+        "engine": training.engine,
+        "position": _SharedPosition(training.position),
+    }
+    if training.average:
+        shared["average"] = training.average
+    return shared
+
+
+def _own(training: Savable) -> dict[str, PerRank]:
+    cluster = training.cluster
+    return {
+        "statistics": training.statistics,
+        "loss": _LossSum(training),
+        "random": RandomNumbers(cluster.rank, cluster.world, cluster.device),
+    }
+
+
+def _words(at: At, epochs: int) -> str:
+    if at.step == 0:
+        return f"{at.epoch} of {epochs} epochs done"
+    return f"{at.epoch} of {epochs} epochs and {at.step} steps done"

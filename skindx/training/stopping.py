@@ -1,0 +1,127 @@
+"""A rank asked to stop: by SIGTERM, SIGINT, a file, or the end of the process that started it."""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from skindx.training.notes import STOP, write_note
+
+LIFELINE = "SKINDX_LIFELINE"
+"""Set for ranks whose standard input ends when the process that started the job ends, or stops it.
+
+It reaches a rank through any number of launchers, and also when all of those were killed.
+"""
+
+ECHO_S = 2.0
+"""A launcher passes a signal on that its group got as well: within so long it is the same one."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+class StoppedError(Exception):
+    """The training was asked to stop and has saved what it did; the text says where it stands."""
+
+
+def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal to this process when the one that started it ends (Linux)."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(how))
+    except (OSError, AttributeError):
+        return
+
+
+class StopRequest:
+    """Notices a wish to stop at once, whatever the main thread is waiting for.
+
+    The training looks at `asked` between its steps. A second signal, or a stop that takes longer
+    than the grace time, ends the process.
+    """
+
+    def __init__(self, grace_s: float, notes: Path | None = None) -> None:
+        """Listen from `with` on; a file among the ranks' `notes` asks to stop as well."""
+        self.asked = False
+        self._grace_s, self._notes = grace_s, notes
+        self._asked_at = 0.0
+        self._done = False
+
+    def __enter__(self) -> Self:
+        self._ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        self._wake = theirs
+        # Python's own handlers wait for the main thread, which may be inside a collective.
+        self._before = {each: signal.signal(each, _nothing) for each in _SIGNALS}
+        self._wakeup_before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="skindx-stop", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+        os.write(self._wake, b"\0")
+        self._thread.join()
+        os.close(self._wake)
+        os.close(self._ours)
+
+    def ask(self) -> None:
+        """Wish for a stop."""
+        if not self.asked:
+            self._asked_at, self.asked = time.monotonic(), True
+            if self._notes:
+                write_note(self._notes, "asked to stop")
+
+    def done(self) -> None:
+        """All is saved: launchers that still pass signals on are not listened to."""
+        self._done = True
+
+    def _listen(self) -> None:
+        sources = [self._ours] + ([0] if os.environ.get(LIFELINE) else [])
+        while True:
+            ready, _, _ = select.select(sources, [], [], 0.5)
+            if 0 in ready and not os.read(0, 1):
+                sources.remove(0)
+                self.ask()
+            for number in os.read(self._ours, 64) if self._ours in ready else b"":
+                if number == 0:
+                    return
+                self._on_signal(number)
+            if self._notes and not self.asked and (self._notes / STOP).exists():
+                self.ask()
+            self._watch_the_clock()
+
+    def _on_signal(self, number: int) -> None:
+        if number not in _SIGNALS or self._done:
+            return
+        if self.asked and time.monotonic() - self._asked_at > ECHO_S:
+            os._exit(128 + number)
+        self.ask()
+
+    def _watch_the_clock(self) -> None:
+        if not self.asked or self._done or time.monotonic() - self._asked_at < self._grace_s:
+            return
+        rank = os.environ.get("RANK", "0")
+        print(
+            f"rank {rank} could not save in the {self._grace_s:g} s of checkpoint.grace_s; "
+            "the last checkpoint stands",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """Stand in for a handler: the listening thread reads the signal's number."""

@@ -1,0 +1,162 @@
+"""Stands by while a launcher and its ranks work: passes a stop on, tells who died, leaves none."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from skindx.errors import JobError, UserError
+from skindx.training.notes import STOP, Note, clear_notes, read_notes
+from skindx.training.stopping import ECHO_S, LIFELINE, StoppedError
+
+_POLL_S = 0.1
+
+_SPARE_S = 5.0
+"""Ranks end themselves after the grace time; so much later they are ended."""
+
+
+def supervise(
+    command: list[str], environment: dict[str, str], notes: Path, grace_s: float, *, local: bool
+) -> None:
+    """Run a launcher and its ranks to the end; none of them outlives the call.
+
+    On SIGTERM and SIGINT the ranks are asked to save and stop, on a second one they are killed.
+    `local` ranks are asked through their standard input, others by a file among the `notes`.
+    Raises StoppedError (KeyboardInterrupt after SIGINT) when they stopped, UserError when a rank
+    refused (it printed the sentence), JobError when one failed or died.
+    """
+    clear_notes(notes)
+    lifeline = _Lifeline() if local else None
+    if lifeline:
+        environment = {**environment, LIFELINE: "1"}
+    # A session of its own: Ctrl-C comes to this process alone, and all can be ended together.
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=lifeline.theirs if lifeline else None,
+        start_new_session=True,
+    )
+    ask = lifeline.cut if lifeline else (notes / STOP).touch
+    with _signals() as received:
+        try:
+            _wait(process, received, ask, grace_s)
+        finally:
+            _end(process, ask, grace_s)
+    found = read_notes(notes)
+    shutil.rmtree(notes, ignore_errors=True)
+    _tell(process.returncode, found, received)
+
+
+class _Lifeline:
+    """A pipe that every rank, through all launchers, has as standard input: its end is a word."""
+
+    def __init__(self) -> None:
+        self.theirs, self._ours = os.pipe()
+
+    def cut(self) -> None:
+        """Ask the ranks to stop."""
+        for descriptor in (self.theirs, self._ours):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.theirs = self._ours = -1
+
+
+@contextmanager
+def _signals() -> Iterator[list[tuple[int, float]]]:
+    """Collect (signal, when) instead of dying of it; only the main thread can."""
+    received: list[tuple[int, float]] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append((number, time.monotonic()))
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield received
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    received: list[tuple[int, float]],
+    ask: Callable[[], None],
+    grace_s: float,
+) -> None:
+    """Wait for the launcher's end, or for a reason to end it."""
+    while process.poll() is None:
+        time.sleep(_POLL_S)
+        if not received:
+            continue
+        ask()
+        asked_at = received[0][1]
+        again = received[-1][1] - asked_at > ECHO_S
+        if again or time.monotonic() - asked_at > grace_s + _SPARE_S:
+            return
+
+
+def _end(process: subprocess.Popen[bytes], ask: Callable[[], None], grace_s: float) -> None:
+    """End what is left: ranks whose launcher is gone may still save, a launcher may not stay."""
+    if process.poll() is not None:
+        ask()
+        deadline = time.monotonic() + grace_s + _SPARE_S
+        while _members(process.pid) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+    if _members(process.pid):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _members(group: int) -> list[int]:
+    """Return the living processes of a process group."""
+    import psutil
+
+    found = []
+    for each in psutil.process_iter(["status"]):
+        try:
+            if os.getpgid(each.pid) == group and each.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(each.pid)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def _tell(code: int, notes: list[Note], received: list[tuple[int, float]]) -> None:
+    """Raise what the notes, the launcher's exit code and the signals come to."""
+    endings = {note.ending for note in notes}
+    if "refused" in endings:
+        raise UserError("training stopped; the sentence above says why.")
+    if failed := [note for note in notes if note.ending == "failed"]:
+        raise JobError(f"{_names(failed)} failed; its own error stands above")
+    if received:
+        if received[0][0] == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise StoppedError(
+            next((note.words for note in notes if note.words), "the last checkpoint stands")
+        )
+    if stopped := [note for note in notes if note.ending == "stopped"]:
+        raise StoppedError(stopped[0].words)
+    # A launcher ends the others when one is gone: who was asked to stop did not go first.
+    silent = [note for note in notes if note.ending == "at work"]
+    silent = silent or [note for note in notes if note.ending == "asked to stop"]
+    if silent:
+        raise JobError(
+            f"{_names(silent)} was killed (not by an error of its own; out of memory is the most "
+            "common reason), and the others ended; run the same command again to go on from the "
+            "last checkpoint"
+        )
+    if code:
+        raise JobError(f"a rank ended with code {code}; its own error stands above")
+
+
+def _names(notes: list[Note]) -> str:
+    return " and ".join(f"rank {each.rank} (process {each.pid} on {each.host})" for each in notes)

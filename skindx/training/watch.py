@@ -1,0 +1,41 @@
+"""A look at each step by all ranks together, before it is taken."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from skindx.training.cluster import Cluster
+
+
+class Watch:
+    """Is the loss finite, a checkpoint due, a stop asked for? One answer on all ranks.
+
+    One small reduction a step: a rank that skipped or stopped alone would leave others waiting.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        bad_steps: int,
+        asked: Callable[[], bool] = lambda: False,
+        due: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Watch for a stop that any rank was `asked` for, and a save that is `due` on the first.
+
+        `bad_steps` without a finite loss may follow one another.
+        """
+        self._cluster, self.bad_steps = cluster, bad_steps
+        self.asked, self.due = asked, due
+        self.stop = self.save = False
+
+    def finite(self, loss: Tensor) -> bool:
+        """True when every rank's loss is; also takes in what was asked for meanwhile."""
+        due = self._cluster.first and self.due()
+        flags = torch.tensor([False, self.asked(), due], dtype=torch.float32).to(loss.device)
+        flags[0] = ~torch.isfinite(loss.detach())
+        if self._cluster.world > 1:
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+        some_bad, self.stop, self.save = (bool(each) for each in flags.tolist())
+        return not some_bad

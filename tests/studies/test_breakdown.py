@@ -1,0 +1,133 @@
+"""Misses, sets and breakdowns: hand-counted, and against fairlearn."""
+
+import dataclasses
+import importlib.util
+
+import numpy as np
+import pytest
+from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simulate
+from fairlearn.metrics import MetricFrame
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+
+from skindx.metrics import wilson_interval
+from skindx.studies.answers import Answers
+from skindx.studies.breakdown import MISSING, breakdowns
+from skindx.studies.misses import cancer_misses, cancer_of, urgent_misses
+from skindx.studies.set_scores import set_scores
+from skindx.taxonomy import SkinClass, load_taxonomy
+
+NEVUS, MELANOMA, SCC, WART = np.eye(4)
+
+
+def answers(labels: list[str], said: list[np.ndarray], groups: list[str] | None = None) -> Answers:
+    table = [prediction(tuple(each)) for each in said]
+    return Answers.of(records_of(labels, groups), table, CLASSES, ["only"])
+
+
+def test_misses_are_counted_by_hand() -> None:
+    labels = ["melanoma"] * 4 + ["scc"] * 2 + ["nevus"]
+    found = answers(labels, [MELANOMA, SCC, NEVUS, NEVUS, MELANOMA, WART, MELANOMA])
+    urgent = urgent_misses(found)
+    assert urgent is not None
+    assert (urgent.n, urgent.missed) == (6, 3)
+    melanoma, scc, bcc = cancer_misses(found)
+    # One melanoma was called a carcinoma: missed as a melanoma, but the answer warns.
+    assert (melanoma.n, melanoma.missed, melanoma.unwarned) == (4, 3, 2)
+    assert (scc.n, scc.missed, scc.unwarned) == (2, 2, 1)
+    assert (bcc.classes, bcc.n) == ((), 0)
+    assert np.isnan(bcc.rate.value)
+    assert melanoma.rate == wilson_interval(3 / 4, 4)
+
+
+def test_pictures_of_one_lesion_count_once_in_a_miss_rate() -> None:
+    found = answers(["melanoma"] * 4, [NEVUS] * 4, ["one"] * 4)
+    assert cancer_misses(found)[0].rate == wilson_interval(1.0, 1)
+
+
+def test_cancers_are_found_by_code_and_without_one_by_name() -> None:
+    named = {each.key: cancer_of(each) for each in load_taxonomy("skin100").classes}
+    assert {key for key, cancer in named.items() if cancer == "Melanoma"} == {
+        "Lentigo_Maligna_Melanoma",
+        "Malignant_Melanoma",
+        "Melanoma",
+    }
+    assert {key for key, cancer in named.items() if cancer == "Squamous cell carcinoma"} == {
+        "Bowen_Disease_Squamous_Cell_Carcinoma_In_Situ",
+        "Squamous_Cell_Carcinoma_SCC",
+    }
+    assert [key for key, cancer in named.items() if cancer == "Basal cell carcinoma"] == [
+        "Basal_Cell_Carcinoma"
+    ]
+    assert cancer_of(fake_class("x", "Basal-Cell carcinoma, nodular")) == "Basal cell carcinoma"
+    assert cancer_of(SkinClass(key="x", name="Not melanoma", icd10="D22.9")) == ""
+
+
+def whole(n: int = 90) -> Answers:
+    labels, table = simulate(n)
+    random = np.random.default_rng(1)
+    groups = [f"lesion {i // 2}" for i in range(n)]
+    return dataclasses.replace(
+        Answers.of(records_of(labels, groups), table, CLASSES, ["alpha", "beta"]),
+        skin_types=tuple(random.choice([None, 1, 2, 6], p=[0.1, 0.5, 0.38, 0.02], size=n)),
+        sources=tuple(random.choice(["clinic", "web"], size=n)),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+def test_parts_agree_with_fairlearn_and_small_ones_are_shown() -> None:
+    found = whole()
+    skin, source = breakdowns(found, draws=50)
+    assert [part.value for part in skin.parts] == ["I", "II", "VI", "not known"]
+    assert sum(part.n for part in skin.parts) == len(found)
+    frame = MetricFrame(
+        metrics={"top1": accuracy_score, "balanced": balanced_accuracy_score},
+        y_true=found.truth_N,
+        y_pred=found.predicted_N,
+        sensitive_features=np.array(found.sources),
+    )
+    for part in source.parts:
+        assert part.top1.value == pytest.approx(frame.by_group["top1"][part.value])
+        assert part.balanced_accuracy.value == pytest.approx(frame.by_group["balanced"][part.value])
+    assert source.top1_gap == pytest.approx(frame.difference()["top1"])
+    small = next(part for part in skin.parts if part.value == "VI")
+    assert 0 < small.n < 6
+    assert small.top1.high - small.top1.low > 0.3
+
+
+def test_what_the_manifest_does_not_know_and_a_missing_extra_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bare = answers(["nevus", "scc"], [NEVUS, SCC])
+    assert [each.note for each in breakdowns(bare, draws=10)] == [
+        "the manifest names no skin type",
+        "the manifest names no source",
+    ]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "fairlearn" else found(name)
+    )
+    assert [each.note for each in breakdowns(whole(), draws=10)] == [MISSING] * 2
+    assert "pip install 'skindx[audit]'" in MISSING
+
+
+def test_one_known_value_has_no_gap() -> None:
+    found = dataclasses.replace(whole(10), skin_types=(3,) * 9 + (None,))
+    skin = breakdowns(found, draws=10)[0]
+    assert np.isnan(skin.top1_gap)
+    assert [part.n for part in skin.parts] == [9, 1]
+
+
+def test_sets_are_counted_by_hand() -> None:
+    found = answers(["nevus", "nevus", "melanoma", "scc"], [NEVUS, WART, MELANOMA, NEVUS])
+    assert set_scores(found, draws=10) is None
+    held = np.array([[1, 0, 0, 0], [0, 1, 0, 1], [0, 1, 1, 1], [1, 1, 0, 0]], dtype=bool)
+    scored = set_scores(dataclasses.replace(found, sets_NC=held, level=0.9), draws=10)
+    assert scored is not None
+    assert scored.coverage.value == 0.5
+    assert scored.size.value == 2.0
+    assert scored.single == 0.25
+    urgent, routine = scored.by_urgency
+    assert (urgent.name, urgent.n, urgent.coverage.value, urgent.size) == ("urgent", 2, 0.5, 2.5)
+    assert (routine.name, routine.n, routine.coverage.value) == ("routine", 2, 0.5)
+    assert [each.n for each in scored.by_class] == [2, 1, 1, 0]
+    assert np.isnan(scored.by_class[3].size)

@@ -1,0 +1,134 @@
+"""Ranks that meet with accidents: each a real process, forked from a server that has imported all.
+
+A start takes a fraction of a second instead of DeepSpeed's fifteen.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skindx.training.settings import TrainSettings
+
+LIMIT_S = 120
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["skindx.training.worker", "deepspeed", "timm", "albumentations"])
+
+
+@dataclass(frozen=True)
+class Accident:
+    """What happens to one rank (`None`: to each) before a step of the whole training is counted."""
+
+    kind: str
+    step: int
+    rank: int | None = 1
+
+
+def start(
+    world: int, run: Path, dataset: Path, settings: TrainSettings, accident: Accident | None = None
+) -> list[Any]:
+    """Start the ranks of a training; they write what they print to RUN-rank-R.log."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    run.mkdir(parents=True, exist_ok=True)
+    settings.save(run / "train.yaml")
+    processes = [
+        _context.Process(target=_rank, args=(rank, world, port, run, dataset, accident))
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def wait(processes: list[Any]) -> list[int]:
+    """Return the exit codes; fails when the ranks hang."""
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        for process in processes:
+            process.join(max(0, deadline - time.monotonic()))
+        codes = [process.exitcode for process in processes]
+        assert None not in codes, f"ranks hang: {codes}"
+        return codes
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def printed(run: Path, rank: int) -> str:
+    """Return what a rank of the last start printed."""
+    return log_of(run, rank).read_text()
+
+
+def log_of(run: Path, rank: int) -> Path:
+    return run.with_name(f"{run.name}-rank-{rank}.log")
+
+
+def _rank(
+    rank: int, world: int, port: int, run: Path, dataset: Path, accident: Accident | None
+) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    torch.set_num_threads(1)
+    log = os.open(log_of(run, rank), os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    from skindx.training import worker
+
+    if accident and accident.rank in (None, rank):
+        _prepare(accident)
+    code = worker.main([str(run), str(dataset)])
+    os._exit(code)  # what the server imported must not be torn down
+
+
+def _prepare(accident: Accident) -> None:
+    """Let the accident happen when the loss of its step is known: the weights are untouched."""
+    from skindx.training.watch import Watch
+
+    finite, seen = Watch.finite, [0]
+
+    def with_accident(self: Watch, loss: torch.Tensor) -> bool:
+        seen[0] += 1
+        happens = seen[0] == accident.step or (accident.kind == "always nan")
+        if happens:
+            loss = _ACCIDENTS[accident.kind](loss)
+        return finite(self, loss)
+
+    Watch.finite = with_accident
+
+
+def _kill(loss: torch.Tensor) -> torch.Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return loss
+
+
+def _terminate(loss: torch.Tensor) -> torch.Tensor:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.5)  # the listening thread
+    return loss
+
+
+def _nan(loss: torch.Tensor) -> torch.Tensor:
+    return loss * float("nan")
+
+
+_ACCIDENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "kill": _kill,
+    "terminate": _terminate,
+    "nan": _nan,
+    "always nan": _nan,
+}

@@ -1,0 +1,364 @@
+"""Checkpoints of plain modules and optimizers, by one process that may play several ranks."""
+
+import random
+import resource
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skindx.errors import UserError
+from skindx.training.checkpoint import store
+from skindx.training.checkpoint.keeper import Keeper, refuse_others
+from skindx.training.checkpoint.optimizer import load_named_state, named_state
+from skindx.training.checkpoint.settings import CheckpointSettings
+from skindx.training.checkpoint.state import State, read_state, write_state
+from skindx.training.checkpoint.stateful import Buffers, RandomNumbers
+from skindx.training.checkpoint.store import At
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Alone:
+    """A cluster of one."""
+
+    rank: int = 0
+    world: int = 1
+    first: bool = True
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class Plain:
+    """A small network with its optimizer, as an engine saves them."""
+
+    def __init__(self, optimizer: str = "adamw") -> None:
+        torch.manual_seed(0)
+        self.module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        groups = [
+            {"params": list(self.module[0].parameters()), "weight_decay": 0.1},
+            {"params": [*self.module[2].parameters(), *self.module[1].parameters()]},
+        ]
+        self.optimizer: torch.optim.Optimizer = (
+            torch.optim.AdamW(groups, lr=0.1)
+            if optimizer == "adamw"
+            else torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        )
+
+    def step(self, number: int) -> None:
+        inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
+        self.optimizer.zero_grad()
+        self.module(inputs).square().mean().backward()
+        self.optimizer.step()
+
+    def state_dict(self) -> State:
+        return {
+            "weights": dict(self.module.named_parameters()),
+            "optimizer": named_state(self.optimizer, self.module),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.module.load_state_dict(state["weights"], strict=False)
+        load_named_state(self.optimizer, self.module, state["optimizer"])
+
+
+def _keeper(folder: Path, plain: Plain, said: list[str], mark: str = "m", **settings: Any):
+    return Keeper(
+        folder,
+        mark,
+        CheckpointSettings(**settings),
+        Alone(),  # type: ignore[arg-type]
+        said.append,
+        shared={"plain": plain},
+        own={"statistics": Buffers([plain.module], 0, 1), "random": RandomNumbers(0, 1, CPU)},
+    )
+
+
+def _saved(folder: Path, steps: Sequence[int] = (1, 2, 3), **settings: Any) -> Plain:
+    """Take steps 0, 1, … and save after each of `steps`."""
+    plain, said = Plain(), []
+    keeper = _keeper(folder, plain, said, **settings)
+    for step in range(max(steps)):
+        plain.step(step)
+        if step + 1 in steps:
+            assert keeper.save(At(0, step + 1))
+    assert said == []
+    return plain
+
+
+def test_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    weight = torch.randn(3, 4)
+    state = {
+        "tied": {"a": weight, "b": weight},
+        "view": weight[1:].T,
+        "dtypes": [torch.tensor(3), torch.ones(2, dtype=torch.bfloat16), torch.tensor([True])],
+        "empty": {},
+        "array": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "plain": {"n": 2**70, "x": 0.1, "none": None, "inf": float("inf"), "word": "ä/$tensor"},
+    }
+    write_state(tmp_path / "s", state)
+    assert not [each for each in (tmp_path / "s").iterdir() if b"pickle" in each.read_bytes()]
+    found = read_state(tmp_path / "s")
+    assert found["plain"] == state["plain"]
+    assert found["empty"] == {}
+    assert (found["array"] == state["array"]).all()
+    assert found["tied"]["a"].equal(weight)
+    assert found["tied"]["b"].equal(weight)
+    assert found["view"].equal(weight[1:].T)
+    for ours, theirs in zip(found["dtypes"], state["dtypes"], strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.equal(theirs)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_resumed_optimizer_goes_on_to_the_bit(optimizer: str, tmp_path: Path) -> None:
+    whole, said = Plain(optimizer), []
+    for step in range(3):
+        whole.step(step)
+    _keeper(tmp_path, whole, said).save(At(0, 3))
+    for step in range(3, 6):
+        whole.step(step)
+
+    again = Plain(optimizer)
+    assert _keeper(tmp_path, again, said).resume() == At(0, 3)
+    for step in range(3, 6):
+        again.step(step)
+    for name, value in whole.module.state_dict().items():
+        assert again.module.state_dict()[name].equal(value), name
+
+
+def _truncate(checkpoint: Path) -> None:
+    file = checkpoint / "shared" / "tensors.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _flip(checkpoint: Path) -> None:
+    file = checkpoint / "shared" / "tensors.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def _take_away(checkpoint: Path) -> None:
+    (checkpoint / "rank-0" / "values.json").unlink()
+
+
+def _alter_index(checkpoint: Path) -> None:
+    file = checkpoint / "index.json"
+    file.write_text(file.read_text().replace('"ranks": 1', '"ranks": 2'))
+
+
+def _truncate_index(checkpoint: Path) -> None:
+    file = checkpoint / "index.json"
+    file.write_text(file.read_text()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (_truncate, "shared/tensors.safetensors has"),
+        (_flip, "shared/tensors.safetensors was altered"),
+        (_take_away, "rank-0/values.json is missing"),
+        (_alter_index, "index.json was altered"),
+        (_truncate_index, "index.json cannot be read"),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_taken(
+    damage: Any, word: str, tmp_path: Path
+) -> None:
+    _saved(tmp_path)
+    damage(store.path_of(tmp_path, At(0, 3)))
+    said: list[str] = []
+    keeper = _keeper(tmp_path, Plain(), said)
+    assert keeper.resume() == At(0, 2)
+    (line,) = said
+    assert word in line
+    assert line.endswith("the one before is taken")
+    # The training comes to the same place again: the damaged one is replaced.
+    assert keeper.save(At(0, 3))
+    assert _keeper(tmp_path, Plain(), said).resume() == At(0, 3)
+
+
+def test_no_whole_checkpoint_starts_anew(tmp_path: Path) -> None:
+    _saved(tmp_path, [1])
+    _flip(store.path_of(tmp_path, At(0, 1)))
+    said: list[str] = []
+    assert _keeper(tmp_path, Plain(), said).resume() is None
+    assert said[0].endswith("the member starts anew")
+    assert _keeper(tmp_path / "nothing", Plain(), said).resume() is None
+
+
+def test_the_newest_stay(tmp_path: Path) -> None:
+    _saved(tmp_path, [1, 2, 3, 4], keep=3)
+    assert store.saved_in(tmp_path) == [At(0, 4), At(0, 3), At(0, 2)]
+    # After a fall back the ones that stand further are of no use.
+    _saved(tmp_path, [2], keep=3)
+    assert store.saved_in(tmp_path) == [At(0, 2)]
+
+
+def test_remains_of_a_killed_save_do_not_matter(tmp_path: Path) -> None:
+    _saved(tmp_path, [1])
+    (store.writing(tmp_path) / "shared").mkdir(parents=True)
+    (store.writing(tmp_path) / "shared" / "tensors.safetensors").write_bytes(b"half")
+    said: list[str] = []
+    keeper = _keeper(tmp_path, Plain(), said)
+    assert keeper.resume() == At(0, 1)
+    assert keeper.save(At(0, 2))
+    assert not store.writing(tmp_path).exists()
+    assert said == []
+
+
+@contextmanager
+def _full_disk(size_bytes: int) -> Iterator[None]:
+    """Let every file of this process end at `size_bytes`: the system refuses to write on."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 300, 2000])
+def test_a_full_disk_warns_and_the_old_checkpoint_stays(size_bytes: int, tmp_path: Path) -> None:
+    plain, said = _saved(tmp_path, [1]), []
+    keeper = _keeper(tmp_path, plain, said)
+    with _full_disk(size_bytes):
+        assert not keeper.save(At(0, 2))
+        assert not keeper.save(At(0, 3))
+    assert len(said) == 2
+    assert all("no checkpoint was written" in line for line in said)
+    assert [each.name for each in tmp_path.iterdir()] == ["epoch-0001-step-000001"]
+    assert keeper.save(At(0, 4))
+    assert store.saved_in(tmp_path) == [At(0, 4), At(0, 1)]
+
+
+def test_weights_that_are_not_finite_replace_nothing(tmp_path: Path) -> None:
+    plain, said = _saved(tmp_path, [1]), []
+    with torch.no_grad():
+        plain.module[0].weight[0, 0] = float("nan")
+    assert not _keeper(tmp_path, plain, said).save(At(0, 2))
+    assert "plain/weights/0.weight is not finite" in said[0]
+    assert store.saved_in(tmp_path) == [At(0, 1)]
+
+
+def test_when_a_save_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_steps = _keeper(tmp_path / "s", Plain(), [], every_steps=3, every_minutes=None)
+    due = []
+    for step in range(1, 7):
+        due.append(by_steps.due())
+        by_steps.count_step()
+        if due[-1]:
+            by_steps.save(At(0, step))
+    assert due == [False, False, True] * 2
+
+    by_time = _keeper(tmp_path / "t", Plain(), [], every_minutes=10)
+    assert not by_time.due()
+    later = time.monotonic() + 601
+    monkeypatch.setattr("time.monotonic", lambda: later)
+    assert by_time.due()
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    _saved(tmp_path)
+    refuse_others(tmp_path, "m")
+    refuse_others(tmp_path / "nothing", "other")
+    with pytest.raises(UserError, match="trained with other settings or data; give another --out"):
+        refuse_others(tmp_path, "other")
+    # A damaged index says nothing of its settings.
+    _truncate_index(store.path_of(tmp_path, At(0, 3)))
+    with pytest.raises(UserError, match="other settings"):
+        refuse_others(tmp_path, "other")
+
+
+class Residual:
+    """Stands for an exchange: keeps its residual on as many ranks, else shares out their sum."""
+
+    def __init__(self, rank: int, world: int, value: float) -> None:
+        self.rank, self.world, self.value = rank, world, torch.tensor([value])
+
+    def state_dict(self) -> State:
+        return {"residual": self.value}
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        if len(states) == self.world:
+            self.value = states[self.rank]["residual"]
+        else:
+            self.value = sum(state["residual"] for state in states) / self.world
+
+
+def _of_three_ranks(folder: Path) -> None:
+    """Write what three ranks hold, one after the other, as `Keeper` does at once."""
+    files: dict[str, Any] = {}
+    store.begin(folder)
+    for rank in range(3):
+        network = nn.BatchNorm1d(2)
+        network.running_mean.fill_(float(rank))
+        network.num_batches_tracked.fill_(7)
+        np.random.seed(rank)
+        random.seed(rank)
+        torch.manual_seed(rank)
+        own = {
+            "statistics": Buffers([network], rank, 3).state_dict(),
+            "residual": Residual(rank, 3, float(rank + 1)).state_dict(),
+            "random": RandomNumbers(rank, 3, CPU).state_dict(),
+        }
+        shared = {} if rank == 0 else None
+        files |= store.write_part(store.writing(folder), rank, own, shared)
+    store.finish(folder, At(1, 0), {"fingerprint": "m", "ranks": 3}, files, keep=1)
+
+
+def test_each_rank_gets_its_own_back(tmp_path: Path) -> None:
+    _of_three_ranks(tmp_path)
+    checkpoint = store.path_of(tmp_path, At(1, 0))
+    assert store.verify(checkpoint)["ranks"] == 3
+    network, residual = nn.BatchNorm1d(2), Residual(2, 3, 0)
+    Buffers([network], 2, 3).load_state_dict(store.RankStates(checkpoint, 3, "statistics"))
+    assert network.running_mean.tolist() == [2, 2]
+    residual.load_state_dict(store.RankStates(checkpoint, 3, "residual"))
+    assert residual.value == 3
+    RandomNumbers(2, 3, CPU).load_state_dict(store.RankStates(checkpoint, 3, "random"))
+    drawn = [np.random.random(), random.random(), torch.rand(1).item()]
+    np.random.seed(2)
+    random.seed(2)
+    torch.manual_seed(2)
+    assert drawn == [np.random.random(), random.random(), torch.rand(1).item()]
+
+
+def test_another_number_of_ranks_gets_what_fits(tmp_path: Path) -> None:
+    _of_three_ranks(tmp_path)
+    checkpoint = store.path_of(tmp_path, At(1, 0))
+    network, residual = nn.BatchNorm1d(2), Residual(0, 2, 0)
+    Buffers([network], 0, 2).load_state_dict(store.RankStates(checkpoint, 3, "statistics"))
+    assert network.running_mean.tolist() == [1, 1]
+    assert network.num_batches_tracked == 7
+    residual.load_state_dict(store.RankStates(checkpoint, 3, "residual"))
+    assert residual.value == 3
+    before = torch.get_rng_state()
+    RandomNumbers(0, 2, CPU).load_state_dict(store.RankStates(checkpoint, 3, "random"))
+    assert torch.get_rng_state().equal(before)
+
+
+def test_a_skipped_step_leaves_the_statistics(tmp_path: Path) -> None:
+    network = nn.BatchNorm1d(2)
+    buffers = Buffers([network], 0, 1)
+    network(torch.randn(4, 2))
+    before = network.running_mean.clone()
+    buffers.remember()
+    network(torch.full((4, 2), float("nan")))
+    assert not network.running_mean.isfinite().all()
+    buffers.go_back()
+    assert network.running_mean.equal(before)
+    assert network.num_batches_tracked == 1

@@ -1,0 +1,81 @@
+"""A detector's training that is stopped in the middle goes on to the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+
+from skindx.data.manifest import read_manifest
+from skindx.training.bar import TrainingBar
+from skindx.training.checkpoint.keeper import checkpoint_folder
+from skindx.training.detection.store import CHECKPOINT
+from skindx.training.detection.trainer import train_detector
+from skindx.training.engine import join, leave
+from skindx.training.resume import Resuming
+from skindx.training.settings import TrainSettings
+from skindx.training.stopping import StoppedError
+
+SETTINGS = TrainSettings.parse(
+    {
+        "engine": {"accelerator": "cpu"},
+        "detector": {"size": 64, "epochs": 2, "batch": 18},
+        "checkpoint": {"every_steps": 1},
+    }
+)
+
+
+class _Stop:
+    """Asks for a stop before step `after`, counted from one, of this sitting."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    @property
+    def asked(self) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+    def done(self) -> None:
+        pass
+
+
+def _train_in_pieces(dataset: Path, run: Path) -> dict[str, Any]:
+    cluster = join(SETTINGS.engine)
+    records = read_manifest(dataset)
+
+    def train(folder: str, stop_after: int) -> Any:
+        at = checkpoint_folder(run / folder, CHECKPOINT)
+        saving = Resuming(at, "mark", SETTINGS.checkpoint, _Stop(stop_after))
+        with TrainingBar("detector", 6, shown=False) as bar:
+            return train_detector(SETTINGS, dataset, records, cluster, bar, saving=saving)
+
+    whole, history = train("whole", 0)
+    sittings = 0
+    for stop_after in (2, 2, 0):  # within the first epoch, within the second, at the end
+        try:
+            pieces, again = train("pieces", stop_after)
+        except StoppedError:
+            sittings += 1
+    leave()
+    parts = pieces.state
+    timeless = [[{**row, "seconds": 0} for row in rows] for rows in (history, again)]
+    return {
+        "sittings": sittings,
+        "different": [
+            name
+            for name, value in whole.state.items()
+            if not torch.equal(value, pieces.state[name])
+        ],
+        "histories": timeless,
+    }
+
+
+@pytest.mark.distributed
+def test_a_stopped_detector_goes_on_to_the_bit(small_dataset: Path, tmp_path: Path) -> None:
+    for result in run_ranks(2, _train_in_pieces, small_dataset, tmp_path):
+        assert result["sittings"] == 2
+        assert result["different"] == []
+        whole, pieces = result["histories"]
+        assert whole == pieces
+        assert len(whole) == 2

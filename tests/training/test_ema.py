@@ -1,0 +1,57 @@
+import pytest
+import torch
+from torch import nn
+
+from skindx.training.ema import WeightAverage
+from skindx.training.recipe import Ema
+
+
+def _module(value: float) -> nn.Module:
+    module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
+    with torch.no_grad():
+        module[0].weight.fill_(value)
+        module[1].running_mean.fill_(value)
+    return module
+
+
+def _values(average: WeightAverage) -> tuple[float, float]:
+    return average.module[0].weight.item(), average.module[1].running_mean.item()
+
+
+def test_the_average_by_hand() -> None:
+    average = WeightAverage(_module(5), Ema(decay=0.9, warmup=False))
+    average.update(_module(0), 1)  # the first step starts it
+    assert _values(average) == (0, 0)
+    average.update(_module(1), 2)
+    assert _values(average) == pytest.approx((0.1, 0.1))
+    average.update(_module(1), 3)
+    assert _values(average) == pytest.approx((0.19, 0.19))
+    assert not average.module.training
+
+
+def test_the_warm_up_forgets_the_start() -> None:
+    average = WeightAverage(_module(0), Ema(decay=0.9))
+    average.update(_module(0), 1)
+    average.update(_module(1), 2)
+    kept = 1 - 2 ** (-2 / 3)
+    assert _values(average)[0] == pytest.approx(1 - kept)
+    average.update(_module(0), 10_000)
+    assert _values(average)[0] == pytest.approx(0.9 * (1 - kept))  # the decay has an end
+
+
+def test_a_checkpoint_goes_on() -> None:
+    first, second = (WeightAverage(_module(0), Ema(decay=0.9)) for _ in range(2))
+    for step in range(1, 6):
+        first.update(_module(step), step)
+    second.load_state_dict({name: each.clone() for name, each in first.state_dict().items()})
+    for average in (first, second):
+        average.update(_module(9), 6)
+    assert _values(first) == _values(second)
+
+
+def test_the_average_is_no_part_of_the_module() -> None:
+    module = _module(1)
+    average = WeightAverage(module, Ema())
+    with torch.no_grad():
+        module[0].weight.fill_(7)
+    assert _values(average)[0] == 1

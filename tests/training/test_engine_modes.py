@@ -1,0 +1,221 @@
+"""One group of two ranks trains under every mode of the engine; what they become is compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from ranks import run_ranks
+from torch import Tensor, nn
+
+from skindx.errors import UserError
+from skindx.training.batches import global_batches, share
+from skindx.training.cluster import Cluster, EngineSettings, check_precision, resolve_ranks
+from skindx.training.deepspeed_config import deepspeed_config, read_extra
+from skindx.training.engine import Engine, join, leave
+from skindx.training.preparing import checkpoint_activations
+
+MODES: dict[str, dict[str, Any]] = {
+    **{f"zero {stage}": {"zero": stage} for stage in range(4)},
+    **{f"zero {stage}, two parts": {"zero": stage} for stage in range(4)},
+    "channels last": {"channels_last": True},
+    "bf16, zero 2": {"zero": 2, "precision": "bf16"},
+}
+NORMS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "checkpointed": {"activation_checkpointing": True},
+    "synchronised": {"sync_batch_norm": True},
+    "synchronised, checkpointed": {"sync_batch_norm": True, "activation_checkpointing": True},
+}
+COUNT, BATCH = 19, 6  # steps of 6 or 7 pictures: the ranks' shares are uneven
+
+
+def _frozen_norm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8).requires_grad_(False).eval(),
+        nn.Flatten(),
+        nn.Linear(8 * 14 * 14, 3),
+    )
+
+
+def _timm() -> nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("test_efficientnet", num_classes=3)  # has timm's BatchNormAct2d
+
+
+def _data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(COUNT, 3, 16, 16, generator=generator), torch.arange(COUNT) % 3
+
+
+def _steps() -> list[np.ndarray]:
+    return [batch for epoch in range(2) for batch in global_batches(COUNT, BATCH, 0, epoch)]
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW, but SGD where gradients that are zero but for rounding would get its full steps."""
+    if isinstance(model, nn.Sequential):
+        return torch.optim.AdamW(model.parameters(), 0.01)
+    return torch.optim.SGD(model.parameters(), 0.01)
+
+
+def _engine_result(model: nn.Module, cluster: Cluster, parts: int) -> dict[str, np.ndarray]:
+    """Train two epochs, each step in `parts` backward calls."""
+    inputs, labels = _data()
+    engine = Engine(model, _optimizer(model), cluster, BATCH)
+    for batch in _steps():
+        own = torch.from_numpy(share(batch, cluster.rank, cluster.world))
+        pieces = own.tensor_split(parts)
+        for number, piece in enumerate(pieces, start=1):
+            outputs = engine(inputs[piece]).float()
+            loss = nn.functional.cross_entropy(outputs, labels[piece], reduction="sum")
+            engine.backward(loss, len(batch), last=number == parts)
+        engine.step(0.01)
+    result = {name: value.numpy().copy() for name, value in engine.full_state().items()}
+    # As validation has it: uneven numbers of batches, which no collective may wait for.
+    engine.train(False)
+    whole = engine.whole()
+    for _ in range(1 + cluster.rank):
+        result["answer"] = whole(inputs).detach().numpy()
+    engine.close()
+    return result
+
+
+def _all_modes(folder: str) -> dict[str, Any]:
+    first = join(EngineSettings(accelerator="cpu", timeout_s=100))
+    small = Path(folder) / "stage3.json"  # else weights as small as these stay on every rank
+
+    def cluster(**change: Any) -> Cluster:
+        extra = {"deepspeed": small} if change.get("zero") == 3 else {}
+        settings = EngineSettings(accelerator="cpu", **change, **extra)
+        return Cluster(first.rank, first.world, first.device, settings)
+
+    results = {
+        name: _engine_result(_frozen_norm(), cluster(**change), 2 if "two" in name else 1)
+        for name, change in MODES.items()
+    }
+    for name, change in NORMS.items():
+        results[name] = _engine_result(_timm(), cluster(**change), 1)
+    told = first.from_first(lambda: f"rank {first.rank}")
+    try:
+        first.from_first(_refuse)
+    except UserError as error:
+        told += f", {error}"
+    leave()
+    return results | {"told": told}
+
+
+def _refuse() -> None:
+    raise UserError("no")
+
+
+def _one_process(model: nn.Module) -> dict[str, Tensor]:
+    inputs, labels = _data()
+    optimizer = _optimizer(model)
+    for batch in _steps():
+        optimizer.zero_grad()
+        own = torch.from_numpy(batch)
+        nn.functional.cross_entropy(model(inputs[own]), labels[own]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.state_dict()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("modes")
+    zero = {"stage3_param_persistence_threshold": 0}
+    (folder / "stage3.json").write_text(json.dumps({"zero_optimization": zero}))
+    return run_ranks(2, _all_modes, str(folder), timeout_s=280)
+
+
+def _assert_close(found: dict[str, np.ndarray], wanted: dict[str, Any], tolerance: float) -> None:
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "bf16" not in mode])
+def test_stages_and_accumulation_equal_one_plain_process(
+    ranks: list[dict[str, Any]], mode: str
+) -> None:
+    plain = _one_process(_frozen_norm())
+    for rank in ranks:
+        _assert_close(rank[mode], plain, 1e-5)
+        _assert_close(rank[mode], {"answer": ranks[0]["zero 0"]["answer"]}, 1e-4)
+
+
+@pytest.mark.distributed
+def test_half_precision_follows(ranks: list[dict[str, Any]]) -> None:
+    _assert_close(ranks[1]["bf16, zero 2"], ranks[0]["zero 0"], 0.1)
+    assert ranks[0]["bf16, zero 2"]["0.weight"].dtype == np.float32
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("mode", ["synchronised", "synchronised, checkpointed"])
+def test_synchronised_norms_equal_one_process(ranks: list[dict[str, Any]], mode: str) -> None:
+    plain = {name: value.numpy() for name, value in _one_process(_timm()).items()}
+    for rank in ranks:
+        _assert_close(rank[mode], plain, 1e-5)
+    assert not np.allclose(ranks[0]["own"]["bn1.running_mean"], plain["bn1.running_mean"])
+
+
+@pytest.mark.distributed
+def test_checkpointing_changes_nothing(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        _assert_close(rank["checkpointed"], rank["own"], 1e-6)
+        assert rank["checkpointed"]["bn1.num_batches_tracked"] == len(_steps())
+
+
+@pytest.mark.distributed
+def test_the_first_rank_tells_all(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["told"] for rank in ranks] == ["rank 0, no"] * 2
+
+
+def test_what_no_network_or_device_can_do_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="precision=fp16 needs a GPU"):
+        check_precision(EngineSettings(precision="fp16"), "cpu")
+    with pytest.raises(UserError, match="precision=fp16 needs a GPU"):
+        resolve_ranks(EngineSettings(accelerator="cpu", precision="fp16"))
+    check_precision(EngineSettings(precision="fp16"), "cuda")
+    with pytest.raises(UserError, match="Linear cannot compute its activations again"):
+        checkpoint_activations(nn.Linear(2, 2))
+    for change in ({"zero": 3}, {"activation_checkpointing": True}):
+        with pytest.raises(UserError, match="compile"):
+            EngineSettings.parse({"compile": True, **change})
+    with pytest.raises(UserError, match="channels_last needs zero=0"):
+        EngineSettings.parse({"channels_last": True, "zero": 1})
+
+
+def test_extra_deepspeed_settings_lie_below_ours(tmp_path: Path) -> None:
+    file = tmp_path / "extra.json"
+    file.write_text('{"wall_clock_breakdown": true, "zero_optimization": {"overlap_comm": false}}')
+    config = deepspeed_config(EngineSettings(deepspeed=file, zero=2), 9, 2)
+    assert config["wall_clock_breakdown"] is True
+    assert config["zero_optimization"] == {"overlap_comm": False, "stage": 2}
+    assert config["train_batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"bf16": {"enabled": true}}', "take 'bf16' out; its place is engine.precision"),
+        ('{"zero_optimization": {"stage": 1}}', "'zero_optimization.stage' out; .* engine.zero"),
+        ('{"optimizer": {}}', "take 'optimizer' out"),
+        ("[]", "must hold an object"),
+        ('{"zero_optimization": 3}', "'zero_optimization' must be an object"),
+        ("{", "cannot be read as JSON"),
+    ],
+)
+def test_deepspeed_settings_that_are_ours_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "extra.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match=said):
+        read_extra(file)
+    with pytest.raises(UserError, match=said):
+        resolve_ranks(EngineSettings(accelerator="cpu", deepspeed=file))

@@ -1,0 +1,105 @@
+"""An engine's state: whole, by parameter name, the same for every ZeRO stage and rank count."""
+
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+
+from skindx.training.checkpoint.state import State
+from skindx.training.engine import Cluster, Engine, EngineSettings, join, leave
+
+BATCH = 12
+
+
+def _engine(cluster: Cluster, zero: int, optimizer: str) -> Engine:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    groups = [
+        {"params": [each for each in module.parameters() if each.ndim > 1], "weight_decay": 0.1},
+        {"params": [each for each in module.parameters() if each.ndim == 1]},
+    ]
+    made: torch.optim.Optimizer = (
+        torch.optim.AdamW(groups, lr=0.1)
+        if optimizer == "adamw"
+        else torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    )
+    settings = cluster.settings.model_copy(update={"zero": zero})
+    own = Cluster(cluster.rank, cluster.world, cluster.device, settings)
+    return Engine(module, made, own, BATCH)
+
+
+def _step(engine: Engine, number: int) -> None:
+    generator = torch.Generator().manual_seed(number)
+    inputs, labels = torch.randn(BATCH, 6, generator=generator), torch.arange(BATCH) % 3
+    own = slice(engine.cluster.rank, None, engine.cluster.world)
+    loss = nn.functional.cross_entropy(engine(inputs[own]), labels[own], reduction="sum")
+    engine.backward(loss, BATCH)
+    engine.step(0.1)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value.detach().clone().tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tensors(each) for key, each in value.items()}
+    return torch.tensor(value)
+
+
+def _go_on(cluster: Cluster, state: State, zero: int, optimizer: str) -> Any:
+    engine = _engine(cluster, zero, optimizer)
+    engine.load_state_dict(_tensors(state))
+    loaded = _copied(engine.state_dict())
+    for number in range(3, 6):
+        _step(engine, number)
+    weights = _copied(engine.state_dict()["weights"])
+    engine.close()
+    return loaded, weights
+
+
+def _every_stage(states: dict[Any, State] | None) -> dict[Any, Any]:
+    """Train six steps in one go and in two, at every stage; or go on from others' states."""
+    cluster, results = join(EngineSettings(accelerator="cpu")), {}
+    for optimizer in ("adamw", "sgd"):
+        for zero in (0, 1, 2, 3):
+            if states is not None:
+                results[optimizer, zero] = _go_on(cluster, states[optimizer, 0], zero, optimizer)
+                continue
+            engine = _engine(cluster, zero, optimizer)
+            for number in range(3):
+                _step(engine, number)
+            state = _copied(engine.state_dict())
+            for number in range(3, 6):
+                _step(engine, number)
+            whole = _copied(engine.state_dict()["weights"])
+            engine.close()
+            loaded, again = _go_on(cluster, state, zero, optimizer)
+            results[optimizer, zero] = {
+                "state": state,
+                "loaded": loaded,
+                "whole": whole,
+                "again": again,
+            }
+    leave()
+    return results
+
+
+@pytest.mark.distributed
+def test_a_state_fits_every_stage_and_number_of_ranks() -> None:
+    first, second = run_ranks(2, _every_stage, None)
+    for key, result in first.items():
+        assert result["state"] == second[key]["state"], key
+        assert result["loaded"] == result["state"], key
+        assert result["again"] == result["whole"], key
+        assert result["state"]["optimizer"].keys() == result["state"]["weights"].keys(), key
+    (alone,) = run_ranks(1, _every_stage, {key: each["state"] for key, each in first.items()})
+    for key, (loaded, weights) in alone.items():
+        assert loaded == first[key[0], 0]["state"], key
+        for name, value in weights.items():
+            expected = torch.tensor(first[key[0], 0]["whole"][name])
+            torch.testing.assert_close(torch.tensor(value), expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,228 @@
+import os
+import tracemalloc
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+from skindx.data.loader.budget import Node
+from skindx.data.loader.node_memory import NodeMemory
+from skindx.data.loader.settings import LoaderSettings
+from skindx.data.loader.source import Files, InMemory, rank_in_memory
+from skindx.data.manifest import Record
+from skindx.errors import JobError
+from skindx.training.batches import owners
+from skindx.training.engine import Cluster, EngineSettings
+from skindx.training.exchange import Exchange, gloo_group
+from skindx.training.keeping import Place, keep
+
+WORLD, COUNT, SEED, CHUNK = 3, 800, 4, 200_000
+SIZES = np.random.default_rng(0).integers(1, 10_000, COUNT)  # 4 MB
+
+
+def content(index: int) -> bytes:
+    return np.random.default_rng(index).bytes(int(SIZES[index]))
+
+
+def record(index: int) -> Record:
+    return Record(str(index), "", "", 1, 1, "x", "g", "train")
+
+
+RECORDS = [record(index) for index in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for index in range(COUNT):
+        (folder / str(index)).write_bytes(content(index))
+    return folder
+
+
+def _cluster() -> Cluster:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    settings = EngineSettings(accelerator="cpu", timeout_s=30)
+    return Cluster(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), settings)
+
+
+def _exchange(folder: Path, cluster: Cluster, group: Any, kept: float = 1.0) -> Exchange:
+    source = InMemory(folder, RECORDS, kept)
+    kept_P = np.array(cluster.gather(kept))
+    return Exchange(source, SIZES, kept_P, cluster, group, chunk_bytes=CHUNK)
+
+
+def _held(exchange: Exchange) -> list[int]:
+    return [index for index in range(COUNT) if index in exchange.source]
+
+
+def _read_share(exchange: Exchange, epoch: int) -> None:
+    """Do what an epoch does: read every picture of this rank's share."""
+    own = np.flatnonzero(owners(COUNT, SEED, epoch, exchange.cluster.world) == dist.get_rank())
+    for index in own.tolist():
+        assert exchange.source.read(index) == content(index)
+
+
+def _several_epochs(folder: Path, cluster: Cluster, group: Any) -> dict[str, Any]:
+    exchange = _exchange(folder, cluster, group)
+    exchange.enter(SEED, 0)
+    assert not _held(exchange)
+    _read_share(exchange, 0)
+    exchange.source.dataset = folder / "gone"  # from here on nothing can be read from a file
+    held, sent = [_held(exchange)], []
+    for epoch in range(1, 5):
+        exchange.enter(SEED, epoch)
+        held.append(_held(exchange))
+        _read_share(exchange, epoch)
+        sent.append(exchange.sent_bytes)
+    exchange.enter(SEED, 4)  # a second time nothing moves
+    assert (exchange.sent_bytes, _held(exchange)) == (sent[-1], held[-1])
+    return {"held": held, "sent": sent}
+
+
+def _peak(folder: Path, cluster: Cluster, group: Any) -> dict[str, float]:
+    exchange = _exchange(folder, cluster, group)
+    exchange.enter(SEED, 0)
+    tracemalloc.start()
+    empty = tracemalloc.get_traced_memory()[0]
+    _read_share(exchange, 0)
+    before = tracemalloc.get_traced_memory()[0] - empty
+    tracemalloc.reset_peak()
+    exchange.enter(SEED, 1)
+    now, peak = (each - empty for each in tracemalloc.get_traced_memory())
+    tracemalloc.stop()
+    return {"before": before, "after": now, "peak": peak}
+
+
+def _part_kept(folder: Path, cluster: Cluster, group: Any) -> int:
+    """The ranks keep different parts of their shares; the rest is read from files as before."""
+    kept = (0.3, 1.0, 0.6)
+    exchange = _exchange(folder, cluster, group, kept[cluster.rank])
+    for epoch in range(3):
+        exchange.enter(SEED, epoch)
+        _read_share(exchange, epoch)
+        assert all(rank_in_memory(index) < kept[cluster.rank] for index in _held(exchange))
+    return exchange.sent_bytes
+
+
+def _shared_memory(folder: Path, cluster: Cluster) -> tuple[bool, int, int]:
+    """Unsharded, the node's ranks read each file once and hold one copy."""
+    place = Place(LoaderSettings(), Node(WORLD, WORLD, 10**9), cluster, print)
+    kept = keep(Files(folder, RECORDS), None, place)
+    assert isinstance(kept.source, NodeMemory)
+    for index in range(cluster.rank, COUNT, WORLD):
+        kept.source.read(index)
+    cluster.barrier()
+    kept.source.dataset = folder / "gone"
+    assert all(kept.source.read(index) == content(index) for index in range(COUNT))
+    held = os.fstat(kept.source._descriptor)
+    return kept.sharded, held.st_ino, held.st_blocks * 512
+
+
+def _resumed(folder: Path, cluster: Cluster, group: Any) -> list[list[int]]:
+    """A training that starts in the middle reads its share, and then exchanges as all others."""
+    exchange, held = _exchange(folder, cluster, group), []
+    for epoch in (2, 3):
+        exchange.enter(SEED, epoch)
+        _read_share(exchange, epoch)
+        held.append(_held(exchange))
+    return held
+
+
+def _all(folder: Path) -> dict[str, Any]:
+    cluster = _cluster()
+    group = gloo_group(cluster)
+    result = {
+        "epochs": _several_epochs(folder, cluster, group),
+        "peak": _peak(folder, cluster, group),
+        "part": _part_kept(folder, cluster, group),
+        "shared": _shared_memory(folder, cluster),
+        "resumed": _resumed(folder, cluster, group),
+    }
+    last = _exchange(folder, cluster, group)
+    last.enter(SEED, 0)
+    cluster.barrier()
+    if cluster.rank == 0:
+        return result  # its process ends, as if it had been killed
+    with pytest.raises(JobError) as caught:
+        last.enter(SEED, 1)
+    return {**result, "said": str(caught.value)}
+
+
+@pytest.fixture(scope="module")
+def ranks(pictures: Path) -> list[dict[str, Any]]:
+    return run_ranks(WORLD, _all, pictures, timeout_s=240)
+
+
+@pytest.mark.distributed
+def test_each_epoch_has_every_picture_once_and_ranks_see_others(ranks: list[Any]) -> None:
+    epochs = [each["epochs"]["held"] for each in ranks]
+    for epoch in range(5):
+        assert Counter(index for held in epochs for index in held[epoch]) == Counter(range(COUNT))
+        owner = owners(COUNT, SEED, epoch, WORLD)
+        for rank, held in enumerate(epochs):
+            assert held[epoch] == np.flatnonzero(owner == rank).tolist()
+    for held in epochs:
+        assert len(set().union(*held)) > 0.8 * COUNT  # 1 - (2/3)^5 = 87 % in expectation
+
+
+@pytest.mark.distributed
+def test_bytes_sent_are_those_that_changed_hands(ranks: list[Any]) -> None:
+    for epoch in range(1, 5):
+        before, after = (owners(COUNT, SEED, each, WORLD) for each in (epoch - 1, epoch))
+        sent = sum(each["epochs"]["sent"][epoch - 1] for each in ranks)
+        assert sent == SIZES[before != after].sum()
+    whole = np.mean([sum(each["epochs"]["sent"]) / 4 for each in ranks]) * WORLD
+    assert whole == pytest.approx((1 - 1 / WORLD) * SIZES.sum(), rel=0.1)
+
+
+@pytest.mark.distributed
+def test_memory_is_bounded_by_the_share_and_two_chunks(ranks: list[Any]) -> None:
+    for each in ranks:
+        peak = each["peak"]
+        share = max(peak["before"], peak["after"])
+        assert share > 5 * CHUNK  # or the bound would say nothing
+        # A chunk each way, and for each partner what a piece is uneven by; and lists of numbers.
+        # In one piece it would be 0.9 MB each way.
+        allowed = 2 * CHUNK + 4 * (WORLD - 1) * SIZES.max() + 120_000
+        assert peak["peak"] <= share + allowed
+
+
+@pytest.mark.distributed
+def test_what_either_end_does_not_keep_is_not_sent(ranks: list[Any]) -> None:
+    kept = np.array([0.3, 1.0, 0.6])
+    before, after = (owners(COUNT, SEED, each, WORLD) for each in (1, 2))
+    places = np.array([rank_in_memory(index) for index in range(COUNT)])
+    moved = (before != after) & (places < kept[before]) & (places < kept[after])
+    assert sum(each["part"] for each in ranks) == SIZES[moved].sum()
+
+
+@pytest.mark.distributed
+def test_the_ranks_of_a_node_hold_one_copy(ranks: list[Any]) -> None:
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("memfd is Linux's")
+    assert not any(sharded for sharded, _, _ in (each["shared"] for each in ranks))
+    files = {(inode, size) for _, inode, size in (each["shared"] for each in ranks)}
+    assert len(files) == 1
+    ((_, size),) = files
+    assert SIZES.sum() <= size <= SIZES.sum() + COUNT + 2 * 4096
+
+
+@pytest.mark.distributed
+def test_a_training_that_starts_in_the_middle_holds_the_same(ranks: list[Any]) -> None:
+    for each in ranks:
+        assert each["resumed"] == each["epochs"]["held"][2:4]
+
+
+@pytest.mark.distributed
+def test_a_rank_that_is_gone_ends_the_others_with_a_sentence(ranks: list[Any]) -> None:
+    for rank in (1, 2):
+        said = ranks[rank]["said"]
+        assert said.startswith(
+            f"the exchange of pictures before epoch 2 failed on rank {rank}: another rank is gone"
+        )

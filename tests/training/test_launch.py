@@ -1,0 +1,71 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from skindx.errors import UserError
+from skindx.training import launch, network
+from skindx.training.cluster import EngineSettings
+
+
+def _hostfile(folder: Path, text: str) -> Path:
+    file = folder / "hosts"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("node1\n", "'node1' must look like `host slots=2`"),
+        ("node1 slots=0\n", "must look like"),
+        ("node1 slots=1\nnode1 slots=1\n", "node1 stands there twice"),
+        ("# nobody\n\n", "names no host"),
+        ("localhost slots=1\nnode2 slots=1\n", "localhost is another machine for each of them"),
+    ],
+)
+def test_a_hostfile_that_cannot_work_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        launch.read_hosts(_hostfile(tmp_path, text))
+
+
+def test_hosts_meet_at_the_first_on_a_settled_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostfile = _hostfile(tmp_path, "node1 slots=2\nnode2 slots=2\n")
+    settings = EngineSettings(accelerator="cpu", hostfile=hostfile, port=31000)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="pdsh, which is not installed here; install it"):
+        launch.launch(settings, "cpu", "skindx", [])
+    (tmp_path / "pdsh").write_text("")
+    (tmp_path / "pdsh").chmod(0o755)
+    options = " ".join(launch._on_hosts(settings, hostfile))
+    assert f"--hostfile {hostfile} --launcher pdsh" in options
+    assert "--master_addr node1 --master_port 31000" in options
+    assert "--force_multi" in options
+
+
+def test_the_users_choice_of_gpus_holds() -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "2,5,7"}
+    options = launch._here(2, "cuda", environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "2,5"
+    assert "--num_accelerators" not in options
+    assert launch._here(2, "cuda", {})[-2:] == ["--num_accelerators", "2"]
+
+
+def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    network.choose_interface(None, "127.0.0.1")
+    assert not any(name in os.environ for name in names)  # one machine: nothing to choose
+    with pytest.raises(UserError, match=r"engine.interface=ib9 is not on .* which has .*lo"):
+        network.choose_interface("ib9", "127.0.0.1")
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    monkeypatch.setenv(names[0], "eth7")
+    network.choose_interface(None, "127.0.0.1")
+    assert os.environ[names[0]] == "eth7"
+    network.choose_interface(loopback, "127.0.0.1")
+    assert [os.environ[name] for name in names] == [loopback] * 2
+    assert network.interface_to("no-such-host.invalid") is None

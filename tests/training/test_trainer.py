@@ -1,0 +1,206 @@
+"""The recipe's features under the trainer's own loop, on an engine of plain PyTorch."""
+
+import dataclasses
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from plain_engine import Alone, PlainEngine
+from ranks import run_ranks
+
+from skindx.data.manifest import read_manifest, split_of
+from skindx.training import trainer
+from skindx.training.engine import Cluster
+from skindx.training.reading import TrainingData
+from skindx.training.settings import TrainSettings
+from skindx.training.trainer import MemberTraining, Position, begin, go_on, train_member
+
+CLASSES = ("Disc", "Stripes", "Plain")
+SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}
+FAST = {"epochs": 4, "batch": 15, "learning_rate": 0.003, "label_smoothing": 0.0}
+MIX = {"mixup": 0.4, "cutmix": 1.0}
+
+
+class Silent:
+    def start(self, history: Any) -> None:
+        pass
+
+    def step(self, step: int, loss: float) -> None:
+        pass
+
+    def epoch(self, history: Any, line: str) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        pass
+
+
+def data_of(dataset: Path) -> TrainingData:
+    records = read_manifest(dataset)
+    return TrainingData(dataset, split_of(records, "train"), split_of(records, "val"), CLASSES)
+
+
+def settings_of(member: dict[str, Any] = SMALL, **recipe: Any) -> TrainSettings:
+    return TrainSettings.parse(
+        {
+            "members": [member],
+            "recipe": {**FAST, **recipe},
+            "engine": {"accelerator": "cpu"},
+            "loader": {"threads": 1},
+        }
+    )
+
+
+def begun(settings: TrainSettings, dataset: Path) -> MemberTraining:
+    return begin(settings, settings.members[0], data_of(dataset), Alone(), Silent())
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "Engine", PlainEngine)
+
+
+LEARNER = {**SMALL, "model": "test_efficientnet"}
+EASY = {
+    "epochs": 3,
+    "batch": 9,
+    "learning_rate": 0.01,
+    "warmup_epochs": 0.5,
+    "augment": {"scale": [0.9, 1], "flip": False, "colour": 0},
+}
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "focal": {"loss": {"kind": "focal"}, "class_weights": "effective"},
+    "logit adjusted": {"loss": {"kind": "logit_adjusted"}},
+    "mix and average": {"mix": {**MIX, "clean_epochs": 1}, "ema": {"decay": 0.9}},
+    "layers, sides": {"layer_decay": 0.8, "resize": {"start": 32, "until": 0.5}},
+    "pieces, steps": {"accumulate": 2, "schedule": {"kind": "steps", "epochs": [2]}},
+    "augment": {"augment": {"scale": [0.9, 1], "blur": 0.3, "sharpen": 0.3, "holes": 0.5}},
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.05},
+    "lars": {"optimizer": "lars", "learning_rate": 10, "weight_decay": 1e-4},
+    "lamb": {"optimizer": "lamb", "learning_rate": 0.03},
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_the_loss_falls(small_dataset: Path, feature: str) -> None:
+    settings = settings_of(LEARNER, **{**EASY, **FEATURES[feature]})
+    _, history = train_member(
+        settings, settings.members[0], data_of(small_dataset), Alone(), Silent()
+    )
+    losses = [row["loss"] for row in history]
+    assert len(losses) == 3
+    assert losses[-1] < 0.7 * losses[0], losses
+
+
+EVERYTHING = {
+    "epochs": 3,
+    "mix": {**MIX, "clean_epochs": 1},
+    "ema": {"decay": 0.9},
+    "resize": {"start": 32, "until": 0.5},
+    "accumulate": 2,
+    "layer_decay": 0.8,
+}
+DROPPING = {**SMALL, "model_args": {"drop_rate": 0.2, "drop_path_rate": 0.2}}
+
+
+def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> None:
+    """What `MemberTraining` calls its state is all there is, dropout and mixing included."""
+    settings = settings_of(DROPPING, **EVERYTHING)
+    kept: list[tuple[Any, ...]] = []
+
+    def keep(training: MemberTraining) -> None:
+        assert training.average is not None
+        engine = training.engine
+        state = (
+            engine.module.state_dict(),
+            engine.optimizer.state_dict(),
+            training.average.state_dict(),
+            training.position,
+        )
+        kept.append(deepcopy(state))
+
+    whole = begun(settings, small_dataset)
+    finished = go_on(whole, Silent(), keep)
+    assert len(kept) == 3 * (4 + 1)  # 54 pictures in batches of 15 are 4 steps
+    for weights, optimizer, average, position in (kept[5], kept[4], kept[-1]):
+        again = begun(settings, small_dataset)
+        assert again.average is not None
+        again.engine.module.load_state_dict(weights)
+        again.engine.optimizer.load_state_dict(optimizer)
+        again.average.load_state_dict(average)
+        resumed = dataclasses.replace(again, position=deepcopy(position))
+        torch.rand(7)  # whatever was drawn in between
+        found = go_on(resumed, Silent())
+        assert all(found.state[name].equal(value) for name, value in finished.state.items())
+        assert (found.validation_NC == finished.validation_NC).all()
+        losses = [[row["loss"] for row in each.position.history] for each in (whole, resumed)]
+        assert losses[0] == losses[1]
+    assert kept[4][-1] == dataclasses.replace(Position(1), history=kept[4][-1].history)
+
+
+def _state(settings: TrainSettings, dataset: Path) -> dict[str, torch.Tensor]:
+    training = begun(settings, dataset)
+    return go_on(training, Silent()).state
+
+
+def test_pieces_add_up_to_the_big_batch(small_dataset: Path) -> None:
+    one, four = (
+        _state(settings_of(epochs=1, optimizer="sgd", accumulate=n, mix=MIX), small_dataset)
+        for n in (1, 4)
+    )
+    for name, value in one.items():
+        torch.testing.assert_close(four[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_average_is_what_is_judged_and_kept(small_dataset: Path) -> None:
+    training = begun(settings_of(epochs=1, ema={"decay": 0.5}), small_dataset)
+    finished = go_on(training, Silent())
+    assert training.average is not None
+    averaged, last = training.average.module, training.engine.module
+    for name, value in finished.state.items():
+        assert value.equal(averaged.state_dict()[f"net.{name}"])
+    assert any(
+        not value.equal(last.state_dict()[f"net.{name}"]) for name, value in finished.state.items()
+    )
+
+
+def test_given_weights_start_the_body(small_dataset: Path, tmp_path: Path) -> None:
+    first = begun(settings_of({**SMALL, "seed": 5}), small_dataset)
+    file = tmp_path / "given.pth"
+    torch.save({"state_dict": first.judged().net.state_dict()}, file)
+    settings = settings_of().starting_from(file)
+    second = begun(settings, small_dataset)
+    for name, value in first.judged().net.state_dict().items():
+        assert second.judged().net.state_dict()[name].equal(value)
+    own = tmp_path / "own.pth"
+    named = settings_of({**SMALL, "weights": str(own)}).starting_from(file)
+    assert named.members[0].weights == own
+
+
+RANKS = {"epochs": 1, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "accumulate": 2}
+
+
+def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
+    settings = settings_of(**RANKS)
+    dist.init_process_group("gloo")
+    cluster = Cluster(dist.get_rank(), 2, torch.device("cpu"), settings.engine)
+    trainer.Engine = PlainEngine
+    finished, _ = train_member(settings, settings.members[0], data_of(dataset), cluster, Silent())
+    dist.destroy_process_group()
+    return {name: value.numpy() for name, value in finished.state.items()}
+
+
+@pytest.mark.distributed
+def test_uneven_ranks_equal_one_with_everything_on(small_dataset: Path) -> None:
+    """Steps of 13 and 14 pictures on two ranks: shares of 7 and 6 end inside a pair."""
+    results = run_ranks(2, _train_on_ranks, small_dataset, timeout_s=270)
+    alone = _state(settings_of(**RANKS), small_dataset)
+    for result in results:
+        for name, value in alone.items():
+            found = torch.from_numpy(result[name])
+            torch.testing.assert_close(found, value, rtol=1e-3, atol=1e-4)
