@@ -62,11 +62,7 @@ def _train_in_pieces(dataset: Path, run: Path) -> dict[str, Any]:
     timeless = [[{**row, "seconds": 0} for row in rows] for rows in (history, again)]
     return {
         "sittings": sittings,
-        "different": [
-            name
-            for name, value in whole.state.items()
-            if not torch.equal(value, pieces.state[name])
-        ],
+        "different": [name for name, each in whole.state.items() if not each.equal(parts[name])],
         "histories": timeless,
     }
 
