@@ -55,9 +55,14 @@ def box_crops(
     confidence: float,
     margin: float,
 ) -> dict[int, NDArray[np.uint8]]:
-    """Return picture number -> crop around its best box, of the pictures that have one."""
+    """Return picture number -> crop around its best box, of the pictures that have one.
+
+    A crop that is the whole picture is left out: it would be no second view, and would pass for
+    one where views are counted and weighed.
+    """
     best = {n: best_box(boxes, confidence) for n, boxes in enumerate(boxes_N)}
-    return {n: box_crop(pictures[n], box, margin) for n, box in best.items() if box}
+    crops = {n: box_crop(pictures[n], box, margin) for n, box in best.items() if box}
+    return {n: crop for n, crop in crops.items() if crop.shape != pictures[n].shape}
 
 
 def fuse(

@@ -28,11 +28,16 @@ class AssistedClass:
     name: str
     n: int
     boxed: int
-    """Of its pictures, those in which the detector was sure of a box."""
+    """Of its pictures, those of which a crop was judged beside the whole."""
+    changed: int
+    """Of its pictures, those that were given another class by it."""
     without: Interval
     assisted: Interval
     difference: Interval
-    """Assisted minus without, paired on the same resampled groups."""
+    """Assisted minus without, paired on the same resampled groups; no bounds if none changed.
+
+    Every draw of pictures that did not change gives 0, which would look like certainty.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Assisted:
 
     pictures: int
     boxed: int
+    changed: int
     level: float
     classes: tuple[AssistedClass, ...]
     """Those of which the split has pictures."""
@@ -65,7 +71,12 @@ def measure_assistance(
     )
     plain = replace(answers, ensemble_NC=whole_NC)
 
-    def gain(first: Statistic, second: Statistic, groups_N: NDArray[np.str_]) -> Interval:
+    changed_N = answers.predicted_N != plain.predicted_N
+
+    def gain(first: Statistic, second: Statistic, among_N: NDArray[np.bool_]) -> Interval:
+        if not changed_N[among_N].any():
+            return Interval(0.0, float("nan"), float("nan"))
+        groups_N = answers.groups_N[among_N]
         return paired_interval(first, second, groups_N, draws=draws, level=LEVEL, seed=SEED)
 
     def one(number: int) -> AssistedClass:
@@ -79,9 +90,10 @@ def measure_assistance(
             answers.classes[number].name,
             int(own_N.sum()),
             int((own_N & boxed_N).sum()),
+            int((own_N & changed_N).sum()),
             share(own_N & plain.right_N, own_N, plain),
             share(own_N & answers.right_N, own_N, answers),
-            gain(ours, theirs, answers.groups_N[own_N]),
+            gain(ours, theirs, own_N),
         )
 
     ours, theirs = (
@@ -90,11 +102,12 @@ def measure_assistance(
     return Assisted(
         len(answers),
         int(boxed_N.sum()),
+        int(changed_N.sum()),
         LEVEL,
         tuple(one(int(number)) for number in np.unique(answers.truth_N)),
         theirs.value,
         ours.value,
-        gain(ours, theirs, answers.groups_N),
+        gain(ours, theirs, np.ones(len(answers), dtype=np.bool_)),
     )
 
 
@@ -105,24 +118,26 @@ def assisted_table(assisted: Assisted) -> "Table":
     from rich.table import Table
 
     heading = (
-        f"Sensitivity without and with the crop around the best box: {assisted.boxed} of "
-        f"{assisted.pictures} pictures show a sure one"
+        f"Sensitivity without and with the crop around the best box, which {assisted.boxed} of "
+        f"{assisted.pictures} pictures have"
     )
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("class", no_wrap=True)
-    for name in ("pictures", "boxed", "without", "with", "difference in points"):
+    for name in ("n", "crops", "changed", "without", "with", "points"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in assisted.classes:
         table.add_row(
             escape(each.name),
             str(each.n),
             str(each.boxed),
+            str(each.changed),
             f"{percent(each.without)} {bounds(each.without)}",
             f"{percent(each.assisted)} {bounds(each.assisted)}",
             f"{points(each.difference.value)} {bounds(each.difference, 'points')}",
         )
     table.add_row(
-        *("balanced accuracy", str(assisted.pictures), str(assisted.boxed)),
+        *("balanced accuracy", str(assisted.pictures)),
+        *(str(assisted.boxed), str(assisted.changed)),
         *(percent(assisted.without), percent(assisted.assisted)),
         f"{points(assisted.difference.value)} {bounds(assisted.difference, 'points')}",
         style="bold",

@@ -61,6 +61,13 @@ def test_the_best_box_is_a_sure_one() -> None:
     assert crops[1].shape == (9, 9, 3)
 
 
+def test_a_crop_that_is_the_whole_picture_is_no_second_view() -> None:
+    large, small = Box(5, 5, 45, 45, score=0.9), Box(5, 5, 15, 15, score=0.9)
+    pictures = [_numbered(50, 50), _numbered(50, 50), _numbered(50, 60)]
+    crops = box_crops(pictures, [(large,), (small,), (large,)], 0.25, 1.5)
+    assert list(crops) == [1, 2]  # of a picture that is no square a strip is left out
+
+
 def test_fusion_by_hand() -> None:
     whole, crop = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.8, 0.0])
     np.testing.assert_allclose(fuse(whole, crop, 0.25), [0.5, 0.425, 0.075], rtol=1e-12)

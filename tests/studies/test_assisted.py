@@ -39,11 +39,11 @@ def test_the_table_by_hand() -> None:
     answers = Answers.of(records_of(LABELS, GROUPS), TABLE, CLASSES, ("alpha",))
     found = measure_assistance(answers, TABLE, draws=200)
     assert found is not None
-    assert (found.pictures, found.boxed) == (6, 5)
+    assert (found.pictures, found.boxed, found.changed) == (6, 5, 3)
     nevus, melanoma = found.classes
     assert (nevus.name, nevus.n, nevus.boxed) == ("Compound nevus", 2, 2)
     assert (nevus.without.value, nevus.assisted.value, nevus.difference.value) == (1.0, 0.5, -0.5)
-    assert (melanoma.n, melanoma.boxed) == (4, 3)
+    assert (melanoma.n, melanoma.boxed, melanoma.changed) == (4, 3, 2)
     assert (melanoma.without.value, melanoma.assisted.value) == (0.25, 0.75)
     assert melanoma.difference.value == pytest.approx(0.5)
     # Group c weighs two pictures: its draws reach from no change to all of them.
@@ -58,6 +58,17 @@ def test_nothing_is_shown_where_no_box_was_used() -> None:
     plain = [prediction(NEVUS)] * 6
     answers = Answers.of(records_of(LABELS, GROUPS), plain, CLASSES, ("alpha",))
     assert measure_assistance(answers, plain) is None
+
+
+def test_where_no_answer_changed_nothing_is_claimed() -> None:
+    """A bootstrap of equal answers is 0 in every draw, which is no evidence for 0."""
+    same = [_seen(NEVUS, NEVUS)] * 6
+    answers = Answers.of(records_of(LABELS, GROUPS), same, CLASSES, ("alpha",))
+    found = measure_assistance(answers, same, draws=50)
+    assert found is not None
+    for difference in (*(each.difference for each in found.classes), found.difference):
+        assert difference.value == 0
+        assert np.isnan([difference.low, difference.high]).all()
 
 
 def test_an_evaluation_carries_it(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
         weight = fit_weight(np.concatenate(whole), np.concatenate(crop), truth_N[seen])
     print(
         f"the crop around the best box counts {weight:.2f}, fitted on {len(seen)} of {len(val)} "
-        "validation pictures, the others show no sure box"
+        "validation pictures; of the others no sure box shows less than the whole"
     )
     fusion = FusionSpec(weight=weight, margin=margin)
     conformal = bundle.spec.conformal
