@@ -12,7 +12,7 @@ from pydantic import Field
 from skindx.bench.clock import Figure, interleave, median
 from skindx.bench.result import Result
 from skindx.config import Settings
-from skindx.data.join import pairs_within
+from skindx.data.dedup.join import pairs_within
 
 # N = codes, P = pairs, L = limits
 

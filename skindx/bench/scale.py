@@ -16,16 +16,16 @@ from pydantic import Field
 from skindx.bench.clock import Figure, interleave, median
 from skindx.bench.result import Result
 from skindx.config import Settings
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.building.stages import Run, clean, drop_small_classes, label_rows, make_records
+from skindx.data.dedup.join import turned_pairs_between
 from skindx.data.engine import Embedded
-from skindx.data.groups import GroupKeys
-from skindx.data.join import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
-from skindx.data.placing import place_groups
 from skindx.data.progress import silent
-from skindx.data.recipe import BuildSettings
-from skindx.data.screen import Screened
-from skindx.data.stages import Run, clean, drop_small_classes, label_rows, make_records
+from skindx.data.screening.screen import Screened
+from skindx.data.splits.groups import GroupKeys
+from skindx.data.splits.placing import place_groups
 
 # N = codes, K = kinds of hash, O = orientations
 

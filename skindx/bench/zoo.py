@@ -16,8 +16,8 @@ from skindx.bench.energy import EnergyMeter
 from skindx.bench.result import Result
 from skindx.bench.zoo_table import ENSEMBLE, ModelRow, write_tables
 from skindx.config import Settings
-from skindx.data.fold_view import fold_view
 from skindx.data.manifest import read_manifest, split_of
+from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError, UserError
 from skindx.files import write_json
 from skindx.metrics import Interval, Statistic, paired_interval

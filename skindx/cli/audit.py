@@ -10,8 +10,8 @@ from skindx.cli.options import Sets
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
+    from skindx.data.dedup.near import Embeddings
     from skindx.data.manifest import Record
-    from skindx.data.near import Embeddings
     from skindx.data.progress import Progress
 
 
@@ -136,7 +136,7 @@ def _embeddings(
     dataset: Path, sources: dict[str, Path | None], sets: list[str], progress: "Progress"
 ) -> "Embeddings":
     from skindx.cli.dedup import embed_dataset
-    from skindx.data.near import EMBEDDINGS, read_embeddings
+    from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
 
     if sum(path is not None for path in sources.values()) > 1:
         raise UserError("give one of --embeddings, --weights and --bundle.")

@@ -12,7 +12,7 @@ from skindx.cli.options import Sets, console
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
-    from skindx.data.near import Embeddings
+    from skindx.data.dedup.near import Embeddings
 
 dedup = typer.Typer(
     name="dedup",
@@ -69,7 +69,7 @@ def embed_dataset(
     out: Path | None = None,
 ) -> "Embeddings":
     """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
-    from skindx.data.near import EMBEDDINGS
+    from skindx.data.dedup.near import EMBEDDINGS
     from skindx.studies.embeddings import EmbedSettings, embed_with_bundle
     from skindx.studies.embeddings import embed as embed_pictures
 
@@ -105,7 +105,7 @@ def sweep(
 
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """
-    from skindx.data.near import EMBEDDINGS, read_embeddings
+    from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
     from skindx.data.progress import progress_bars
     from skindx.studies.dedup_sweep import SweepSettings
     from skindx.studies.dedup_sweep import sweep as run_sweep

@@ -11,7 +11,7 @@ from skindx.errors import UserError
 from skindx.words import cell, printable
 
 if TYPE_CHECKING:
-    from skindx.data.takedown import Going, Plan
+    from skindx.data.removal.takedown import Going, Plan
 
 
 def remove(
@@ -45,7 +45,7 @@ def remove(
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
     from skindx.data.progress import progress_bars
-    from skindx.data.takedown import carry_out, own_copies, plan
+    from skindx.data.removal.takedown import carry_out, own_copies, plan
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")

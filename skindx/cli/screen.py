@@ -20,8 +20,8 @@ def screen(
     Example: skindx screen my/pictures --set min_side=128
     """
     from skindx.data.progress import progress_bars
-    from skindx.data.screen import ScreenSettings
-    from skindx.data.screen_report import print_report, report
+    from skindx.data.screening.screen import ScreenSettings
+    from skindx.data.screening.screen_report import print_report, report
 
     settings = ScreenSettings.load(None, sets or [])
     with progress_bars() as progress:

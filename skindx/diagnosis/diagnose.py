@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import DamagedPicture, decode
-from skindx.data.magic import picture_suffix
+from skindx.data.screening.decode import DamagedPicture, decode
+from skindx.data.screening.magic import picture_suffix
 from skindx.diagnosis.record import (
     Candidate,
     Diagnosis,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from skindx.data.blocklist import Blocked
+from skindx.data.removal.blocklist import Blocked
 from skindx.models.bundle import add_provenance, open_bundle
 
 MANIFEST_KEY = "manifest sha256"

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from skindx.data.decode import decode
 from skindx.data.manifest import read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.review import PRIVATE, Flag, undecided, write_flags
+from skindx.data.screening.decode import decode
 from skindx.errors import UserError
 from skindx.studies.privacy import PrivacyDetector, PrivacySettings, Sighting, version
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from skindx.config import Settings
-from skindx.data.dedup import Picture, deduplicate, distinct
-from skindx.data.hashes import HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.data.dedup.hashes import HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.data.dedup.near import Embeddings
+from skindx.data.dedup.select import Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.data.near import Embeddings
 from skindx.data.progress import Progress, silent
-from skindx.data.screen import Screened
+from skindx.data.screening.screen import Screened
 from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, bootstrap_interval, paired_interval
 from skindx.studies.label_review import Floats, Ints, classifier, vectors_of

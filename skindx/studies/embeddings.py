@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.dedup.near import Embeddings, write_embeddings
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.near import Embeddings, write_embeddings
 from skindx.errors import UserError
 from skindx.files import sha256_file
 from skindx.models.classifier import (

@@ -80,7 +80,7 @@ def evaluate(
     picture that cannot be read, `all` of the dataset that the bundle was trained on, and an `out`
     that holds anything but an earlier evaluation.
     """
-    from skindx.data.decode import decode
+    from skindx.data.screening.decode import decode
     from skindx.diagnosis.predictor import Predictor
 
     if draws < 1:

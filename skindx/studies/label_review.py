@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record
-from skindx.data.near import Embeddings
 from skindx.data.review import Flag
 from skindx.errors import UserError
 from skindx.studies.extra import need

@@ -15,8 +15,8 @@ from skindx.data.boxes.annotations import (
     write_proposals,
 )
 from skindx.data.boxes.box import Box
-from skindx.data.decode import decode
 from skindx.data.manifest import read_manifest
+from skindx.data.screening.decode import decode
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
 from skindx.models.bundle import INDEX, Bundle, open_bundle

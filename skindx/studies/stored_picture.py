@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import decode
 from skindx.data.manifest import Record
+from skindx.data.screening.decode import decode
 from skindx.errors import UserError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.folds import fold_groups
+from skindx.data.splits.folds import fold_groups
 from skindx.metrics import balanced_accuracy, expected_calibration_error, top_k_accuracy
 from skindx.models.calibration import apply_temperature, fit_temperature
 from skindx.models.combination import Combination, combine, log, pool

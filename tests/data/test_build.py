@@ -10,10 +10,10 @@ from paint_pictures import encode, paint, save
 from rich.console import Console
 
 from skindx.data.boxes import Box
-from skindx.data.build import BuildSettings, build, load_build_settings
-from skindx.data.label import taxonomy_of
+from skindx.data.building.build import BuildSettings, build, load_build_settings
+from skindx.data.building.label import taxonomy_of
+from skindx.data.building.summary import print_summary
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.summary import print_summary
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 

@@ -25,7 +25,7 @@ from skindx.data.engine.workers import compare
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
-from skindx.data.screen import ScreenSettings
+from skindx.data.screening.screen import ScreenSettings
 from skindx.data.sources import AtlasSource
 from skindx.errors import JobError, UserError
 

@@ -12,11 +12,11 @@ import pytest
 from paint_pictures import paint, save
 from ray_cluster import RayCluster, ray_cluster
 
-from skindx.data.build import build, load_build_settings
+from skindx.data.building.build import build, load_build_settings
+from skindx.data.building.recipe import BuildSettings
 from skindx.data.engine import chunks, shards
 from skindx.data.engine.cluster import ATTEMPTS
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
-from skindx.data.recipe import BuildSettings
 
 PICTURES = 48
 SHARD = 6
@@ -98,7 +98,7 @@ def test_a_picture_that_kills_its_decoder_is_one_issue(
 BUILD = """
 import sys
 from pathlib import Path
-from skindx.data.build import build, load_build_settings
+from skindx.data.building.build import build, load_build_settings
 from skindx.data.engine import shards
 shards.SHARD_PICTURES = int(sys.argv[4])
 build(load_build_settings(Path(sys.argv[1]), ["workers=1"]), Path(sys.argv[2]), cluster=sys.argv[3])
@@ -120,7 +120,7 @@ def test_a_killed_driver_goes_on_with_the_shards_that_are_finished(
         finished = {path: path.stat().st_mtime_ns for path in found}
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    monkeypatch.setattr("skindx.data.build.remove_shards", lambda out: None)
+    monkeypatch.setattr("skindx.data.building.build.remove_shards", lambda out: None)
     build(settings, out, cluster=cluster.address)
     after = {path: path.stat().st_mtime_ns for path in finished}
     assert after == finished

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import skindx
-from skindx.data import join
-from skindx.data.dedup import Cleaned, Picture, deduplicate, distinct
-from skindx.data.groups import GroupKeys, GroupSettings, group_names
-from skindx.data.hashes import GRID, near_links
-from skindx.data.join import turned_pairs_within
+from skindx.data.dedup import join
+from skindx.data.dedup.hashes import GRID, near_links
+from skindx.data.dedup.join import turned_pairs_within
+from skindx.data.dedup.select import Cleaned, Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
-from skindx.data.screen import Screened
+from skindx.data.screening.screen import Screened
+from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.errors import UserError
 
 
@@ -78,12 +78,12 @@ def test_equal_codes_as_one_give_the_same_dataset(pictures: list[Picture], radiu
 MANY = """
 import resource, sys
 import numpy as np
-import skindx.data.join_kernels
-from skindx.data.dedup import Picture, deduplicate, distinct
-from skindx.data.groups import GroupKeys, GroupSettings, group_names
-from skindx.data.hashes import near_links
+import skindx.data.dedup.join_kernels
+from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
+from skindx.data.dedup.hashes import near_links
 from skindx.data.ledger import LedgerRow
-from skindx.data.screen import Screened
+from skindx.data.screening.screen import Screened
 
 codes = np.random.default_rng(0).integers(0, 2**64, (3, 2, 8), dtype=np.uint64)
 black = Screened(None, "", 9, 9, np.zeros((2, 8), np.uint64))

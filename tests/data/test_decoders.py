@@ -14,11 +14,11 @@ from hostile_pictures import memory_bomb, scan_bomb
 from paint_pictures import paint, save
 
 import skindx
-from skindx.data.decoders import pool
-from skindx.data.decoders.pool import Failure, Limits, run_apart
 from skindx.data.gallery import thumbnails
 from skindx.data.publish import clean_files
-from skindx.data.screen import Screened, ScreenSettings, screen_files
+from skindx.data.screening.decoders import pool
+from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
+from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 
 
 def pictures(folder: Path, count: int) -> list[Path]:
@@ -145,9 +145,13 @@ def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
     job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
     answers = run_apart("screen", job, paths, Limits(timeout_s=600, memory_mb=400), 2)
     assert not isinstance(next(answers)[1], Failure)
-    assert any(b"skindx.data.decoders" in command(pid) for pid in descendants(os.getpid()))
+    assert any(
+        b"skindx.data.screening.decoders" in command(pid) for pid in descendants(os.getpid())
+    )
     answers.close()
-    assert not any(b"skindx.data.decoders" in command(pid) for pid in descendants(os.getpid()))
+    assert not any(
+        b"skindx.data.screening.decoders" in command(pid) for pid in descendants(os.getpid())
+    )
 
 
 def command(pid: int) -> bytes:
@@ -162,7 +166,7 @@ import sys
 from pathlib import Path
 from skindx.data.gallery import thumbnails
 from skindx.data.publish import clean_files
-from skindx.data.screen import ScreenSettings, screen_files
+from skindx.data.screening.screen import ScreenSettings, screen_files
 settings = ScreenSettings(timeout_s=2)
 screen_files([Path(sys.argv[1])], settings, ("perceptual",), workers=1)
 """

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.dedup import Cleaned, Picture, deduplicate, distinct
+from skindx.data.dedup.select import Cleaned, Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
-from skindx.data.screen import Screened
+from skindx.data.screening.screen import Screened
 
 
 def picture(url: str, sha: str, label: str = "a", side: int = 100) -> Picture:

@@ -17,11 +17,11 @@ from local_site import Answer, LocalSite
 from paint_pictures import encode, paint
 
 from skindx.data.acquire import acquire
-from skindx.data.build import build
+from skindx.data.building.build import build
+from skindx.data.building.recipe import BuildSettings, load_build_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.sources import TableSource
 
 pytestmark = pytest.mark.real
@@ -36,7 +36,7 @@ ACQUIRE = """
 import sys
 from pathlib import Path
 from skindx.data.acquire import acquire
-from skindx.data.recipe import BuildSettings
+from skindx.data.building.recipe import BuildSettings
 settings = BuildSettings.load(Path(sys.argv[1]))
 acquire(settings.sources, settings.fetch, Path(sys.argv[2]))
 """

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx.data.fold_view import fold_view, refold
 from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.splits.fold_view import fold_view, refold
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.taxonomy import SkinClass, Taxonomy

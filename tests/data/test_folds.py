@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.folds import fold_groups
-from skindx.data.split import SplitSettings
+from skindx.data.splits.folds import fold_groups
+from skindx.data.splits.split import SplitSettings
 
 any_groups = st.lists(st.tuples(st.sampled_from("ghijklmnop"), st.sampled_from("abc")), min_size=1)
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.data.dedup import Picture, distinct
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.building.stages import Run
+from skindx.data.dedup.select import Picture, distinct
 from skindx.data.engine import Embedded
-from skindx.data.freeze import Place, fitting_folds, read_places, write_places
-from skindx.data.groups import GroupKeys, GroupSettings, group_names
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.placing import group_aliases, hold_splits, place_groups
 from skindx.data.progress import silent
-from skindx.data.recipe import BuildSettings
-from skindx.data.screen import Screened
+from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
-from skindx.data.split import SplitSettings, split_groups
-from skindx.data.stages import Run
+from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_places
+from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
+from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
+from skindx.data.splits.split import SplitSettings, split_groups
 from skindx.errors import UserError
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
-from skindx.data.clusters import EQUAL
-from skindx.data.decode import decode
-from skindx.data.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
-from skindx.data.rehash import hash_pictures
+from skindx.data.dedup.clusters import EQUAL
+from skindx.data.dedup.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.data.dedup.rehash import hash_pictures
+from skindx.data.screening.decode import decode
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 

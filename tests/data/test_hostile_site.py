@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.acquire import LOG, acquire
-from skindx.data.decode import decode
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LEDGER, LedgerRow
-from skindx.data.magic import picture_suffix
-from skindx.data.screen import Screened, ScreenSettings, screen_files
+from skindx.data.screening.decode import decode
+from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 from skindx.data.sources import AtlasSource
 
 MAX_BYTES = 400_000
@@ -310,7 +310,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         max_pages=9,
     )
     progress: list[tuple[int, int]] = []
-    with Watch("skindx.data.fetch", "skindx.data.decoders") as watch:
+    with Watch("skindx.data.fetch", "skindx.data.screening.decoders") as watch:
         rows = acquire(
             [atlas(main), atlas(main, "/endless/")],
             fetch,
@@ -380,9 +380,9 @@ def test_the_table_has_many_kinds_of_fault() -> None:
 
 def test_crawler_and_decoders_stay_small_and_know_no_torch(hostile: Hostile) -> None:
     peaks = hostile.watch.peak_mb
-    assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.data.decoders"}
+    assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.data.screening.decoders"}
     # The scan bomb cost one decoder its life, so there were more than two.
-    assert sum(name == "skindx.data.decoders" for _, name in peaks) >= 3
+    assert sum(name == "skindx.data.screening.decoders" for _, name in peaks) >= 3
     assert max(peaks.values()) < 500, peaks
     assert not hostile.watch.with_torch
 

@@ -14,12 +14,12 @@ from local_site import Answer, LocalSite, jpeg
 from paint_pictures import encode, paint
 
 from skindx.data.acquire import acquire
-from skindx.data.blocklist import BLOCKLIST, Blocked, BlockList, write_blocklist
 from skindx.data.engine.fetching import make_part
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.row import web_address
+from skindx.data.removal.blocklist import BLOCKLIST, Blocked, BlockList, write_blocklist
 from skindx.data.sources import FolderSource, HuggingFaceSource, OpenverseSource, TableSource
 from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.folder import MAX_BYTES, look_at_folder

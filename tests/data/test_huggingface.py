@@ -11,7 +11,7 @@ import pytest
 from paint_pictures import encode, paint
 
 from skindx.data.acquire import acquire
-from skindx.data.build import BuildSettings, build
+from skindx.data.building.build import BuildSettings, build
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import HuggingFaceSource

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import skindx
-from skindx.data import join
-from skindx.data.join import pairs_within, turned_pairs_within
+from skindx.data.dedup import join
+from skindx.data.dedup.join import pairs_within, turned_pairs_within
 from skindx.errors import UserError
 
 ONES = 2**64 - 1
@@ -134,7 +134,7 @@ def test_turned_codes_are_brute_force(
 
 
 JOIN = (
-    "import sys; from skindx.data import hashes; assert 'numba' not in sys.modules; import numpy;"
+    "import sys; from skindx.data.dedup import hashes; assert 'numba' not in sys.modules; import numpy;"
     "print(len(hashes.near_links(numpy.zeros((5, 2, 8), numpy.uint64), 4)))"
 )
 
@@ -162,8 +162,8 @@ def test_compiled_code_is_kept_where_numba_is_told(tmp_path: Path) -> None:
 
 
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "skindx.data.join_kernels", raising=False)
-    monkeypatch.delattr(skindx.data, "join_kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "skindx.data.dedup.join_kernels", raising=False)
+    monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"run `pip install 'skindx\[data\]'`"):
         pairs_within(np.zeros(3, np.uint64), 4)

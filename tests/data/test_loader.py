@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.decode import DamagedPicture, decode
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window, random_window, resize_into, shrink
 from skindx.data.loader.load import fill_crop, load
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory
 from skindx.data.manifest import Record
+from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.data.store import put
 from skindx.errors import UserError
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paint_pictures import paint, save
 
-from skindx.data import near
-from skindx.data.build import build, load_build_settings
-from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.near import (
+from skindx.data.building.build import build, load_build_settings
+from skindx.data.dedup import near
+from skindx.data.dedup.near import (
     EMBEDDINGS,
     Embeddings,
     EmbeddingSettings,
@@ -21,6 +20,7 @@ from skindx.data.near import (
     similar_pairs,
     write_embeddings,
 )
+from skindx.data.manifest import read_issues, read_manifest
 from skindx.errors import UserError
 
 

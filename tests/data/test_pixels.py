@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from test_loader import dataset, jpeg, photo
 
-from skindx.data.decode import decode
 from skindx.data.loader.crop import shrink
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
+from skindx.data.screening.decode import decode
 from skindx.data.store import put
 from skindx.errors import UserError
 

@@ -22,12 +22,12 @@ from PIL import Image
 from small_dataset import LABELS, SmallDataset, free_dataset
 
 from skindx.data.boxes import read_coco
-from skindx.data.decode import decode
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import PublishSettings, clean_files, croissant, publish, side_files
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.row import read_published
 from skindx.data.review import DECISIONS, Flag, write_flags
+from skindx.data.screening.decode import decode
 from skindx.errors import UserError
 
 OPEN = PublishSettings(contact="down@example.org", unaudited=True)

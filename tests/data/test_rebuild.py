@@ -11,12 +11,12 @@ import pytest
 from paint_pictures import paint, save
 from rich.console import Console
 
-import skindx.data
+import skindx.data.dedup
 from skindx.data.boxes import Box
-from skindx.data.build import build, load_build_settings
-from skindx.data.diff import DIFF, compare, diff, print_diff, read_version, write_diff
+from skindx.data.building.build import build, load_build_settings
+from skindx.data.building.diff import DIFF, compare, diff, print_diff, read_version, write_diff
+from skindx.data.building.summary import print_summary
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
-from skindx.data.summary import print_summary
 from skindx.errors import UserError
 
 
@@ -97,8 +97,8 @@ def test_a_lost_manifest_loses_no_split(root: Path, tmp_path: Path) -> None:
 def test_without_numba_a_build_writes_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "skindx.data.join_kernels", None)
-    monkeypatch.delattr(skindx.data, "join_kernels", raising=False)
+    monkeypatch.setitem(sys.modules, "skindx.data.dedup.join_kernels", None)
+    monkeypatch.delattr(skindx.data.dedup, "join_kernels", raising=False)
     with pytest.raises(UserError, match=r"pip install 'skindx\[data\]'"):
         make(root, tmp_path / "out")
     assert not (tmp_path / "out").exists()

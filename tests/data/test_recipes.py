@@ -7,9 +7,9 @@ import pytest
 from local_site import LocalSite, category, figures, html
 
 from skindx.data.acquire import acquire
-from skindx.data.build import build
+from skindx.data.building.build import build
+from skindx.data.building.recipe import load_build_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
-from skindx.data.recipe import load_build_settings
 from skindx.data.sources import AtlasSource, TableSource, WebSource
 from skindx.data.sources.api import ApiSource
 from skindx.errors import UserError

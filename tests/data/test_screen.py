@@ -8,9 +8,15 @@ import pytest
 from numpy.typing import NDArray
 from paint_pictures import encode, paint, save
 
-from skindx.data.hashes import HashKind, thumbnail
-from skindx.data.judge import measure
-from skindx.data.screen import ScreenSettings, from_plain, screen_bytes, screen_files, to_plain
+from skindx.data.dedup.hashes import HashKind, thumbnail
+from skindx.data.screening.judge import measure
+from skindx.data.screening.screen import (
+    ScreenSettings,
+    from_plain,
+    screen_bytes,
+    screen_files,
+    to_plain,
+)
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 SOUND = paint(1, 180, 180)

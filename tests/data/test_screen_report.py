@@ -5,8 +5,8 @@ import pytest
 from paint_pictures import encode, paint, save
 from rich.console import Console
 
-from skindx.data.screen import ScreenSettings
-from skindx.data.screen_report import fit_limit, print_report, report
+from skindx.data.screening.screen import ScreenSettings
+from skindx.data.screening.screen_report import fit_limit, print_report, report
 from skindx.errors import UserError
 
 

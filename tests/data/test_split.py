@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.manifest import SPLITS
-from skindx.data.split import SplitSettings, assert_disjoint, split_groups
+from skindx.data.splits.split import SplitSettings, assert_disjoint, split_groups
 
 groups_of_one_class = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_size=1, max_size=40

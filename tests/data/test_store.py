@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.magic import picture_suffix
+from skindx.data.screening.magic import picture_suffix
 from skindx.data.store import put
 
 

@@ -11,7 +11,13 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html
 from paint_pictures import encode, paint, save
 
-from skindx.data.blocklist import (
+from skindx.data.building.build import build, load_build_settings
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.dedup.hashes import hash_thumbnails, near_links, thumbnail
+from skindx.data.fetch.settings import OriginPolicy
+from skindx.data.ledger import LEDGER, read_ledger
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
+from skindx.data.removal.blocklist import (
     BLOCKLIST,
     Blocked,
     BlockList,
@@ -19,15 +25,9 @@ from skindx.data.blocklist import (
     read_blocklist,
     write_blocklist,
 )
-from skindx.data.build import build, load_build_settings
-from skindx.data.fetch.settings import OriginPolicy
-from skindx.data.freeze import read_places
-from skindx.data.hashes import hash_thumbnails, near_links, thumbnail
-from skindx.data.ledger import LEDGER, read_ledger
-from skindx.data.manifest import Issue, Record, read_issues, read_manifest
-from skindx.data.recipe import BuildSettings
+from skindx.data.removal.takedown import Plan, carry_out, plan
 from skindx.data.review import Flag, read_decisions, read_flags, write_flags
-from skindx.data.takedown import Plan, carry_out, plan
+from skindx.data.splits.freeze import read_places
 from skindx.errors import UserError
 from skindx.files import sha256_file
 

@@ -3,11 +3,11 @@ from io import StringIO
 import numpy as np
 from rich.console import Console
 
-from skindx.data.dedup import Picture
+from skindx.data.building.targets import count_by_source, print_counts
+from skindx.data.dedup.select import Picture
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
-from skindx.data.screen import Screened
-from skindx.data.targets import count_by_source, print_counts
+from skindx.data.screening.screen import Screened
 
 
 def picture(label: str, source: str, sha: str) -> Picture:

@@ -10,7 +10,7 @@ from PIL import Image
 from rich.console import Console
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
-from skindx.data.decode import decode
+from skindx.data.screening.decode import decode
 from skindx.diagnosis.diagnose import (
     MAX_BYTES,
     bundle_version,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tiny_bundle import measured, pack_tiny
 
-from skindx.data.blocklist import Blocked
+from skindx.data.removal.blocklist import Blocked
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, add_metrics, add_provenance, open_bundle
 from skindx.models.removal import FOLDED, LEARNED, MANIFEST_KEY, PERHAPS, record_removal, uses

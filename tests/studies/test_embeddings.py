@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import save_file
 from tiny_dataset import jpeg, skin, tiny_dataset
 
+from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
 from skindx.data.manifest import Issue, write_issues
-from skindx.data.near import EMBEDDINGS, read_embeddings
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.models.classifier import ClassifierSettings, build_classifier

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiny_dataset import class_vectors, skin, tiny_dataset, with_embeddings
 
+from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.near import Embeddings
 from skindx.data.review import Flag, read_flags, write_flags
 from skindx.errors import UserError
 from skindx.studies.label_page import PAGE, TABLE, render, write_review
@@ -190,7 +190,7 @@ def test_the_leakage_by_chance_of_pairs_is_that_of_the_hypergeometric(tmp_path: 
 @pytest.mark.real
 def test_planted_errors_in_real_pictures(real: Path) -> None:
     """Colour alone tells dermoscopic classes a little: the ranking must beat chance by far."""
-    from skindx.data.decode import decode
+    from skindx.data.screening.decode import decode
 
     records, vectors = [], []
     for number, folder in enumerate(sorted((real / "isic9" / "Train").iterdir())[1:5]):

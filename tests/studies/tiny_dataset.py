@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.manifest import SPLITS, Record, write_issues, write_manifest
-from skindx.data.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.store import put
 
 

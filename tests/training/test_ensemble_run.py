@@ -10,8 +10,8 @@ import torch
 from ranks import run_ranks
 from safetensors.torch import load_file
 
-from skindx.data.decode import decode
 from skindx.data.manifest import read_manifest, split_of
+from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.combination import log

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.decode import decode
 from skindx.data.loader import budget, node_memory
 from skindx.data.loader.pool import Pool
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
+from skindx.data.screening.decode import decode
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.models.preprocess import centre_square

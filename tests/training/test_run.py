@@ -11,8 +11,8 @@ from network_guard import Guarded, run_guarded
 from nodes import two_nodes, wait_all
 from safetensors.torch import load_file
 
-from skindx.data.decode import decode
 from skindx.data.manifest import read_manifest
+from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.training.detection.assist import fit_fusion

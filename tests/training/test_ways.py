@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from skindx.data.folds import fold_groups
+from skindx.data.splits.folds import fold_groups
 from skindx.models.calibration import fit_temperature
 from skindx.models.combination import Combination, log
 from skindx.training.ensemble_settings import Auto, Greedy, Mean, Weighted

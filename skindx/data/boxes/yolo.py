@@ -12,7 +12,7 @@ from typing import Any
 
 from skindx.config import read_yaml
 from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
-from skindx.data.hush import hushed
+from skindx.data.screening.hush import hushed
 from skindx.errors import UserError
 from skindx.files import write_text
 
@@ -162,7 +162,11 @@ def _upright_size(picture: Path) -> tuple[int, int] | None:
     """Return (width, height) turned as EXIF says, None for what is no picture."""
     from PIL import Image
 
-    from skindx.data.decode import FORMATS, MAX_PIXELS, check_size  # numpy: not for a crawl
+    from skindx.data.screening.decode import (  # numpy: not for a crawl
+        FORMATS,
+        MAX_PIXELS,
+        check_size,
+    )
 
     try:
         with hushed(), Image.open(picture, formats=tuple(FORMATS.values())) as image:

@@ -79,7 +79,7 @@ def make_part(
 
     Where `sources` fetch a picture from a mirror, its host is the mirror's.
     """
-    from skindx.data.blocklist import BLOCKLIST
+    from skindx.data.removal.blocklist import BLOCKLIST
 
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from skindx.data.dedup.hashes import HashKind
 from skindx.data.engine import Engine
-from skindx.data.hashes import HashKind
-from skindx.data.screen import Screened, ScreenSettings, from_plain, screen_files, to_plain
+from skindx.data.screening.screen import (
+    Screened,
+    ScreenSettings,
+    from_plain,
+    screen_files,
+    to_plain,
+)
 from skindx.files import atomic_file
 
 SHARDS = ".shards"

@@ -10,9 +10,9 @@ from scrapy import exceptions
 from scrapy.exceptions import IgnoreRequest
 from twisted.internet import error
 
+from skindx.data.building.label import STRANGERS
 from skindx.data.fetch.address import PrivateAddressError
-from skindx.data.label import STRANGERS
-from skindx.data.magic import picture_suffix
+from skindx.data.screening.magic import picture_suffix
 from skindx.data.store import put
 
 if TYPE_CHECKING:

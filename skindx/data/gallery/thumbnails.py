@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import DamagedPicture, decode
-from skindx.data.decoders.pool import Limits, run_apart
 from skindx.data.engine import cores
 from skindx.data.progress import Progress
+from skindx.data.screening.decode import DamagedPicture, decode
+from skindx.data.screening.decoders.pool import Limits, run_apart
 from skindx.files import atomic_file
 
 THUMBS = "thumbs"

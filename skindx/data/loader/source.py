@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import DamagedPicture, decode
 from skindx.data.manifest import Record
+from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.errors import UserError
 
 # H, W = height, width

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.decode import MAX_PIXELS, DamagedPicture, decode
-from skindx.data.magic import picture_suffix
 from skindx.data.publish.colour import to_srgb
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
+from skindx.data.screening.decode import MAX_PIXELS, DamagedPicture, decode
+from skindx.data.screening.magic import picture_suffix
 
 JPEG_QUALITY = 95
 """Of the few pictures that must be coded anew; without chroma subsampling."""

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.data.decode import DamagedPicture
-from skindx.data.decoders.pool import Failure, Limits, run_apart
 from skindx.data.engine import cores
-from skindx.data.judge import ScreenSettings
 from skindx.data.publish.clean import clean_picture
+from skindx.data.screening.decode import DamagedPicture
+from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
+from skindx.data.screening.judge import ScreenSettings
 
 _PER_PROCESS = 64
 """So few pictures are cleaned sooner than another process starts."""

@@ -12,7 +12,7 @@ from pydantic import field_validator
 
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.magic import picture_suffix
+from skindx.data.screening.magic import picture_suffix
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError

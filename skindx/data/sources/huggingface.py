@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.magic import picture_suffix
+from skindx.data.screening.magic import picture_suffix
 from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, from_table
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put

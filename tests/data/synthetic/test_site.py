@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from skindx.data.magic import picture_suffix
+from skindx.data.screening.magic import picture_suffix
 from skindx.data.synthetic.painter import CLASSES
 from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site

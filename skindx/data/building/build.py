@@ -1,0 +1,156 @@
+"""From sources to a dataset folder: acquire, screen, label, de-duplicate, group, split, write."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from skindx.data.acquire import acquire, check_web
+from skindx.data.boxes import read_boxes
+from skindx.data.boxes.annotations import accepted, read_annotations
+from skindx.data.building.recipe import BuildSettings, load_build_settings
+from skindx.data.building.stages import (
+    Run,
+    clean,
+    drop_small_classes,
+    label_rows,
+    look_at_folders,
+    make_records,
+    screen_rows,
+)
+from skindx.data.building.summary import BuildSummary, totals
+from skindx.data.building.targets import count_by_source
+from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
+from skindx.data.dedup.join import import_kernels
+from skindx.data.engine import Engine, open_engine
+from skindx.data.engine.shards import remove_shards
+from skindx.data.ledger import LedgerRow, read_ledger
+from skindx.data.manifest import MANIFEST
+from skindx.data.progress import Progress, silent
+from skindx.data.removal.blocklist import BLOCKLIST, BlockList, join, write_blocklist
+from skindx.data.removal.purge import purge
+from skindx.data.removal.withhold import withhold, withhold_near, withhold_rejected
+from skindx.data.review import read_decisions
+from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
+from skindx.data.splits.groups import GroupKeys
+from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
+from skindx.files import only_writer
+from skindx.taxonomy import load_taxonomy
+
+__all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
+
+
+def build(
+    settings: BuildSettings,
+    out: Path,
+    *,
+    resplit: bool = False,
+    progress: Progress | None = None,
+    cluster: str | None = None,
+) -> BuildSummary:
+    """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
+
+    Beside the store and the ledger everything is written at the end: a failed build leaves no
+    half dataset, and an older dataset in `out` stays until the new one is whole. Pictures that
+    `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
+    UserError for bad input, before anything is written where that can be known.
+
+    `cluster` is the address of a Ray cluster that shares the work; None: this machine's cores.
+    Both make the same dataset.
+    """
+    check_out(out, settings)
+    with open_engine(cluster, out, settings.workers) as engine:
+        run = _open(settings, out, resplit, progress or silent, engine)
+        blocked = join(_blocklists(settings, out))
+        out.mkdir(parents=True, exist_ok=True)
+        with only_writer(out, "build or removal", wait_s=0):
+            if len(blocked):
+                write_blocklist(out / BLOCKLIST, blocked)
+                purge(out, blocked)
+            return _build(run, blocked)
+
+
+def _open(
+    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
+) -> Run:
+    """Read all that a build starts from; what is wrong with it is told before anything is made."""
+    import_kernels()  # without them nothing need be fetched first
+    run = Run(
+        settings,
+        out,
+        progress,
+        engine,
+        load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
+        GroupKeys(settings.groups),
+        read_boxes(settings.boxes) if settings.boxes else {},
+        accepted(read_annotations(out)),
+        {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
+        {sha for sha, said in read_decisions(out).items() if said.verdict == "remove"},
+    )
+    check_web(settings.sources, settings.fetch)
+    look_at_folders(run)
+    return run
+
+
+def _build(run: Run, blocked: BlockList) -> BuildSummary:
+    settings, out = run.settings, run.out
+    found = acquire(
+        settings.sources,
+        settings.fetch,
+        out,
+        taxonomy=run.taxonomy,
+        engine=run.engine,
+        on_progress=partial(run.report, "acquire"),
+    )
+    rows = withhold(out, found, blocked)
+    sound = withhold_near(run, screen_rows(run, rows), blocked)
+    taxonomy, pictures = label_rows(run, sound)
+    cleaned, groups = clean(run, pictures)
+    aliases = group_aliases(pictures, groups, run.keys)
+    kept, held = hold_splits(run, withhold_rejected(run, cleaned), aliases)
+    kept, dropped = drop_small_classes(run, kept, groups, pictures)
+    placed = place_groups(run, kept, groups, held)
+    by_sha = {same[0].row.sha256: same for same in pictures}
+    records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
+    absent = set(taxonomy.keys) - {same[0].label for same in pictures}
+    summary = BuildSummary(
+        name=settings.name,
+        found=len(rows),
+        dropped_classes=dropped,
+        absent_classes=tuple(key for key in taxonomy.keys if key in absent),
+        exact_conflicts=cleaned.exact_conflicts,
+        near_conflicts=cleaned.near_conflicts,
+        notes=tuple(run.notes),
+        counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
+        **totals(records, run.issues),
+    )
+    write_dataset(
+        out,
+        records=records,
+        issues=run.issues,
+        taxonomy=taxonomy.subset({record.label for record in records}),
+        settings=settings,
+        summary=summary,
+        write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
+    )
+    sweep_store(out, _named(out, rows))
+    remove_shards(out)
+    return summary
+
+
+def _places(settings: BuildSettings, out: Path) -> Places:
+    """Return what `out` has placed; what `split.frozen` says of the same picture goes before."""
+    built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
+    before = read_places(out) if built else {}
+    frozen = settings.split.frozen
+    return {**before, **(read_places(frozen) if frozen else {})}
+
+
+def _blocklists(settings: BuildSettings, out: Path) -> list[Path]:
+    frozen = settings.split.frozen
+    folders = [out, frozen] if frozen and frozen.is_dir() else [out]
+    shared = [settings.blocklist] if settings.blocklist else []
+    return [*shared, *(folder / BLOCKLIST for folder in folders)]
+
+
+def _named(out: Path, rows: Sequence[LedgerRow]) -> set[str]:
+    return {row.path for row in (*rows, *read_ledger(out)) if row.path}

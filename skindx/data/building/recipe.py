@@ -1,0 +1,64 @@
+"""A recipe: where a dataset's pictures come from and how they are cleaned and split."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.data.boxes import BoxSource
+from skindx.data.dedup.select import DedupSettings
+from skindx.data.fetch.settings import FetchSettings
+from skindx.data.screening.screen import ScreenSettings
+from skindx.data.sources import Source
+from skindx.data.splits.groups import GroupSettings
+from skindx.data.splits.split import SplitSettings
+from skindx.errors import UserError
+
+
+class BuildSettings(Settings):
+    """Everything that decides what a build makes out of its sources."""
+
+    name: str = Field(min_length=1)
+    taxonomy: str | None = None
+    """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
+    min_known: float = Field(default=0.5, ge=0, le=1)
+    """Share of the pictures whose label the taxonomy must know; less means the wrong taxonomy."""
+    targets: Mapping[str, int] = Field(default_factory=dict)
+    """Class -> pictures that the dataset should hold; the build reports what is missing."""
+    sources: tuple[Source, ...] = Field(min_length=1)
+    fetch: FetchSettings = Field(default_factory=FetchSettings)
+    screen: ScreenSettings = ScreenSettings()
+    dedup: DedupSettings = DedupSettings()
+    groups: GroupSettings = GroupSettings()
+    split: SplitSettings = SplitSettings()
+    boxes: BoxSource | None = None
+    """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio): a path, or {kind: …, path: …}.
+
+    Joined by SHA-256 where the file has it, else by the file name of each picture's URL."""
+    blocklist: Path | None = None
+    """A block list that several datasets share; that of the dataset folder counts always."""
+    seed: int = 0
+    workers: int = Field(default=0, ge=0)
+    """Processes that screen pictures on this machine; 0 takes all cores that this one may use."""
+
+
+def load_build_settings(
+    source: Path, sets: Sequence[str] = (), taxonomy: str | None = None
+) -> BuildSettings:
+    """Return the settings for `skindx build SOURCE`: a recipe YAML or a folder of class folders.
+
+    `taxonomy` wins over the recipe's. Raises UserError.
+    """
+    if taxonomy is not None:
+        sets = [*sets, f"taxonomy={json.dumps(taxonomy)}"]
+    if source.is_dir():
+        folder = source.resolve()
+        raw = {"name": folder.name, "sources": [{"kind": "folder", "path": str(folder)}]}
+        return BuildSettings.load(None, sets, start=raw)
+    if source.exists() and source.suffix not in (".yaml", ".yml"):
+        raise UserError(
+            f"{source} is neither a folder of class folders nor a recipe (.yaml); give one of them."
+        )
+    return BuildSettings.load(source, sets)

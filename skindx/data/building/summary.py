@@ -1,0 +1,120 @@
+"""What a build found, kept and dropped, for the eye and as JSON."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from skindx.data.building.targets import ClassCount, print_counts
+from skindx.data.manifest import SPLITS, Issue, Record
+from skindx.words import cell, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSummary:
+    """Counts of one build; every file or URL found is either kept or an issue with a reason."""
+
+    name: str
+    found: int
+    kept: int
+    issues: Mapping[str, int]
+    """Reason -> pictures."""
+    splits: Mapping[str, Mapping[str, int]]
+    """Class -> split -> pictures."""
+    dropped_classes: Mapping[str, str]
+    """Class -> why it is not in the dataset although pictures of it were found."""
+    absent_classes: tuple[str, ...]
+    """Classes of the taxonomy of which no picture was found."""
+    exact_conflicts: int
+    """Distinct byte strings that stand under more than one label."""
+    near_conflicts: int
+    """Pairs of near duplicates with different labels."""
+    groups: int
+    largest_group: int
+    boxed: int
+    """Kept pictures that a box file speaks of."""
+    notes: tuple[str, ...] = ()
+    counts: tuple[ClassCount, ...] = ()
+    """By class: what each source gave, against the recipe's targets."""
+    folds: tuple[int, ...] = ()
+    """Pictures of each fold."""
+    earlier_manifests: tuple[str, ...] = ()
+    """SHA-256 of this build's manifest before each take-down, oldest first."""
+
+    @property
+    def near_duplicates(self) -> int:
+        """Pictures dropped because a better one shows the same under the same label."""
+        return self.issues.get("near-duplicate", 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values under stable keys."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Tell the build in plain sentences, without the table of classes."""
+        lines = [*self.notes, f"{self.name}: {self.kept} of {self.found} pictures kept."]
+        lines += [f"  {count} {reason}" for reason, count in sorted(self.issues.items())]
+        if self.exact_conflicts or self.near_conflicts:
+            lines.append(
+                f"Contradictions: {self.exact_conflicts} pictures stand under two labels with the "
+                f"same bytes, {self.near_conflicts} pairs of near duplicates have different labels."
+            )
+        lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
+        if self.absent_classes:
+            lines.append(f"No picture was found of {', '.join(self.absent_classes)}.")
+        lines.append(
+            f"{self.groups} groups, the largest with {self.largest_group} pictures; no group "
+            f"stands in two splits."
+        )
+        if self.folds:
+            sizes = ", ".join(map(str, self.folds))
+            lines.append(f"{len(self.folds)} folds of train and val: {sizes} pictures.")
+        return lines
+
+
+def totals(records: Sequence[Record], issues: Sequence[Issue]) -> dict[str, Any]:
+    """Return those values of a BuildSummary that follow from the manifest and the issues table.
+
+    Classes stand in the order of `records`.
+    """
+    places = Counter((record.label, record.split) for record in records)
+    groups = Counter(record.group for record in records)
+    folds = Counter(record.fold for record in records if record.fold is not None)
+    return {
+        "kept": len(records),
+        "issues": dict(Counter(issue.reason for issue in issues).most_common()),
+        "splits": {
+            label: {split: places[label, split] for split in SPLITS}
+            for label in dict.fromkeys(record.label for record in records)
+        },
+        "groups": len(groups),
+        "largest_group": max(groups.values(), default=0),
+        "boxed": sum(record.boxes is not None for record in records),
+        "folds": tuple(folds[fold] for fold in range(max(folds, default=-1) + 1)),
+    }
+
+
+def print_summary(summary: BuildSummary, console: "Console") -> None:
+    """Print the sentences and a table of classes by splits."""
+    from rich.table import Table
+
+    for line in summary.lines():
+        console.print(printable(line), markup=False, highlight=False)
+    table = Table("class", *SPLITS, "all")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for key, counts in summary.splits.items():
+        table.add_row(cell(key), *(str(counts[s]) for s in SPLITS), str(sum(counts.values())))
+    sums = [sum(counts[split] for counts in summary.splits.values()) for split in SPLITS]
+    table.add_section()
+    table.add_row("all", *map(str, sums), str(sum(sums)))
+    console.print(table)
+    if any(each.target for each in summary.counts) or _sources(summary) > 1:
+        print_counts(summary.counts, console)
+
+
+def _sources(summary: BuildSummary) -> int:
+    return len({source for each in summary.counts for source in each.found})

@@ -1,0 +1,206 @@
+"""64-bit picture hashes over the eight flips and quarter turns, and the exact join within a radius.
+
+Average, perceptual (DCT), difference and wavelet (Haar) hash as compared by CE-Dedup (Li, Chang,
+Liu 2021, arXiv 2109.00899). All are read from one small grey thumbnail, whose turned versions
+follow from it without touching the picture again.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.dedup.clusters import collapse
+from skindx.data.dedup.join import turned_pairs_within
+
+# N = pictures, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links;
+# S = thumbnail side, G = grid side
+
+HashKind = Literal["average", "perceptual", "difference", "wavelet"]
+
+SIDE = 72
+"""Divisible by 8 and 9, so that every hash's grid is a plain sum over blocks."""
+GRID = 8
+ORIENTATIONS = 8
+"""Orientation 4t + 2v + h: transposed if t, then upside down if v, then mirrored if h."""
+
+
+def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return grey_HW, the luminance (ITU-R BT.601) of an RGB picture."""
+    import cv2
+
+    grey_HW: NDArray[np.uint8] = cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2GRAY)
+    return grey_HW
+
+
+def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return a picture, RGB (HWC) or grey (HW), squeezed to SIDE x SIDE grey area means.
+
+    A small one is stretched. It keeps fractions: on smooth skin the differences that hashes ask
+    for are below one grey level. They are multiples of 1/512, so that sums over blocks are exact
+    in any order: even ground stays even, and a mirrored picture gives mirrored sums. The means
+    come from an integral image (Crow 1984, "Summed-area tables for texture mapping"), which is
+    linear inside a pixel.
+    """
+    import cv2
+
+    grey_HW = grey(pixels) if pixels.ndim == 3 else pixels
+    height, width = grey_HW.shape
+    corners, down, right = _corners(height, width)
+    table = cv2.integral(grey_HW, sdepth=cv2.CV_32S).ravel()
+    # The table may run over 32 bits; differences over a band of rows or less come out right.
+    at, row, column, both = table.take(corners)
+    row -= at
+    column -= at
+    both -= at
+    both -= row
+    both -= column
+    inside = right * both
+    inside += column
+    inside *= down
+    inside += right * row
+    sums = _cells(inside)
+    sums += _cells(at)
+    sums *= 512 * SIDE * SIDE / (height * width)
+    small_SS: NDArray[np.float32] = (np.rint(sums) / 512).astype(np.float32)
+    return small_SS
+
+
+def _cells(sums: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum inside each cell from the sums above and left of each corner."""
+    bands = sums[1:] - sums[:-1]
+    cells: NDArray[Any] = bands[:, 1:] - bands[:, :-1]
+    return cells
+
+
+@lru_cache(maxsize=64)
+def _corners(
+    height: int, width: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the cells' corners lie: in which pixel, and how far down and right in it.
+
+    The pixel is given by the positions in the integral image of its own four corners.
+    """
+
+    def ends(length: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        exact = np.arange(SIDE + 1, dtype=np.float64) * (length / SIDE)
+        whole = np.minimum(exact.astype(np.intp), length - 1)
+        return whole, exact - whole
+
+    (y, down), (x, right) = ends(height), ends(width)
+    corner = y[:, None] * (width + 1) + x
+    return np.stack([corner + step for step in (0, 1, width + 1, width + 2)]), down[:, None], right
+
+
+def hash_thumbnails(
+    thumbs_NSS: NDArray[np.float32], kinds: Sequence[HashKind]
+) -> NDArray[np.uint64]:
+    """Return codes_NKO: each picture's hash of each kind in all eight orientations."""
+    codes = [_pack(HASHES[kind](thumbs_NSS)) for kind in kinds]
+    return np.stack(codes, axis=1)
+
+
+def _pack(bits_NOGG: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    n = len(bits_NOGG)
+    packed = np.packbits(bits_NOGG.reshape(n, ORIENTATIONS, GRID * GRID), axis=-1)
+    return packed.view(">u8")[..., 0].astype(np.uint64)
+
+
+def _blocks(thumbs_NSS: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
+    """Return the sum over each of rows x columns blocks."""
+    n = len(thumbs_NSS)
+    bands = thumbs_NSS.reshape(n, rows, SIDE // rows, SIDE).sum(axis=2)
+    belongs = np.repeat(np.eye(columns, dtype=np.float32), SIDE // columns, axis=0)
+    sums: NDArray[np.float32] = bands @ belongs
+    return sums
+
+
+def _turned(plain: NDArray[np.float32], transposed: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Stack the eight orientations of a grid, given it and its transposed picture's grid."""
+    turned = [
+        grid[:, :: 1 - 2 * v, :: 1 - 2 * h]
+        for grid in (plain, transposed)
+        for v in (0, 1)
+        for h in (0, 1)
+    ]
+    return np.stack(turned, axis=1)
+
+
+def _average(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
+    sums = _blocks(thumbs_NSS, GRID, GRID)
+    grids = _turned(sums, sums.swapaxes(1, 2))
+    bits: NDArray[np.bool_] = grids > grids.mean(axis=(2, 3), keepdims=True)
+    return bits
+
+
+def _wavelet(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
+    # The low-pass band of the Haar transform is the block sum up to a factor.
+    sums = _blocks(thumbs_NSS, GRID, GRID)
+    grids = _turned(sums, sums.swapaxes(1, 2))
+    bits: NDArray[np.bool_] = grids > np.median(grids, axis=(2, 3), keepdims=True)
+    return bits
+
+
+def _difference(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
+    wide = _blocks(thumbs_NSS, GRID, GRID + 1)
+    tall = _blocks(thumbs_NSS, GRID + 1, GRID)
+    grids = _turned(wide, tall.swapaxes(1, 2))
+    bits: NDArray[np.bool_] = grids[..., 1:] > grids[..., :-1]
+    return bits
+
+
+def _perceptual(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Signs of the 8 x 8 lowest DCT coefficients.
+
+    The usual threshold is their median; the sign makes a mirrored picture's code an exact
+    permutation of the plain one's. The first coefficient (brightness) is cleared.
+    """
+    k, n = np.arange(GRID)[:, None], np.arange(SIDE)
+    basis = np.cos(np.pi * (n + 0.5) * k / SIDE).astype(np.float32)
+    coefficients = basis @ thumbs_NSS @ basis.T
+    coefficients[:, 0, 0] = 0
+    sign = np.where(np.arange(GRID) % 2, -1.0, 1.0).astype(np.float32)
+    turned = [
+        grid * (sign[:, None] if v else 1) * (sign if h else 1)
+        for grid in (coefficients, coefficients.swapaxes(1, 2))
+        for v in (0, 1)
+        for h in (0, 1)
+    ]
+    bits: NDArray[np.bool_] = np.stack(turned, axis=1) > 0
+    return bits
+
+
+HASHES: dict[HashKind, Callable[[NDArray[np.float32]], NDArray[np.bool_]]] = {
+    "average": _average,
+    "perceptual": _perceptual,
+    "difference": _difference,
+    "wavelet": _wavelet,
+}
+
+
+Join = Callable[[NDArray[np.uint64], int], tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]]
+"""What `turned_pairs_within` is."""
+
+
+def near_links(
+    codes_NKO: NDArray[np.uint64], radius: int, join: Join = turned_pairs_within
+) -> NDArray[np.int64]:
+    """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
+
+    The distance of two pictures is, over the eight orientations of i, the least of the largest
+    Hamming distance among the K kinds: all kinds must agree on the same orientation. Of pictures
+    with equal codes the first has a link to each of the others, of distance EQUAL, and stands for
+    them in all other links. `join` may find the pairs in another way. Sorted and exact; memory is
+    33 bytes a link. Raises UserError when numba is not installed, or for more links than memory
+    should hold.
+    """
+    first_U, equal_L3 = collapse(codes_NKO)
+    first_P, second_P, distance_P = join(codes_NKO[first_U], radius)
+    columns = (first_U[first_P], first_U[second_P], distance_P)
+    links_L3 = np.stack(columns, axis=1, dtype=np.int64, casting="safe")
+    if len(equal_L3):
+        links_L3 = np.concatenate([links_L3, equal_L3])
+        links_L3 = links_L3[np.lexsort((links_L3[:, 1], links_L3[:, 0]))]
+    return links_L3

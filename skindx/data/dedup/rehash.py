@@ -1,0 +1,24 @@
+"""Hashes alone, of pictures that were screened before: quicker, for they are decoded small."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.dedup.hashes import ORIENTATIONS, SIDE, HashKind, hash_thumbnails, thumbnail
+from skindx.data.screening.decode import decode_small
+
+# N = pictures, K = kinds of hash, O = orientations
+
+
+def hash_pictures(datas: Sequence[bytes], hashes: Sequence[HashKind]) -> NDArray[np.uint64]:
+    """Return codes_NKO, decoded in this process.
+
+    They differ from those of the screening by 0 to 2 of 64 bits (1,830, 346 and 24 of 2,200
+    dermoscopic pictures, the worse of perceptual and difference hash), because a JPEG is scaled
+    while it is decoded. Compare them with each other. Raises DamagedPicture.
+    """
+    thumbs = [thumbnail(decode_small(data, SIDE)) for data in datas]
+    if not thumbs:
+        return np.empty((0, len(hashes), ORIENTATIONS), np.uint64)
+    return hash_thumbnails(np.stack(thumbs), hashes)

@@ -1,0 +1,1 @@
+"""What must go, goes from everywhere: take-down, block list, decisions of reviewers."""

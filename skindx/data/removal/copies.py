@@ -1,0 +1,60 @@
+"""Hashes of stored pictures, and which of them are near copies of what is blocked."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.dataset_folder import RECIPE
+from skindx.data.dedup.select import DedupSettings
+from skindx.data.progress import Progress
+from skindx.data.removal.blocklist import KINDS, BlockList
+from skindx.data.removal.purge import store_files
+from skindx.data.screening.screen import ScreenSettings, screen_files
+from skindx.data.store import STORE
+
+# Whatever decodes is looked at: also a copy that the build found too small or too dark.
+_ANYTHING = ScreenSettings(
+    min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_contrast=0, min_detail=0
+)
+
+# N = pictures, K = kinds of hash, O = orientations
+
+
+def upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return SHA-256 -> kind of hash -> code, of the pictures that are stored and decode."""
+    files = {s: f for s in sha256s for dataset in datasets for f in store_files(dataset, s)}
+    screened = screen_files(list(files.values()), _ANYTHING, KINDS, workers=1)
+    return {
+        sha256: {
+            kind: f"{code:016x}"
+            for kind, code in zip(KINDS, each.codes_KO[:, 0].tolist(), strict=True)
+        }
+        for sha256, each in zip(files, screened, strict=True)
+        if not each.reason
+    }
+
+
+def near_copies(dataset: Path, roots: BlockList, progress: Progress) -> dict[str, str]:
+    """Return the SHA-256 of the dataset's near copies of `roots` -> the root of each."""
+    recipe = dataset / RECIPE
+    dedup = BuildSettings.load(recipe).dedup if recipe.exists() else DedupSettings()
+    files = sorted((dataset / STORE).glob("*/*"))
+    screened = screen_files(
+        files,
+        _ANYTHING,
+        dedup.hashes,
+        workers=os.cpu_count() or 1,
+        on_progress=lambda done, total: progress("compare", done, total),
+    )
+    sound = [
+        (file.stem, each) for file, each in zip(files, screened, strict=True) if not each.reason
+    ]
+    if not sound:
+        return {}
+    codes_NKO: NDArray[np.uint64] = np.stack([each.codes_KO for _, each in sound])
+    found = roots.near(codes_NKO, dedup.hashes, dedup.radius)
+    return {sound[position][0]: entry.sha256 for position, entry in found.items()}

@@ -1,0 +1,156 @@
+"""Takes blocked pictures out of a dataset folder: every table, the ledger, reports and the store.
+
+What stays is that they were taken down: their SHA-256 and URL in the ledger, in the issues table
+and in the block list, and the SHA-256 where it is the name of a group that others belong to. Each
+step takes out whatever of the block list it still finds, so a purge that was killed is finished by
+the next one, and a second one changes nothing.
+"""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from skindx.data.building.summary import totals
+from skindx.data.dataset_folder import CACHE, SUMMARY
+from skindx.data.engine.fetching import merge_parts
+from skindx.data.engine.shards import remove_shards
+from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
+from skindx.data.manifest import (
+    ISSUES,
+    MANIFEST,
+    Issue,
+    read_issues,
+    read_manifest,
+    write_issues,
+    write_manifest,
+)
+from skindx.data.removal.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
+from skindx.data.removal.purge_others import purge_others
+from skindx.data.splits.groups import file_name
+from skindx.data.store import STORE
+from skindx.data.switch import settle, together
+from skindx.files import sha256_file, write_json
+
+GALLERY = "gallery"
+"""Where `skindx gallery` writes if nothing else is said."""
+
+_REPORTS = ("label_review.html", "diff.json", "fetch.log")
+"""What verbs leave in a dataset folder beside its tables, and can write again."""
+
+
+def purge(dataset: Path, blocked: BlockList) -> int:
+    """Take `blocked` out of `dataset`; return the number of store files deleted.
+
+    What can be made again goes first (caches, reports, the gallery's pages), then the tables
+    change together, then the bytes go. The row of a picture stays in the issues table and in the
+    ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
+    """
+    settle(dataset)
+    if _held(dataset, blocked):
+        _remove_derived(dataset, blocked)
+    if (dataset / LEDGER).exists():
+        with held_ledger(dataset):
+            merge_parts(dataset)  # what a killed crawl left has creators too
+            _purge_tables(dataset, blocked)
+    else:
+        _purge_tables(dataset, blocked)
+    files = [file for sha256 in blocked.by_sha for file in store_files(dataset, sha256)]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return len(files)
+
+
+def _held(dataset: Path, blocked: BlockList) -> bool:
+    if any(store_files(dataset, sha256) for sha256 in blocked.by_sha):
+        return True
+    if not (dataset / MANIFEST).exists():
+        return False
+    return any(blocked.find(each.sha256, each.source_url) for each in read_manifest(dataset))
+
+
+def _remove_derived(dataset: Path, blocked: BlockList) -> None:
+    shutil.rmtree(dataset / CACHE, ignore_errors=True)
+    remove_shards(dataset)
+    gallery = dataset / GALLERY
+    names = (each for sha256 in blocked.by_sha for each in gallery.glob(f"thumbs/*/{sha256}.jpg"))
+    # Half-written files that killed processes left may hold anything.
+    left = (*dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))
+    for path in (*left, *gallery.glob("*.html"), *names):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def store_files(dataset: Path, sha256: str) -> list[Path]:
+    """Return the files of one picture in a dataset's store: one, or none."""
+    return list((dataset / STORE / sha256[:2]).glob(f"{sha256}.*"))
+
+
+def _purge_tables(dataset: Path, blocked: BlockList) -> None:
+    with together(dataset) as staging:
+        if (dataset / MANIFEST).exists() and (dataset / ISSUES).exists():
+            _purge_manifest(dataset, staging, blocked)
+        if (dataset / LEDGER).exists():
+            _purge_ledger(dataset, staging, blocked)
+        own = {dataset / name for name in (MANIFEST, ISSUES, LEDGER, BLOCKLIST)}
+        purge_others(dataset, staging, blocked.by_sha, own)
+
+
+def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
+    records, issues = read_manifest(dataset), read_issues(dataset)
+    kept, rows = [], []
+    for record in records:
+        entry = blocked.find(record.sha256, record.source_url)
+        if entry:
+            rows.append(taken_down(record.source_url, record.label, entry))
+        else:
+            kept.append(record)
+    for issue in issues:
+        entry = blocked.find(issue.sha256, issue.url)
+        if entry:
+            rows.append(taken_down(issue.url, issue.label, entry))
+        elif issue.kept_sha256 in blocked.by_sha:
+            # The sentence names the URL of what it was a duplicate of.
+            rows.append(dataclasses.replace(issue, detail="", kept_sha256=""))
+        else:
+            rows.append(issue)
+    if kept == records and rows == issues:
+        return
+    write_issues(staging, rows)
+    write_manifest(staging, kept)
+    if (dataset / SUMMARY).exists():
+        summary = json.loads((dataset / SUMMARY).read_text(encoding="utf-8"))
+        summary["notes"] = _without(summary.get("notes", []), rows)
+        earlier = summary.get("earlier_manifests", [])
+        summary["earlier_manifests"] = [*earlier, sha256_file(dataset / MANIFEST)]
+        write_json(staging / SUMMARY, summary | totals(kept, rows))
+
+
+def taken_down(url: str, label: str, entry: Blocked) -> Issue:
+    """Return the row that stays of a picture in the issues table."""
+    return Issue(url, entry.sha256, label, TAKEN_DOWN, entry.detail)
+
+
+def _purge_ledger(dataset: Path, staging: Path, blocked: BlockList) -> None:
+    lines, changed = [], False
+    for line in read_lines(dataset)[0]:
+        row = row_of(line)
+        entry = blocked.find(row.sha256, row.url) if row else None
+        if row and entry:
+            clean = dataclasses.asdict(withheld(row, entry))
+            changed |= clean != line
+            lines.append(clean)
+        else:
+            lines.append(line)
+    if changed:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        (staging / LEDGER).write_text(text, encoding="utf-8")
+
+
+def _without(notes: Sequence[str], rows: Iterable[Issue]) -> list[str]:
+    """Return the notes that name no picture which was taken down."""
+    names = {file_name(row.url) for row in rows if row.reason == TAKEN_DOWN} - {""}
+    return [note for note in notes if not any(name in note for name in names)]

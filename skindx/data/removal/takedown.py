@@ -1,0 +1,217 @@
+"""Take-down: find a picture and its copies in datasets, and keep them out for good."""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.dataset_folder import RECIPE, SUMMARY
+from skindx.data.ledger import now, read_ledger
+from skindx.data.manifest import MANIFEST, read_issues, read_manifest
+from skindx.data.progress import Progress, silent
+from skindx.data.removal.blocklist import (
+    BLOCKLIST,
+    NEAR_REASON,
+    Blocked,
+    BlockList,
+    is_sha256,
+    join,
+    web_address,
+    write_blocklist,
+)
+from skindx.data.removal.copies import near_copies, upright_codes
+from skindx.data.removal.purge import purge, store_files
+from skindx.data.sources.folder import FolderSource
+from skindx.errors import UserError
+from skindx.files import only_writer, sha256_file
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One name under which a dataset knows a picture; `split` is "" when it was not kept."""
+
+    sha256: str
+    url: str
+    label: str
+    split: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """One picture that goes from one dataset, or that its group makes one think of."""
+
+    dataset: Path
+    known: Known
+    why: Literal["asked", "copy", "group"]
+    """asked for, same bytes included; a near copy; only of the same group, which stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a take-down will do: block these, and take them out of these datasets."""
+
+    datasets: tuple[Path, ...]
+    blocked: BlockList
+    going: tuple[Going, ...]
+    staying: tuple[Going, ...]
+    """Of the same patient, lesion or page: for a person to decide."""
+
+
+def plan(
+    datasets: Sequence[Path],
+    *,
+    urls: Collection[str] = (),
+    sha256s: Collection[str] = (),
+    reason: str = "",
+    near: bool = True,
+    progress: Progress = silent,
+) -> Plan:
+    """Find the pictures of these URLs and SHA-256s, and their near copies, in `datasets`.
+
+    Near copies lie within the radius and hashes of the dataset's own recipe. Pictures that the
+    block lists know already are planned too, so that a killed take-down is finished by asking
+    again. Raises UserError for a picture that nobody knows; writes nothing.
+    """
+    known = {dataset: _known(dataset) for dataset in datasets}
+    lists = {dataset: join(_lists(dataset)) for dataset in datasets}
+    before = [entry for each in lists.values() for entry in each.by_sha.values()]
+    asked = _resolve(known, lists, urls, sha256s)
+    codes, when, manifests = upright_codes(datasets, asked), now(), _manifests(known)
+
+    def block(sha256: str, root: str, why: str) -> Blocked:
+        return Blocked(
+            sha256,
+            _web(known.values(), sha256),
+            asked=root,
+            reason=why,
+            when=when,
+            codes=codes.get(sha256, {}),
+            manifests=manifests.get(sha256, {}),
+        )
+
+    entries = [block(sha256, sha256, reason) for sha256 in asked]
+    roots = BlockList([*(entry for entry in before if entry.sha256 in asked), *entries])
+    copies = {entry.sha256: entry.asked for entry in before if entry.asked in asked}
+    for dataset in datasets if near else ():
+        copies = near_copies(dataset, roots, progress) | copies
+    why = reason or NEAR_REASON
+    entries += [block(s, root, why) for s, root in sorted(copies.items()) if s not in asked]
+    # What a list knew comes first: its date and reason stay.
+    mine = {entry.sha256 for entry in entries}
+    blocked = BlockList([*(entry for entry in before if entry.sha256 in mine), *entries])
+    going, staying = _sort(known, asked, mine)
+    return Plan(tuple(datasets), blocked, going, staying)
+
+
+def carry_out(planned: Plan) -> None:
+    """Block first, then purge: killed at any moment, the same take-down can be asked for again."""
+    for dataset in planned.datasets:
+        with only_writer(dataset, "build or removal", wait_s=0):
+            for path in _lists(dataset):
+                write_blocklist(path, join([path], planned.blocked.by_sha.values()))
+            purge(dataset, planned.blocked)
+
+
+def own_copies(planned: Plan) -> list[Path]:
+    """Return the files in the user's own source folders that show what was taken down.
+
+    They are not ours to delete; the next build reads them and leaves them out.
+    """
+    copies: dict[Path, None] = {}
+    for dataset in planned.datasets:
+        recipe = dataset / RECIPE
+        sources = BuildSettings.load(recipe).sources if recipe.exists() else ()
+        for source in sources:
+            if isinstance(source, FolderSource):
+                files = [source.path / each.known.url for each in planned.going]
+                copies |= dict.fromkeys(file for file in files if file.is_file())
+    return list(copies)
+
+
+def _known(dataset: Path) -> list[Known]:
+    rows = [
+        Known(r.sha256, r.source_url, r.label, r.split, r.group) for r in read_manifest(dataset)
+    ]
+    rows += [Known(i.sha256, i.url, i.label) for i in read_issues(dataset)]
+    rows += [Known(r.sha256, r.url, r.label) for r in read_ledger(dataset)]
+    return rows
+
+
+def _lists(dataset: Path) -> list[Path]:
+    """Return the dataset's block list, and the one that its recipe shares with others."""
+    recipe = dataset / RECIPE
+    shared = BuildSettings.load(recipe).blocklist if recipe.exists() else None
+    return [dataset / BLOCKLIST, *([shared] if shared else [])]
+
+
+def _resolve(
+    known: Mapping[Path, Sequence[Known]],
+    lists: Mapping[Path, BlockList],
+    urls: Collection[str],
+    sha256s: Collection[str],
+) -> list[str]:
+    where = " and ".join(map(str, known))
+    asked: dict[str, None] = {}
+    for url in urls:
+        found = {each.sha256 for rows in known.values() for each in rows if each.url == url}
+        found |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
+        if not found - {""}:
+            raise UserError(
+                f"{where} knows no picture of the URL {url!r}; give it as its page had it."
+            )
+        asked |= dict.fromkeys(sorted(found - {""}))
+    for sha256 in sha256s:
+        if not is_sha256(sha256):
+            raise UserError(
+                f"--sha {sha256!r} is no SHA-256; give 64 lower-case hexadecimal digits."
+            )
+        if not (
+            any(each.sha256 == sha256 for rows in known.values() for each in rows)
+            or any(sha256 in each.by_sha for each in lists.values())
+            or any(store_files(dataset, sha256) for dataset in known)
+        ):
+            raise UserError(f"{where} knows no picture of the SHA-256 {sha256}; check it.")
+        asked[sha256] = None
+    return list(asked)
+
+
+def _web(known: Iterable[Sequence[Known]], sha256: str) -> tuple[str, ...]:
+    urls = {each.url for rows in known for each in rows if each.sha256 == sha256}
+    return tuple(address for url in sorted(urls) for address in web_address(url))
+
+
+def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str]]:
+    """Return SHA-256 of a picture -> SHA-256 of each manifest that holds it -> its split there.
+
+    A take-down only takes rows away: the manifests before earlier ones held the picture as well.
+    """
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for dataset, rows in known.items():
+        summary = dataset / SUMMARY
+        told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+        manifests = [sha256_file(dataset / MANIFEST), *told.get("earlier_manifests", [])]
+        for each in rows:
+            if each.split:
+                found[each.sha256] |= dict.fromkeys(manifests, each.split)
+    return found
+
+
+def _sort(
+    known: Mapping[Path, Sequence[Known]], asked: Collection[str], going: Collection[str]
+) -> tuple[tuple[Going, ...], tuple[Going, ...]]:
+    out, beside = [], []
+    for dataset, rows in known.items():
+        # The manifest speaks first; the ledger repeats what it or the issues table says.
+        named = {(each.sha256, each.url): each for each in reversed(rows) if each.sha256}
+        groups = {each.group for each in rows if each.sha256 in going and each.group}
+        for each in sorted(named.values(), key=lambda each: (each.sha256, each.url)):
+            if each.sha256 in going:
+                why: Literal["asked", "copy"] = "asked" if each.sha256 in asked else "copy"
+                out.append(Going(dataset, each, why))
+            elif each.group in groups:
+                beside.append(Going(dataset, each, "group"))
+    return tuple(out), tuple(beside)

@@ -1,0 +1,196 @@
+"""The caller's side of the decoding processes: hands out files, and survives what they do.
+
+A file may hang its decoder, crash it, or ask for all memory: only that file pays. A process tells
+when a picture is done, so that the first one not done when it ends is the suspect. If its time
+ran out it is given up; if the process died it is tried once more alone, because what kills for
+want of memory also hits the innocent.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from skindx.data.screening.decoders.child import READY, TICK
+
+_BATCH = 32
+
+Batch = tuple[int, ...]
+"""Positions among the paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one decoding process may use: seconds a picture, and 10^6 bytes of memory."""
+
+    timeout_s: int
+    memory_mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The decoder of a picture ended instead of answering."""
+
+    reason: str
+    """decode-timeout or decode-crash."""
+    detail: str
+
+
+def run_apart(
+    work: str, job: dict[str, Any], paths: Sequence[Path], limits: Limits, workers: int
+) -> Iterator[tuple[int, Any]]:
+    """Yield (position, answer or Failure) once for each path, in any order.
+
+    `work` is a name in `child.WORK`, `job` its plain values. Raises RuntimeError when a decoding
+    process does not even start. Nothing of it outlives the iteration.
+    """
+    order = {"work": work, "job": job, "timeout_s": limits.timeout_s, "memory_mb": limits.memory_mb}
+    pool = _Pool(order, paths, max(1, workers))
+    try:
+        yield from pool.answers()
+    finally:
+        pool.stop()
+
+
+class _Pool:
+    """`workers` threads, each with a decoding process of its own, empty one queue of batches."""
+
+    def __init__(self, order: dict[str, Any], paths: Sequence[Path], workers: int) -> None:
+        self._order = order
+        self._paths = paths
+        size = max(1, min(_BATCH, -(-len(paths) // workers)))
+        every = range(len(paths))
+        self._batches = deque(tuple(every[low : low + size]) for low in every[::size])
+        self._answers: SimpleQueue[tuple[int, Any] | BaseException] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        count = min(workers, len(self._batches))
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+
+    def answers(self) -> Iterator[tuple[int, Any]]:
+        for thread in self._threads:
+            thread.start()
+        for _ in self._paths:
+            answer = self._answers.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
+
+    def stop(self) -> None:
+        """End what still runs."""
+        with self._lock:
+            self._stopping = True
+            for process in self._processes:
+                process.kill()
+        for thread in self._threads:
+            if thread.ident:
+                thread.join()
+
+    def _work(self) -> None:
+        try:
+            while self._batches and not self._stopping:
+                self._feed()
+        except BaseException as error:  # it belongs to the caller's thread
+            self._answers.put(error)
+
+    def _feed(self) -> None:
+        """Give one process batches until none is left, or until it ends over one of them."""
+        with TemporaryFile() as words, self._process(words) as process:
+            if _read_line(process) != READY and not self._stopping:
+                words.seek(0)
+                said = words.read().decode("utf-8", "replace").strip()
+                raise RuntimeError(f"a decoding process does not start; it said:\n{said}")
+            while True:
+                try:
+                    batch = self._batches.popleft()
+                except IndexError:
+                    return
+                done, answers = _ask(process, [str(self._paths[each]) for each in batch])
+                if answers is None:
+                    code = process.wait()
+                    break
+                for answer in zip(batch, answers, strict=True):
+                    self._answers.put(answer)
+        if not self._stopping:
+            self._blame(batch, done, code)
+
+    def _blame(self, batch: Batch, done: int, code: int) -> None:
+        """Decide what becomes of a batch whose process ended after `done` of its pictures.
+
+        Each call gives a picture up or makes its batch smaller, so there is an end to it.
+        """
+        late = code == -signal.SIGALRM
+        suspect, others = batch[done : done + 1], batch[:done] + batch[done + 1 :]
+        if len(batch) == 1 or (late and suspect):
+            detail = f"took longer than {self._order['timeout_s']} s" if late else _ending(code)
+            failure = Failure("decode-timeout" if late else "decode-crash", f"its decoder {detail}")
+            self._answers.put(((suspect or batch)[0], failure))
+            others = others if suspect else ()
+        elif suspect:
+            self._batches.appendleft(suspect)
+        else:  # it died over the batch as a whole
+            self._batches.extendleft((each,) for each in others)
+            others = ()
+        if others:
+            self._batches.appendleft(others)
+
+    @contextmanager
+    def _process(self, words: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a decoding process, whose last words go to a file; at the end it is gone."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skindx.data.screening.decoders"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            # Libraries that start a thread a core would each take memory for nothing.
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        with self._lock:
+            self._processes.add(process)
+            if self._stopping:
+                process.kill()
+        try:
+            _write_line(process, self._order)
+            yield process
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+            with suppress(BrokenPipeError):
+                process.communicate()
+
+
+def _ask(process: "subprocess.Popen[bytes]", paths: list[str]) -> tuple[int, list[Any] | None]:
+    """Return how many pictures were done, and the answers, or None if the process ended before."""
+    done = 0
+    _write_line(process, paths)
+    while (line := _read_line(process)) == TICK:
+        done += 1
+    # A line that was torn by the end has no newline.
+    return done, json.loads(line) if line.endswith(b"\n") else None
+
+
+def _write_line(process: "subprocess.Popen[bytes]", value: Any) -> None:
+    assert process.stdin
+    with suppress(BrokenPipeError):  # it has ended, as reading will show
+        process.stdin.write(json.dumps(value).encode() + b"\n")
+        process.stdin.flush()
+
+
+def _read_line(process: "subprocess.Popen[bytes]") -> bytes:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+def _ending(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,0 +1,1 @@
+"""Which pictures stand on which side: groups, splits, folds, and places that are kept."""

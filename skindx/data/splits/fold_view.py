@@ -1,0 +1,51 @@
+"""A dataset seen as one fold of a cross-validation: the same pictures under other splits."""
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.manifest import Record, Split, read_manifest, write_manifest
+from skindx.data.splits.folds import fold_groups
+from skindx.data.store import STORE
+from skindx.errors import UserError
+from skindx.files import atomic_folder
+
+
+def fold_view(dataset: Path, out: Path, fold: int, folds: int, seed: int = 0) -> Path:
+    """Write `out`, a dataset folder whose test split is one fold of all of `dataset`.
+
+    The pictures stay where they are. Raises UserError for a dataset with fewer groups than parts.
+    """
+    records = refold(read_manifest(dataset), fold, folds, seed)
+    with atomic_folder(out) as folder:
+        (folder / STORE).symlink_to((dataset / STORE).resolve())
+        shutil.copyfile(dataset / TAXONOMY, folder / TAXONOMY)
+        write_manifest(folder, records)
+    return out
+
+
+def refold(records: Sequence[Record], fold: int, folds: int, seed: int = 0) -> list[Record]:
+    """Return `records` split for fold 0 .. folds - 1: test, val, and the rest to train on.
+
+    Whole groups are dealt into 2 x `folds` parts, stratified by class: two parts are the test
+    split, the next one is val, so that the test splits of all folds are disjoint and make up the
+    dataset. There is no calibration split: nothing conformal is fitted in a cross-validation.
+    """
+    if not 0 <= fold < folds or folds < 2:
+        raise UserError(f"fold {fold} of {folds} is not there; count from 0, of at least 2 folds.")
+    groups = [(record.group, record.label) for record in records]
+    parts = 2 * folds
+    if len({group for group, _ in groups}) < parts:
+        raise UserError(f"{folds} folds need at least {parts} groups; ask for fewer folds.")
+    part_of = fold_groups(groups, parts, seed)
+    splits: dict[int, Split] = {
+        2 * fold: "test",
+        2 * fold + 1: "test",
+        (2 * fold + 2) % parts: "val",
+    }
+    return [
+        dataclasses.replace(record, split=splits.get(part_of[record.group], "train"), fold=None)
+        for record in records
+    ]

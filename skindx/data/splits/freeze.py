@@ -1,0 +1,164 @@
+"""Splits frozen by hash: a picture that an earlier build placed stays where it is.
+
+The memory is splits.csv in the dataset folder: every picture and group that was ever placed, also
+what has left the dataset since. A line is never changed: the first placement counts.
+
+When a new picture, table or radius ties together what earlier builds placed apart, the group goes
+to the side nearest to training and its pictures of other sides are dropped: what a model may have
+been trained on, or chosen by, is never what it is tested on, neither an old model nor a new one.
+"""
+
+import csv
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from skindx.data.manifest import MANIFEST, SPLITS, Split, read_manifest
+from skindx.data.removal.blocklist import is_sha256
+from skindx.data.switch import settle
+from skindx.errors import UserError
+from skindx.files import write_csv
+
+SPLITS_TABLE = "splits.csv"
+SPLIT_CONFLICT = "split-conflict"
+_COLUMNS = ("sha256", "group", "split", "fold")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a picture or group stands; `fold` is None outside train and val, and without folds."""
+
+    split: Split
+    fold: int | None = None
+
+
+Places = Mapping[str, Place]
+"""By SHA-256, or by the name of a group (patient, lesion, page …)."""
+
+
+def read_places(path: Path) -> dict[str, Place]:
+    """Read what is placed in a dataset folder, a published one, or a splits.csv of either.
+
+    The table has the columns sha256, group, split and, if it has folds, fold; a line may leave
+    out the picture or the group. Raises UserError.
+    """
+    if path.is_dir():
+        settle(path)
+        if not (path / SPLITS_TABLE).exists():
+            return _of_manifest(path)
+        path = path / SPLITS_TABLE
+    elif not path.exists():
+        raise UserError(f"{path} does not exist; give a dataset folder or a splits.csv.")
+    rows: list[tuple[str, str, Place]] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            if not {"sha256", "split"} <= set(reader.fieldnames or ()):
+                raise UserError(f"{path} needs the columns sha256 and split in its first line.")
+            for row in reader:
+                place = _place(row, f"{path}, line {reader.line_num}")
+                sha256, group = (row["sha256"] or "").strip(), (row.get("group") or "").strip()
+                rows.append((sha256.lower(), group, place))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as CSV ({error}).") from None
+    return _collect(rows, path)
+
+
+def _of_manifest(folder: Path) -> dict[str, Place]:
+    records = read_manifest(folder)
+    rows = [(each.sha256, each.group, Place(each.split, each.fold)) for each in records]
+    return _collect(rows, folder / MANIFEST)
+
+
+def _collect(rows: Iterable[tuple[str, str, Place]], path: Path) -> dict[str, Place]:
+    pictures: dict[str, Place] = {}
+    groups: dict[str, Place] = {}
+    for sha256, group, place in rows:
+        if group:
+            groups[group] = nearest((groups.get(group, place), place))
+        if sha256 and pictures.setdefault(sha256, place).split != place.split:
+            raise UserError(
+                f"{path}: {sha256} stands in {pictures[sha256].split} and in {place.split}; "
+                f"correct it."
+            )
+    # A group may be named by a picture that has left it: what the picture's own line says counts.
+    return groups | pictures
+
+
+def _place(row: Mapping[str, str | None], where: str) -> Place:
+    split, fold = (row["split"] or "").strip(), (row.get("fold") or "").strip()
+    if split not in SPLITS:
+        raise UserError(f"{where}: the split {split!r} is none of {', '.join(SPLITS)}; correct it.")
+    if fold and not fold.isdecimal():
+        raise UserError(f"{where}: the fold {fold!r} is no number; correct it.")
+    return Place(split, int(fold) if fold else None)
+
+
+def nearest(places: Iterable[Place]) -> Place:
+    """Return the place nearest to training; of several folds the first."""
+    return min(places, key=lambda place: (SPLITS.index(place.split), _fold(place)))
+
+
+def _fold(place: Place) -> float:
+    return float("inf") if place.fold is None else place.fold
+
+
+def hold_groups(names: Mapping[str, Collection[str]], places: Places) -> dict[str, Place]:
+    """Return the place of each group that an earlier build placed, by any of its names.
+
+    `names` holds of each group its own name, the keys that tie it, and the SHA-256 of every
+    picture in it, also of those that cleaning dropped.
+    """
+    held: dict[str, Place] = {}
+    for group, known_as in names.items():
+        if known := [places[name] for name in known_as if name in places]:
+            held[group] = nearest(known)
+    return held
+
+
+def fitting_folds(places: Places, folds: int) -> dict[str, Place]:
+    """Return `places`, without their folds when the earlier build had another number of them.
+
+    Then, and while there are fewer groups than folds, all folds are dealt anew.
+    """
+    used = {place.fold for place in places.values() if place.fold is not None}
+    if not folds or (len(used) == folds and max(used) < folds):
+        return dict(places)
+    return {name: Place(place.split) for name, place in places.items()}
+
+
+def write_places(
+    folder: Path,
+    names: Mapping[str, Collection[str]],
+    shas: Collection[str],
+    placed: Places,
+    before: Places,
+) -> None:
+    """Write `folder`/splits.csv: what `before` knew, and what has been `placed` (by group) now.
+
+    Pictures (`shas`) come first, each with its group; then the other names of groups.
+    """
+    group_of = {name: group for group, known_as in names.items() for name in known_as}
+    now = {name: placed[group] for name, group in group_of.items() if group in placed}
+    rows: list[tuple[str, str, Place]] = []
+    for name in sorted({*now, *before}):
+        place = _kept(before.get(name), now.get(name))
+        if name in shas or is_sha256(name):
+            # A picture dropped because its group went elsewhere does not speak for the group.
+            speaks = name in now and now[name].split == place.split
+            rows.append((name, group_of[name] if speaks else "", place))
+        else:
+            rows.append(("", name, place))
+    rows.sort(key=lambda row: (not row[0], row[0], row[1]))
+    # An absent fold is written as nothing.
+    lines = ((sha256, group, place.split, place.fold) for sha256, group, place in rows)
+    write_csv(folder / SPLITS_TABLE, _COLUMNS, lines)
+
+
+def _kept(before: Place | None, now: Place | None) -> Place:
+    """Return the first placement; its fold alone may change (see `fitting_folds`, and merges)."""
+    if before and now and before.split == now.split and now.fold is not None:
+        return now
+    kept = before or now
+    assert kept is not None
+    return kept

@@ -1,0 +1,146 @@
+"""Groups: pictures that must not be torn apart by a split (one lesion, one patient, one scene)."""
+
+import csv
+import re
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from skindx.config import Settings
+from skindx.data.dedup.select import Distinct
+from skindx.data.ledger import LedgerRow
+from skindx.errors import UserError
+
+# L = links
+
+
+class GroupTable(Settings):
+    """A CSV that knows which pictures belong together, such as HAM10000's lesion ids."""
+
+    path: Path
+    key_column: str
+    group_column: str
+    key_pattern: str = r"^(.+?)(?:\.[^.]*)?$"
+    """Finds the key in the file name of a picture's URL; its first group is the key."""
+
+    @field_validator("key_pattern")
+    @classmethod
+    def _has_a_group(cls, pattern: str) -> str:
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        if groups < 1:
+            raise ValueError("needs one pair of brackets around the key")
+        return pattern
+
+
+class GroupSettings(Settings):
+    """What ties pictures together, beside the group that a source itself names."""
+
+    radius: int = Field(default=6, ge=0, le=32)
+    """Hash distance; looser than that of duplicates, because a false link costs no picture."""
+    by_page: bool = False
+    """Tie the pictures of one page: right for articles, wrong for an atlas's category pages."""
+    tables: tuple[GroupTable, ...] = ()
+
+
+class GroupKeys:
+    """The joined tables: from a ledger row to the names of what it belongs to."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        """Read the tables. Raises UserError for a missing file or column."""
+        self._by_page = settings.by_page
+        self._tables = [(re.compile(t.key_pattern), _read_table(t)) for t in settings.tables]
+        self._settings = settings
+
+    def of(self, row: LedgerRow) -> list[str]:
+        """Return the names that tie a row to others; the same name is the same group."""
+        keys = [f"{row.source}/{row.group}"] if row.group else []
+        if self._by_page and row.page_url:
+            keys.append(row.page_url)
+        for table in range(len(self._tables)):
+            group = self._look_up(table, row)
+            keys += [group] if group else []
+        return keys
+
+    def _look_up(self, table: int, row: LedgerRow) -> str:
+        pattern, groups = self._tables[table]
+        match = pattern.search(file_name(row.url))
+        return groups.get(match.group(1), "") if match else ""
+
+    def check(self, pictures: Distinct) -> None:
+        """Raise UserError for a table that ties no picture at all: its columns must be wrong."""
+        rows = [picture.row for same in pictures for picture in same]
+        for position, table in enumerate(self._settings.tables):
+            if rows and not any(self._look_up(position, row) for row in rows):
+                raise UserError(
+                    f"{table.path}: no value of its column {table.key_column!r} is found by "
+                    f"{table.key_pattern!r} in file names such as {file_name(rows[0].url)!r}; "
+                    f"correct key_column or key_pattern."
+                )
+
+
+def group_names(
+    pictures: Distinct, links_L3: NDArray[np.int64], keys: GroupKeys, radius: int
+) -> dict[str, str]:
+    """Return the group of each SHA-256: connected by near links, shared keys, or both.
+
+    A group is named by its smallest key, or else by its smallest SHA-256.
+    """
+    owner: dict[str, int] = {}
+    tied: list[tuple[int, int]] = []
+    for i, same in enumerate(pictures):
+        named = {key for picture in same for key in keys.of(picture.row)}
+        tied += [(owner.setdefault(key, i), i) for key in named]
+    near_L2 = links_L3[links_L3[:, 2] <= radius, :2]
+    tied_L2 = np.array(tied, np.int64).reshape(-1, 2)
+    component = _components(len(pictures), np.concatenate([near_L2, tied_L2]))
+    names: dict[int, str] = {}
+    for key in sorted(owner):
+        names.setdefault(component[owner[key]], key)
+    for i, same in enumerate(pictures):
+        # Pictures come in the order of their SHA-256, so the first one is the smallest.
+        names.setdefault(component[i], same[0].row.sha256)
+    return {same[0].row.sha256: names[component[i]] for i, same in enumerate(pictures)}
+
+
+def _components(n: int, ends_L2: NDArray[np.int64]) -> list[int]:
+    """Return the component number of each of n nodes."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(ends_L2), bool)
+    graph = coo_matrix((ones, (ends_L2[:, 0], ends_L2[:, 1])), shape=(n, n))
+    labels: list[int] = connected_components(graph, directed=False)[1].tolist()
+    return labels
+
+
+def file_name(url: str) -> str:
+    """Return the last part of a URL's or relative path's path, unquoted."""
+    path = unquote(urlsplit(url).path) if "://" in url else url
+    return PurePosixPath(path).name
+
+
+def _read_table(table: GroupTable) -> dict[str, str]:
+    try:
+        with table.path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            for column in (table.key_column, table.group_column):
+                if column not in columns:
+                    raise UserError(
+                        f"{table.path} has no column {column!r}; it has {', '.join(columns)}."
+                    )
+            return {
+                row[table.key_column]: row[table.group_column]
+                for row in reader
+                if row[table.key_column] and row[table.group_column]
+            }
+    except FileNotFoundError:
+        raise UserError(f"{table.path} does not exist; correct groups.tables.") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{table.path} cannot be read as CSV ({error}).") from None
