@@ -81,6 +81,9 @@ def _train(home: Path, training: TrainSettings) -> None:
         settings.save(home / "zoo.yaml")
         with EnergyMeter() as meter:
             _skindx("train", home / "data", "--config", home / "zoo.yaml", "--out", home / "run")
+        if not (member_folder(home / "run", member.name) / "member.json").exists():
+            # A training that is asked to stop saves and ends well.
+            raise JobError(f"{member.name} was stopped; run the same command again to go on")
         if not (trained or begun):
             cost = {"joules": meter.joules, "sensors": list(meter.sensors)}
             write_json(home / "cost" / f"{member.name}.json", cost)
