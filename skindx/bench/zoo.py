@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
-import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class Config(Settings):
 
 def run(settings: Config) -> Result:
     """Train every member on every fold, evaluate, and write OUT/zoo.md, zoo.csv and zoo.png."""
+    _end_on_sigterm()
     training = TrainSettings.load(settings.config).model_copy(update={"detector": None})
     if not training.members:
         raise UserError(f"{settings.config} has no members to train; list them under `members`.")
@@ -103,8 +105,20 @@ def _alone(training: TrainSettings, members: tuple[MemberSettings, ...]) -> Trai
 def _skindx(*arguments: object) -> None:
     # A process of its own, as a user starts it: what one training leaves behind touches no other.
     command = [sys.executable, "-m", "skindx", *map(str, arguments)]
-    if subprocess.run(command, check=False, env=dict(os.environ)).returncode:
+    with subprocess.Popen(command) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()  # it saves where it is
+            raise
+    if code:
         raise JobError(f"`skindx {arguments[0]}` stopped; its own words stand above")
+
+
+def _end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an exception does, so that the training is told."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def _rows(
