@@ -272,7 +272,9 @@ def _update(training: MemberTraining, done: int, per_epoch: int) -> None:
     engine = training.engine
     engine.step(rate_of(training.recipe, done, per_epoch))
     if training.average:
-        training.average.update(engine.whole(), done + 1)
+        # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
+        source = engine.whole() if engine.cluster.settings.zero == 3 else engine.module
+        training.average.update(source, done + 1)
 
 
 def _mixtures(
