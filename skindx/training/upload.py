@@ -37,4 +37,4 @@ def on_device(
 @cache
 def _copying(device: torch.device) -> torch.cuda.Stream:
     """Return the one stream for copies: torch keeps the memory of each stream apart."""
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
