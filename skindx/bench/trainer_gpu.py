@@ -160,8 +160,9 @@ def _ceiling(batch: int, steps: int, device: torch.device) -> Epoch:
 
 def _note(batch: int, workers: int) -> str:
     return (
-        f"{MODEL}, {SIDE} px, batch {batch}, bf16 autocast on one GPU, {workers} cores. trainer: "
-        "compiled, channels last, uint8 pictures from the cache on disk, a crop, turns and colour. "
+        f"{MODEL}, {SIDE} px, batch {batch}, bf16 autocast on one GPU, {workers} cores, "
+        "cudnn.benchmark for all. trainer: compiled, channels last, uint8 pictures from the cache "
+        "on disk, a crop, turns and colour; it alone clips gradients. "
         f"timm: as its train.py, {workers} workers, prefetched, compiled, channels last. "
         f"torchvision: as its reference script, {workers} workers, neither compiled nor channels "
         "last, as the script has neither. ceiling: forward and backward of one batch, compiled."

@@ -57,6 +57,8 @@ def deepspeed_config(settings: EngineSettings, batch: int, world: int) -> dict[s
         "steps_per_print": 2**31,
         # SGD and LARS are not on DeepSpeed's list of optimizers that were tried with ZeRO.
         "zero_allow_untested_optimizer": True,
+        # Its clock stops a GPU before and after each step; the history has the speed.
+        "timers": {"throughput": {"enabled": False}},
         **extra,
         "train_batch_size": micro * world,
         "train_micro_batch_size_per_gpu": micro,

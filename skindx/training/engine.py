@@ -65,6 +65,7 @@ def join(settings: EngineSettings) -> Cluster:
         _share_cores()
     if accelerator == "cuda":
         torch.cuda.set_device(local_rank)
+        torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
     deepspeed = _import_deepspeed()
     choose_interface(settings.interface, os.environ["MASTER_ADDR"])
     try:
@@ -128,12 +129,21 @@ class Engine:
         # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
         self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
         prepare(module, settings, cluster.world)
+        # DeepSpeed's clipping waits for a GPU; only ZeRO and a loss scale cannot do without.
+        on_gpu = cluster.device.type == "cuda"
+        self._clip = 0.0
+        if on_gpu and settings.zero == 0 and settings.precision != "fp16":
+            self._clip = settings.gradient_clip
+            settings = settings.model_copy(update={"gradient_clip": 0.0})
         self._engine, *_ = _import_deepspeed().initialize(
             model=module,
             optimizer=optimizer,
             config=deepspeed_config(settings, batch, cluster.world),
             dist_init_required=False,
         )
+        if cluster.world == 1 and settings.zero == 0:
+            # One rank has nothing to agree on: DeepSpeed would copy all gradients there and back.
+            self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
 
@@ -167,6 +177,8 @@ class Engine:
         """Update the weights and clear the gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
+        if self._clip:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self._clip)
         self._engine.step()
 
     def average_buffers(self, module: nn.Module | None = None) -> None:

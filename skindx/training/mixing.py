@@ -92,11 +92,10 @@ def blend(
     Works on the device of the pictures; `labels_L` lies there as well.
     """
     device, side, count = pictures_LSS3.device, pictures_LSS3.shape[1], len(mixture.partner_B)
-    partner_B = torch.from_numpy(mixture.partner_B).to(device)
-    own_B = torch.from_numpy(mixture.own_B).to(device)
-    top_B, left_B, bottom_B, right_B = (
-        (torch.from_numpy(mixture.box_B4).to(device) * side).round().unbind(1)
-    )
+    partner_B = torch.from_numpy(mixture.partner_B).to(device, non_blocking=True)
+    own_B = torch.from_numpy(mixture.own_B).to(device, non_blocking=True)
+    box_B4 = torch.from_numpy(mixture.box_B4).to(device, non_blocking=True)
+    top_B, left_B, bottom_B, right_B = (box_B4 * side).round().unbind(1)
     at_S = torch.arange(side, device=device)
     rows_BS = (at_S >= top_B[:, None]) & (at_S < bottom_B[:, None])
     columns_BS = (at_S >= left_B[:, None]) & (at_S < right_B[:, None])

@@ -30,6 +30,7 @@ from skindx.training.recipe import Recipe
 from skindx.training.schedule import mix_at, rate_of, side_at
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.starting import starting_weights
+from skindx.training.upload import on_device
 from skindx.training.validation import ValidationStoppedError, validate
 from skindx.training.waiting import Waiting
 from skindx.training.watch import Watch
@@ -264,10 +265,11 @@ def take_steps(training: MemberTraining) -> Iterator[tuple[float | None, int, in
         epoch=epoch,
     )
     training.engine.train()
+    loaded = on_device(loaded, training.cluster.device)
     batches = enumerate(training.waiting.over(loaded), start=first)
     for step, (pictures_LSS3, labels_L) in batches:
         torch.manual_seed(step_seed(seed, epoch, step, rank))
-        inputs, targets = _on_device(training, pictures_LSS3, labels_L, mixtures[step - first])
+        inputs, targets = _mixed(training, pictures_LSS3, labels_L, mixtures[step - first])
         count = sum(len(share) for share in plan[step])
         loss_sum = _backward(training, inputs, targets, count)
         if loss_sum is not None:
@@ -280,7 +282,9 @@ def _update(training: MemberTraining, done: int, per_epoch: int) -> None:
     engine = training.engine
     engine.step(rate_of(training.recipe, done, per_epoch))
     if training.average:
-        training.average.update(engine.whole(), done + 1)
+        # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
+        source = engine.whole() if engine.cluster.settings.zero == 3 else engine.module
+        training.average.update(source, done + 1)
 
 
 def _mixtures(
@@ -303,12 +307,10 @@ def _mixtures(
     ]
 
 
-def _on_device(
+def _mixed(
     training: MemberTraining, pictures_LSS3: Tensor, labels_L: Tensor, mixture: Mixture | None
 ) -> tuple[Tensor, Tensor]:
-    """Return this rank's pictures and their targets, mixed, on its device."""
-    device = training.cluster.device
-    pictures_LSS3, labels_L = pictures_LSS3.to(device), labels_L.to(device)
+    """Return this rank's pictures and their targets, mixed."""
     if mixture is None:
         return pictures_LSS3, labels_L
     return blend(mixture, pictures_LSS3, labels_L, training.classes)
@@ -327,12 +329,13 @@ def _backward(
     for number, (inputs_BSS3, part) in enumerate(parts, start=1):
         logits_BC = training.engine(inputs_BSS3)
         loss_sum = training.loss(logits_BC.float(), part)
-        if not training.watch.finite(loss_sum):
+        value = training.watch.look(loss_sum)
+        if value is None:
             training.engine.discard()
             training.statistics.go_back()
             return None
         training.engine.backward(loss_sum, count, last=number == pieces)
-        total += loss_sum.item()
+        total += value
     return total
 
 

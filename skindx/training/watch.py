@@ -30,12 +30,18 @@ class Watch:
         self.asked, self.due = asked, due
         self.stop = self.save = False
 
-    def finite(self, loss: Tensor) -> bool:
-        """True when every rank's loss is; also takes in what was asked for meanwhile."""
+    def look(self, loss: Tensor) -> float | None:
+        """Return this rank's loss, None when some rank's is not finite; take in what was asked for.
+
+        In a step it is the one place that waits for a GPU: what follows is queued while it works.
+        """
+        own = loss.detach().float()
         due = self._cluster.first and self.due()
-        flags = torch.tensor([False, self.asked(), due], dtype=torch.float32).to(loss.device)
-        flags[0] = ~torch.isfinite(loss.detach())
+        flags = torch.stack(
+            [(~own.isfinite()).float(), *(own.new_full((), each) for each in (self.asked(), due))]
+        )
         if self._cluster.world > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        some_bad, self.stop, self.save = (bool(each) for each in flags.tolist())
-        return not some_bad
+        some_bad, stop, save, value = torch.cat([flags, own.view(1)]).tolist()
+        self.stop, self.save = bool(stop), bool(save)
+        return None if some_bad else value

@@ -99,16 +99,16 @@ def _prepare(accident: Accident) -> None:
     """Let the accident happen when the loss of its step is known: the weights are untouched."""
     from skindx.training.watch import Watch
 
-    finite, seen = Watch.finite, [0]
+    look, seen = Watch.look, [0]
 
-    def with_accident(self: Watch, loss: torch.Tensor) -> bool:
+    def with_accident(self: Watch, loss: torch.Tensor) -> float | None:
         seen[0] += 1
         happens = seen[0] == accident.step or (accident.kind == "always nan")
         if happens:
             loss = _ACCIDENTS[accident.kind](loss)
-        return finite(self, loss)
+        return look(self, loss)
 
-    Watch.finite = with_accident
+    Watch.look = with_accident
 
 
 def _kill(loss: torch.Tensor) -> torch.Tensor:

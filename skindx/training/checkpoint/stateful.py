@@ -36,7 +36,7 @@ class Buffers:
 
     def __init__(self, networks: Sequence[nn.Module], rank: int, world: int) -> None:
         self._networks, self._rank, self._world = tuple(networks), rank, world
-        self._kept: list[Tensor] = []
+        self._kept: dict[torch.dtype, list[Tensor]] = {}
 
     def _named(self) -> dict[str, Tensor]:
         return {
@@ -61,17 +61,23 @@ class Buffers:
                 buffer.copy_(found[name])
 
     def remember(self) -> None:
-        """Keep a copy to go back to."""
-        buffers = list(self._named().values())
-        if not self._kept:
-            self._kept = [torch.empty_like(each) for each in buffers]
-        for kept, each in zip(self._kept, buffers, strict=True):
-            kept.copy_(each)
+        """Keep a copy to go back to: of a hundred small tensors in each step, so all at once."""
+        for dtype, buffers in self._by_dtype().items():
+            if dtype not in self._kept:
+                self._kept[dtype] = [torch.empty_like(each) for each in buffers]
+            torch._foreach_copy_(self._kept[dtype], buffers)
 
     def go_back(self) -> None:
         """Undo what happened since `remember`."""
-        for kept, each in zip(self._kept, self._named().values(), strict=True):
-            each.copy_(kept)
+        for dtype, buffers in self._by_dtype().items():
+            torch._foreach_copy_(buffers, self._kept[dtype])
+
+    def _by_dtype(self) -> dict[torch.dtype, list[Tensor]]:
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for network in self._networks:
+            for buffer in network.buffers():
+                found.setdefault(buffer.dtype, []).append(buffer)
+        return found
 
 
 def _mean(values: list[Tensor]) -> Tensor:
