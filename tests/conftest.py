@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)
 settings.load_profile("skindx")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the tests' processes write compiled code somewhere, where they are told not to.
+
+    Some packages take ten seconds to compile, and each process of each test would.
+    """
+    if sys.dont_write_bytecode and config.cache:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
 
 
 @pytest.fixture(scope="session")
