@@ -16,13 +16,14 @@ settings.load_profile("skindx")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the tests' processes write compiled code somewhere, where they are told not to.
+    """Keep compiled code among the tests' own caches where Python is told to write none.
 
-    Some packages take ten seconds to compile, and each process of each test would.
+    The packages take ten seconds to compile, and each process of each test would do so.
     """
     if sys.dont_write_bytecode and config.cache:
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("bytecode"))
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 @pytest.fixture(scope="session")

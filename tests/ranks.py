@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 from unittest.mock import patch
 
-PRELOADED = ["skindx.training.run", "deepspeed", "timm", "albumentations"]
+PRELOADED = ["compiled", "skindx.training.run", "deepspeed", "timm", "albumentations"]
 
 
 def forking() -> ForkServerContext:
