@@ -37,7 +37,7 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
     settings = EngineSettings(accelerator="cpu", hostfile=hostfile, port=31000)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="pdsh, which is not installed here; install it"):
-        launch.launch(settings, "cpu", "skindx", [])
+        launch.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
     (tmp_path / "pdsh").write_text("")
     (tmp_path / "pdsh").chmod(0o755)
     options = " ".join(launch._on_hosts(settings, hostfile))
