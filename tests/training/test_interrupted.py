@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import faults
 import psutil
 import pytest
 import yaml
 from safetensors.torch import load_file
+
+from skindx.training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -51,10 +54,10 @@ class Training:
         folder = self.run / "checkpoints" / "a"
         return [each.name for each in folder.glob("epoch-*") if not each.name.endswith("-000000")]
 
-    def wait_until_mid_epoch(self) -> dict[int, psutil.Process]:
-        """Wait for a checkpoint between two epochs' ends that was not there; return the ranks."""
+    def wait_until_mid_epoch(self, epoch: int = 1) -> dict[int, psutil.Process]:
+        """Wait for a new checkpoint in the middle of `epoch` or a later one; return the ranks."""
         deadline = time.monotonic() + LIMIT_S
-        while set(self._saved()) <= self._before:
+        while max(set(self._saved()) - self._before, default="") < f"epoch-{epoch:04}":
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -101,20 +104,7 @@ def _training(
             process.kill()
 
 
-def _train(
-    dataset: Path, config: Path, run: Path, before: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        _command(dataset, config, run, before),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        env=ENVIRONMENT,
-    )
-
-
-def _command(dataset: Path, config: Path, run: Path, before: tuple[str, ...]) -> list[str]:
+def _command(dataset: Path, config: Path, run: Path, before: tuple[str, ...] = ()) -> list[str]:
     command = ["train", str(dataset), "--config", str(config), "--out", str(run)]
     return [sys.executable, *before, "-m", "skindx", *command]
 
@@ -132,12 +122,12 @@ def two_cores() -> Iterator[None]:
 def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: Path) -> None:
     """SIGTERM, a rank killed, torchrun's rank stopped; the bits are those of one left alone.
 
-    That one is torchrun's, whose ranks must give what the launcher's give.
+    torchrun's ranks take whole epochs, and must do what the launcher's would have done.
     """
     config, run, whole = (tmp_path / name for name in ("train.yaml", "run", "whole"))
     config.write_text(yaml.safe_dump(SETTINGS))
-    done = _train(small_dataset, config, whole, TORCHRUN)
-    assert done.returncode == 0, done.stderr
+    alone = faults.start(2, whole, small_dataset, TrainSettings.parse(SETTINGS))
+    assert faults.wait(alone) == [0, 0]
 
     with _training(small_dataset, config, run) as training:
         training.wait_until_mid_epoch()
@@ -161,17 +151,24 @@ def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: P
     assert "Traceback" not in err
 
     with _training(small_dataset, config, run, TORCHRUN) as training:
-        training.wait_until_mid_epoch()[1].send_signal(signal.SIGTERM)
+        training.wait_until_mid_epoch(4)[1].send_signal(signal.SIGTERM)
         code, out, err = training.end()
     assert code == 0, err
     assert [line.split(" (")[0] for line in err.splitlines() if "run the same" in line] == [
         "stopped"
     ]
 
-    done = _train(small_dataset, config, run)
+    done = subprocess.run(
+        _command(small_dataset, config, run),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=ENVIRONMENT,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"packed {run / 'bundle'}: a\n"
-    file = "bundle/members/a/model.safetensors"
+    file = "members/a/model.safetensors"
     ours, theirs = load_file(run / file), load_file(whole / file)
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in ours)
