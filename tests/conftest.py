@@ -20,8 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     The packages take ten seconds to compile, and each process of each test would do so.
     """
-    if sys.dont_write_bytecode and config.cache:
-        sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("bytecode"))
+    cache = getattr(config, "cache", None)  # pytest may be told to keep none
+    if sys.dont_write_bytecode and cache:
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(cache.mkdir("bytecode"))
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
