@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,18 @@ if TYPE_CHECKING:
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)
 settings.load_profile("skindx")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled code among the tests' own caches where Python is told to write none.
+
+    The packages take ten seconds to compile, and each process of each test would do so.
+    """
+    cache = getattr(config, "cache", None)  # pytest may be told to keep none
+    if sys.dont_write_bytecode and cache:
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 @pytest.fixture(scope="session")

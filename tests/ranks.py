@@ -1,25 +1,54 @@
-"""Run a function on several real ranks; a worker's traceback comes back to the test."""
+"""Run a function on several real ranks; a worker's traceback comes back to the test.
+
+Each rank is a process of its own, forked from a server that has imported all: a start takes a
+fraction of a second instead of DeepSpeed's fifteen.
+"""
 
 import multiprocessing
 import os
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from typing import Any
+from unittest.mock import patch
+
+PRELOADED = ["compiled", "skindx.training.run", "deepspeed", "timm", "albumentations"]
+
+
+def forking() -> ForkServerContext:
+    """Return the context whose processes start from the server, which is running then."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    # What libraries read while they are imported is settled for all ranks.
+    ranks_have = {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    with patch.dict(os.environ, ranks_have):
+        forkserver.ensure_running()
+    return context
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120):
     """Call `function(*arguments)` in `world` processes and return their results in rank order.
 
     `function` is importable by name. Fails with the first worker's traceback, or after
-    `timeout_s`; no process outlives the call.
+    `timeout_s`, which counts from the first rank's start; no process outlives the call.
     """
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context, port = forking(), free_port()
     workers = []
     for rank in range(world):
         ours, theirs = context.Pipe()

@@ -84,7 +84,7 @@ def join(settings: EngineSettings) -> Cluster:
         ) from None
     if accelerator == "cpu":
         dist.barrier()  # every rank has mapped every buffer
-        unlink_shared_buffer(dist.get_rank())
+        unlink_shared_buffer(dist.get_rank(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Cluster(dist.get_rank(), dist.get_world_size(), device, settings)
 

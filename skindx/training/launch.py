@@ -9,7 +9,10 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.training.engine import EngineSettings, resolve_ranks
+from skindx.training.memory import unlink_shared_buffer
 from skindx.training.supervise import supervise
+
+_THIS_MACHINE = "127.0.0.1"
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
@@ -30,11 +33,11 @@ def launch(
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    environment = {**os.environ, "DS_ACCELERATOR": accelerator}
+    environment, port = {**os.environ, "DS_ACCELERATOR": accelerator}, str(_free_port())
     if engine.hostfile:
         where = _on_hosts(engine, engine.hostfile)
     else:
-        where = _here(ranks, accelerator, environment)
+        where = _here(ranks, accelerator, environment, port)
     command = [
         *(sys.executable, "-m", "deepspeed.launcher.runner"),
         *where,
@@ -42,15 +45,19 @@ def launch(
         *("--module", module),
         *arguments,
     ]
-    supervise(command, environment, notes, grace_s, local=not engine.hostfile)
+    try:
+        supervise(command, environment, notes, grace_s, local=not engine.hostfile)
+    finally:
+        for rank in range(ranks):  # they do so themselves, but not while they are joining
+            unlink_shared_buffer(rank, _THIS_MACHINE, port)
 
 
-def _here(ranks: int, accelerator: str, environment: dict[str, str]) -> list[str]:
-    """Return the launcher's options for this machine's ranks; change their `environment`."""
+def _here(ranks: int, accelerator: str, environment: dict[str, str], port: str) -> list[str]:
+    """Return the launcher's options for ranks that meet at `port`; change their `environment`."""
     # Ranks that each start a thread a core would fight over the cores.
     environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     # An empty hostfile: DeepSpeed has one of its own at /job/hostfile.
-    where = ["--hostfile", "", "--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+    where = ["--hostfile", "", "--master_addr", _THIS_MACHINE, "--master_port", port]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if accelerator == "cuda" and visible:
         # Beside --num_accelerators DeepSpeed would pass over the user's choice of GPUs.

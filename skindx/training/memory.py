@@ -33,13 +33,18 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def unlink_shared_buffer(rank: int, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108
-    """Remove the name of DeepSpeed's shared buffer of this rank; call it when all ranks mapped it.
+def unlink_shared_buffer(
+    rank: int,
+    address: str,
+    port: str,
+    folder: Path = Path("/dev/shm"),  # noqa: S108
+) -> None:
+    """Remove the name of DeepSpeed's shared buffer of a rank of the ranks that met at a port.
 
     DeepSpeed never does: 69 MB of memory a rank would stay taken after each training. Who has
-    mapped the buffer keeps it, and it goes with the last of them, however that ends.
+    mapped the buffer keeps it, and it goes with the last of them, however that ends; so call this
+    when all ranks have mapped it, or are gone.
     """
-    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
     with contextlib.suppress(FileNotFoundError):
         (folder / name).unlink()

@@ -1,12 +1,7 @@
-"""Ranks that meet with accidents: each a real process, forked from a server that has imported all.
+"""Ranks of a training that meet with accidents."""
 
-A start takes a fraction of a second instead of DeepSpeed's fifteen.
-"""
-
-import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import forking, free_port
 
 from skindx.training.settings import TrainSettings
 
 LIMIT_S = 120
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["skindx.training.worker", "deepspeed", "timm", "albumentations"])
 
 
 @dataclass(frozen=True)
@@ -36,13 +29,11 @@ def start(
     world: int, run: Path, dataset: Path, settings: TrainSettings, accident: Accident | None = None
 ) -> list[Any]:
     """Start the ranks of a training; they write what they print to RUN-rank-R.log."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    context, port = forking(), free_port()
     run.mkdir(parents=True, exist_ok=True)
     settings.save(run / "train.yaml")
     processes = [
-        _context.Process(target=_rank, args=(rank, world, port, run, dataset, accident))
+        context.Process(target=_rank, args=(rank, world, port, run, dataset, accident))
         for rank in range(world)
     ]
     for process in processes:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 from skindx.training import launch, network
 from skindx.training.cluster import EngineSettings
 
@@ -37,7 +37,7 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
     settings = EngineSettings(accelerator="cpu", hostfile=hostfile, port=31000)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="pdsh, which is not installed here; install it"):
-        launch.launch(settings, "cpu", "skindx", [])
+        launch.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
     (tmp_path / "pdsh").write_text("")
     (tmp_path / "pdsh").chmod(0o755)
     options = " ".join(launch._on_hosts(settings, hostfile))
@@ -48,10 +48,10 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
 
 def test_the_users_choice_of_gpus_holds() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "2,5,7"}
-    options = launch._here(2, "cuda", environment)
+    options = launch._here(2, "cuda", environment, "31000")
     assert environment["CUDA_VISIBLE_DEVICES"] == "2,5"
     assert "--num_accelerators" not in options
-    assert launch._here(2, "cuda", {})[-2:] == ["--num_accelerators", "2"]
+    assert launch._here(2, "cuda", {}, "31000")[-2:] == ["--num_accelerators", "2"]
 
 
 def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +69,25 @@ def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     network.choose_interface(loopback, "127.0.0.1")
     assert [os.environ[name] for name in names] == [loopback] * 2
     assert network.interface_to("no-such-host.invalid") is None
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no folder here")
+def test_ranks_that_died_while_joining_leave_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Path] = []
+
+    def die(command: list[str], *_: object, **__: object) -> None:
+        port = command[command.index("--master_port") + 1]
+        for rank in (0, 1):
+            name = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{port}_{rank}"
+            left.append(Path("/dev/shm") / name)
+            left[-1].touch()
+        raise JobError("rank 0 was killed")
+
+    monkeypatch.setattr(launch, "supervise", die)
+    settings = EngineSettings(accelerator="cpu", ranks=2)
+    with pytest.raises(JobError):
+        launch.launch(settings, "cpu", "skindx", [], notes=tmp_path / "ranks", grace_s=1)
+    assert len(left) == 2
+    assert not any(file.exists() for file in left)

@@ -41,12 +41,10 @@ def test_freed_memory_is_not_faulted_in_again() -> None:
     assert faults["keep"] < faults["plain"] / 4
 
 
-def test_the_shared_buffer_loses_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "4711")
+def test_the_shared_buffer_loses_its_name(tmp_path: Path) -> None:
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_4711_"
     for rank in (0, 1):
         (tmp_path / f"{name}{rank}").touch()
-    unlink_shared_buffer(1, tmp_path)
-    unlink_shared_buffer(1, tmp_path)
+    unlink_shared_buffer(1, "127.0.0.1", "4711", tmp_path)
+    unlink_shared_buffer(1, "127.0.0.1", "4711", tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [f"{name}0"]

@@ -159,19 +159,6 @@ def test_another_run_takes_the_detector(run: Path, small_dataset: Path, tmp_path
     assert len(bundle.spec.provenance["detector's manifest sha256"]) == 64
 
 
-@pytest.mark.distributed
-def test_torchrun_gives_the_same_weights(run: Path, small_dataset: Path, tmp_path: Path) -> None:
-    """One member without the others and the detector: what it becomes does not depend on them."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = _skindx(
-        *_alone(tmp_path, small_dataset),
-        *("--out", str(tmp_path / "run")),
-        before=torchrun,
-    )
-    assert done.returncode == 0, done.stderr
-    _assert_same_weights(run, tmp_path / "run")
-
-
 def _alone(folder: Path, small_dataset: Path) -> list[str]:
     """Return the command that trains the first member without the others and the detector."""
     alone = {**SETTINGS, "members": SETTINGS["members"][:1], "detector": None}

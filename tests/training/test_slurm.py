@@ -77,6 +77,7 @@ def test_near_its_end_a_job_stops_cleanly_and_queues_again(
         try:
             deadline = time.monotonic() + 60
             while not (tmp_path / "ready").exists():
+                assert job.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             job.send_signal(signal.SIGUSR1)

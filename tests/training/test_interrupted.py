@@ -1,0 +1,174 @@
+"""`skindx train` as typed, interrupted in the middle of an epoch again and again, and finished."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import faults
+import psutil
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from skindx.training.settings import TrainSettings
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+SETTINGS = {
+    "engine": {"accelerator": "cpu", "ranks": 2},
+    "recipe": {"epochs": 8, "batch": 9},
+    "members": [
+        {
+            "name": "a",
+            "model": "test_resnet",
+            "model_args": {"drop_rate": 0.2},
+            "preprocess": {"size": 64},
+        }
+    ],
+    "detector": None,
+    "loader": {"threads": 1},
+    "checkpoint": {"every_steps": 2, "grace_s": 60},
+}
+LIMIT_S = 240
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+@dataclass
+class Training:
+    """A command at work, stopped nowhere yet, with two ranks below it."""
+
+    run: Path
+    process: subprocess.Popen[str]
+
+    def __post_init__(self) -> None:
+        self._before = set(self._saved())
+
+    def _saved(self) -> list[str]:
+        folder = self.run / "checkpoints" / "a"
+        return [each.name for each in folder.glob("epoch-*") if not each.name.endswith("-000000")]
+
+    def wait_until_mid_epoch(self, epoch: int = 1) -> dict[int, psutil.Process]:
+        """Wait for a new checkpoint in the middle of `epoch` or a later one; return the ranks."""
+        deadline = time.monotonic() + LIMIT_S
+        while max(set(self._saved()) - self._before, default="") < f"epoch-{epoch:04}":
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self._all = [
+            psutil.Process(self.process.pid),
+            *psutil.Process(self.process.pid).children(recursive=True),
+        ]
+        self._ranks: dict[int, psutil.Process] = {}
+        for each in self._all:
+            variables = each.environ()
+            if "LOCAL_RANK" in variables:
+                self._ranks.setdefault(int(variables["RANK"]), each)
+                self._port = variables["MASTER_PORT"]
+        assert sorted(self._ranks) == [0, 1]
+        return self._ranks
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return the exit code and what was said. Nothing may be left."""
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        left = [each for each in self._all if each.is_running()]
+        assert not left
+        assert not list(Path("/dev/shm").glob(f"*_{self._port}_*"))
+        assert not (self.run / "bundle").exists()
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def _training(
+    dataset: Path, config: Path, run: Path, before: tuple[str, ...] = ()
+) -> Iterator[Training]:
+    process = subprocess.Popen(
+        _command(dataset, config, run, before),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        yield Training(run, process)
+    finally:
+        if process.poll() is None:
+            for each in psutil.Process(process.pid).children(recursive=True):
+                each.kill()
+            process.kill()
+
+
+def _command(dataset: Path, config: Path, run: Path, before: tuple[str, ...] = ()) -> list[str]:
+    command = ["train", str(dataset), "--config", str(config), "--out", str(run)]
+    return [sys.executable, *before, "-m", "skindx", *command]
+
+
+@pytest.fixture
+def two_cores() -> Iterator[None]:
+    """Let the launcher find a core for each rank: threads decide the last bits of a sum."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:2])
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: Path) -> None:
+    """SIGTERM, a rank killed, torchrun's rank stopped; the bits are those of one left alone.
+
+    torchrun's ranks take whole epochs, and must do what the launcher's would have done.
+    """
+    config, run, whole = (tmp_path / name for name in ("train.yaml", "run", "whole"))
+    config.write_text(yaml.safe_dump(SETTINGS))
+    alone = faults.start(2, whole, small_dataset, TrainSettings.parse(SETTINGS))
+    assert faults.wait(alone) == [0, 0]
+
+    with _training(small_dataset, config, run) as training:
+        training.wait_until_mid_epoch()
+        training.process.send_signal(signal.SIGTERM)
+        code, out, err = training.end()
+    assert code == 0, err
+    assert out == ""
+    (said,) = [line for line in err.splitlines() if line.startswith("stopped")]
+    assert said.startswith("stopped (a: ")
+    assert said.endswith("steps done); run the same command again to go on")
+
+    with _training(small_dataset, config, run) as training:
+        victim = training.wait_until_mid_epoch()[1]
+        victim.send_signal(signal.SIGKILL)
+        code, _, err = training.end()
+    assert code == 1
+    assert "goes on from its checkpoint: " in err
+    said = err.splitlines()[-1]
+    assert said.startswith(f"error: rank 1 (process {victim.pid} on ")
+    assert "run the same command again to go on" in said
+    assert "Traceback" not in err
+
+    with _training(small_dataset, config, run, TORCHRUN) as training:
+        training.wait_until_mid_epoch(4)[1].send_signal(signal.SIGTERM)
+        code, out, err = training.end()
+    assert code == 0, err
+    assert [line.split(" (")[0] for line in err.splitlines() if "run the same" in line] == [
+        "stopped"
+    ]
+
+    done = subprocess.run(
+        _command(small_dataset, config, run),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"packed {run / 'bundle'}: a\n"
+    file = "members/a/model.safetensors"
+    ours, theirs = load_file(run / file), load_file(whole / file)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
