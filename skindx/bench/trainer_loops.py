@@ -22,9 +22,7 @@ from skindx.models.classifier import build_classifier
 from skindx.offline import go_offline
 from skindx.training import trainer
 from skindx.training.engine import Cluster
-from skindx.training.losses import build_loss
-from skindx.training.optimizer import build_optimizer
-from skindx.training.pictures import (
+from skindx.training.feeding.pictures import (
     Reading,
     TrainingSet,
     class_numbers,
@@ -32,7 +30,9 @@ from skindx.training.pictures import (
     threads_for,
     training_batches,
 )
-from skindx.training.reading import TrainingData
+from skindx.training.feeding.reading import TrainingData
+from skindx.training.recipes.losses import build_loss
+from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.settings import TrainSettings
 
 CLASSES = tuple(f"class{number}" for number in range(8))

@@ -30,8 +30,8 @@ from skindx.training.cluster import (
     resolve_ranks,
 )
 from skindx.training.deepspeed_config import deepspeed_config
+from skindx.training.launching.network import choose_interface
 from skindx.training.memory import keep_freed_memory, unlink_shared_buffer
-from skindx.training.network import choose_interface
 from skindx.training.preparing import prepare
 from skindx.training.sharded import discard, load_whole_state, load_whole_weights, whole_state
 

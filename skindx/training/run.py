@@ -11,18 +11,18 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.detection.store import is_trained
 from skindx.training.detection.worker import check_detector
-from skindx.training.distil import STUDENT, student_settings, write_targets
 from skindx.training.engine import is_lost, join, leave, resolve_accelerator, resolve_ranks
-from skindx.training.folds import partition
-from skindx.training.launch import launch
+from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
+from skindx.training.ensembles.folds import partition
+from skindx.training.ensembles.pack import pack_run
+from skindx.training.ensembles.sources import check_soup, is_there, sources, units
+from skindx.training.launching.launch import launch
+from skindx.training.launching.notes import RANKS
+from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.member import fingerprint, is_finished
 from skindx.training.monitors.watching import check_monitors
-from skindx.training.notes import RANKS
-from skindx.training.pack import pack_run
+from skindx.training.recipes.starting import starting_weights
 from skindx.training.settings import MemberSettings, TrainSettings
-from skindx.training.sources import check_soup, is_there, sources, units
-from skindx.training.starting import starting_weights
-from skindx.training.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 

@@ -12,14 +12,14 @@ from skindx.models.views import Views
 from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.detection.settings import DetectorSettings, FusionSettings
 from skindx.training.engine import EngineSettings
-from skindx.training.ensemble_settings import (
+from skindx.training.ensembles.settings import (
     NAME,
     EnsembleSettings,
     ReusedSettings,
     SoupSettings,
 )
 from skindx.training.monitors.settings import MonitorSettings
-from skindx.training.recipe import Recipe
+from skindx.training.recipes.recipe import Recipe
 
 
 class MemberSettings(ClassifierSettings):

@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from skindx.errors import UserError
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import Classifier, build_classifier, load_weights
-from skindx.training.batches import step_seed, steps_of
 from skindx.training.checkpoint.stateful import Buffers
-from skindx.training.distil import load_targets
-from skindx.training.ema import WeightAverage
 from skindx.training.engine import Cluster, Engine
-from skindx.training.losses import build_loss
+from skindx.training.ensembles.distil import load_targets
+from skindx.training.feeding.batches import step_seed, steps_of
+from skindx.training.feeding.pictures import TrainingSet, ValidationSet, training_batches
+from skindx.training.feeding.reading import TrainingData, open_sets
+from skindx.training.feeding.upload import on_device
+from skindx.training.feeding.waiting import Waiting
 from skindx.training.member import FinishedMember
 from skindx.training.memory import peak_memory
-from skindx.training.mixing import Mixture, blend, draw_mixture
-from skindx.training.optimizer import build_optimizer
-from skindx.training.pictures import TrainingSet, ValidationSet, training_batches
-from skindx.training.reading import TrainingData, open_sets
-from skindx.training.recipe import Recipe
-from skindx.training.schedule import mix_at, rate_of, side_at
+from skindx.training.recipes.ema import WeightAverage
+from skindx.training.recipes.losses import build_loss
+from skindx.training.recipes.mixing import Mixture, blend, draw_mixture
+from skindx.training.recipes.optimizer import build_optimizer
+from skindx.training.recipes.recipe import Recipe
+from skindx.training.recipes.schedule import mix_at, rate_of, side_at
+from skindx.training.recipes.starting import starting_weights
 from skindx.training.settings import MemberSettings, TrainSettings
-from skindx.training.starting import starting_weights
-from skindx.training.upload import on_device
 from skindx.training.validation import ValidationStoppedError, validate
-from skindx.training.waiting import Waiting
 from skindx.training.watch import Watch
 
 # B = batch, S = side

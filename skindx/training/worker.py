@@ -17,18 +17,18 @@ from skindx.files import only_writer
 from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
+from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all
 from skindx.training.detection import worker as detection
 from skindx.training.engine import Cluster, is_lost, join, leave
-from skindx.training.folds import partition
+from skindx.training.ensembles.folds import partition
+from skindx.training.ensembles.snapshots import snapshot_keeper
+from skindx.training.feeding.reading import TrainingData
+from skindx.training.launching.notes import RANKS, write_note
+from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.member import FinishedMember, fingerprint, is_finished, save_member
 from skindx.training.monitors.watching import watching
-from skindx.training.notes import RANKS, write_note
-from skindx.training.reading import TrainingData
-from skindx.training.resume import Resuming
 from skindx.training.settings import TrainSettings
-from skindx.training.snapshots import snapshot_keeper
-from skindx.training.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.trainer import train_member
 
 SETTINGS = "train.yaml"

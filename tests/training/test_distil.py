@@ -15,11 +15,16 @@ from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.predicting import predict_records
 from skindx.models.preprocess import Preprocess
 from skindx.taxonomy import Taxonomy
-from skindx.training.distil import load_targets, soft_targets, student_settings, write_targets
-from skindx.training.losses import build_loss
+from skindx.training.ensembles.distil import (
+    load_targets,
+    soft_targets,
+    student_settings,
+    write_targets,
+)
+from skindx.training.feeding.pictures import Reading, TrainingSet, class_numbers, training_batches
 from skindx.training.member import fingerprint
-from skindx.training.pictures import Reading, TrainingSet, class_numbers, training_batches
-from skindx.training.recipe import Augment, Recipe
+from skindx.training.recipes.losses import build_loss
+from skindx.training.recipes.recipe import Augment, Recipe
 from skindx.training.run import check
 from skindx.training.settings import TrainSettings
 

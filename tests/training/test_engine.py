@@ -6,7 +6,6 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.training.batches import global_batches, share
 from skindx.training.engine import (
     Engine,
     EngineSettings,
@@ -15,6 +14,7 @@ from skindx.training.engine import (
     resolve_accelerator,
     resolve_ranks,
 )
+from skindx.training.feeding.batches import global_batches, share
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=1.0)
 

@@ -18,8 +18,8 @@ from skindx.models.combination import log
 from skindx.models.conformal import fit_conformal
 from skindx.models.predicting import predict_members, predict_records
 from skindx.models.removal import FOLDED
-from skindx.training.folds import partition
-from skindx.training.pack import fit_sets
+from skindx.training.ensembles.folds import partition
+from skindx.training.ensembles.pack import fit_sets
 from skindx.training.run import train
 from skindx.training.settings import TrainSettings
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skindx.errors import JobError, UserError
-from skindx.training import launch, network
+from skindx.training.launching import launch, network
 from skindx.training.cluster import EngineSettings
 
 

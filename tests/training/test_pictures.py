@@ -17,18 +17,18 @@ from skindx.data.screening.decode import decode
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.models.preprocess import centre_square
-from skindx.training import keeping
+from skindx.training.feeding import keeping
 from skindx.training.engine import Cluster, EngineSettings
-from skindx.training.member import fingerprint
-from skindx.training.pictures import (
+from skindx.training.feeding.pictures import (
     Reading,
     TrainingSet,
     changer,
     threads_for,
     training_batches,
 )
-from skindx.training.reading import TrainingData, open_sets
-from skindx.training.recipe import Augment
+from skindx.training.feeding.reading import TrainingData, open_sets
+from skindx.training.member import fingerprint
+from skindx.training.recipes.recipe import Augment
 from skindx.training.settings import MemberSettings, TrainSettings
 
 CLASSES = ("Disc", "Stripes", "Plain")

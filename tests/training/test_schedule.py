@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.errors import UserError
-from skindx.training.recipe import Recipe
-from skindx.training.schedule import mix_at, rate_at, rate_of, side_at
+from skindx.training.recipes.recipe import Recipe
+from skindx.training.recipes.schedule import mix_at, rate_at, rate_of, side_at
 from skindx.training.settings import TrainSettings
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from skindx.models.classifier import Classifier
 from skindx.models.ensemble import Member
 from skindx.models.preprocess import Preprocess
-from skindx.training.soup import average, cook, mixer, recompute_statistics
+from skindx.training.ensembles.soup import average, cook, mixer, recompute_statistics
 
 SIZE = Preprocess(size=32)
 

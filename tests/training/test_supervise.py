@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from skindx.errors import JobError, UserError
-from skindx.training.stopping import StoppedError
-from skindx.training.supervise import supervise
+from skindx.training.launching.stopping import StoppedError
+from skindx.training.launching.supervise import supervise
 
 LAUNCHER = """
 import os, subprocess, sys
@@ -26,8 +26,8 @@ sys.exit(next((code for code in codes if code), 0))
 RANK = """
 import os, sys, time
 from pathlib import Path
-from skindx.training.notes import write_note
-from skindx.training.stopping import StopRequest, end_with_parent
+from skindx.training.launching.notes import write_note
+from skindx.training.launching.stopping import StopRequest, end_with_parent
 end_with_parent()
 notes, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 with StopRequest(grace_s={grace_s}, notes=notes) as stop:

@@ -15,7 +15,7 @@ from ranks import run_ranks
 from skindx.data.manifest import read_manifest, split_of
 from skindx.training import trainer
 from skindx.training.engine import Cluster
-from skindx.training.reading import TrainingData
+from skindx.training.feeding.reading import TrainingData
 from skindx.training.settings import TrainSettings
 from skindx.training.trainer import MemberTraining, Position, begin, go_on, train_member
 

@@ -9,9 +9,9 @@ import torch
 
 from skindx.models.classifier import build_classifier
 from skindx.taxonomy import load_taxonomy
-from skindx.training.losses import build_loss
-from skindx.training.optimizer import build_optimizer
-from skindx.training.schedule import mix_at, rate_of, side_at
+from skindx.training.recipes.losses import build_loss
+from skindx.training.recipes.optimizer import build_optimizer
+from skindx.training.recipes.schedule import mix_at, rate_of, side_at
 from skindx.training.settings import TrainSettings
 
 CONFIGS = Path(__file__).parents[2] / "configs"

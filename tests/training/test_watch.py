@@ -6,7 +6,7 @@ import pytest
 import torch
 from plain_engine import Alone
 
-from skindx.training.upload import on_device
+from skindx.training.feeding.upload import on_device
 from skindx.training.watch import Watch
 
 

@@ -9,7 +9,7 @@ import pytest
 from network_guard import Guarded, run_guarded
 
 from skindx.errors import UserError
-from skindx.training.bar import TrainingBar
+from skindx.training.monitors.bar import TrainingBar
 from skindx.training.monitors.history import History, write_history
 from skindx.training.monitors.monitor import Watched
 from skindx.training.monitors.watching import Watching, check_monitors, watching

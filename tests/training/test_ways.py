@@ -4,9 +4,9 @@ import pytest
 from skindx.data.splits.folds import fold_groups
 from skindx.models.calibration import fit_temperature
 from skindx.models.combination import Combination, log
-from skindx.training.ensemble_settings import Auto, Greedy, Mean, Weighted
-from skindx.training.fitting import assemble, gather_evidence
-from skindx.training.ways import WAYS, Evidence, Score, choose, cross_fit, fit, soften
+from skindx.training.ensembles.fitting import assemble, gather_evidence
+from skindx.training.ensembles.settings import Auto, Greedy, Mean, Weighted
+from skindx.training.ensembles.ways import WAYS, Evidence, Score, choose, cross_fit, fit, soften
 
 
 def _evidence(knows: list[float], pictures: int = 240, seed: int = 0) -> Evidence:

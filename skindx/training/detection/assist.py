@@ -14,7 +14,7 @@ from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble
 from skindx.models.fusion import FusionSpec, assist, box_crops, fit_weight
 from skindx.models.removal import FOLDED
-from skindx.training.pictures import class_numbers
+from skindx.training.feeding.pictures import class_numbers
 
 _BATCH = 32
 

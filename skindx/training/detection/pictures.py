@@ -18,12 +18,12 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record, Split, split_of
 from skindx.models.detector import letterbox
-from skindx.training.batches import sample_seed
 from skindx.training.cluster import Cluster
 from skindx.training.detection.augment import Boxes, Labels, box_changer
 from skindx.training.detection.settings import DetectorSettings
-from skindx.training.keeping import cache_folder, node_of
-from skindx.training.pictures import Reading, memory_for, threads_for
+from skindx.training.feeding.batches import sample_seed
+from skindx.training.feeding.keeping import cache_folder, node_of
+from skindx.training.feeding.pictures import Reading, memory_for, threads_for
 
 # B = pictures, S = side, K = boxes of all pictures
 

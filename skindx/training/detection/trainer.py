@@ -14,8 +14,7 @@ from skindx.data.manifest import Record
 from skindx.metrics import DetectionScore
 from skindx.models.bundle import DetectorParts
 from skindx.models.detector import Detector, DetectorSpec
-from skindx.training.bar import TrainingBar
-from skindx.training.batches import epoch_plan, step_seed, steps_of
+from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.cluster import Cluster
 from skindx.training.detection.loss import DetectionLoss, all_scores
@@ -24,8 +23,9 @@ from skindx.training.detection.pictures import BoxedBatch, BoxedSet, boxed_batch
 from skindx.training.detection.scoring import score_detector
 from skindx.training.detection.settings import DetectorSettings
 from skindx.training.engine import Engine
-from skindx.training.resume import Resuming
-from skindx.training.schedule import rate_at
+from skindx.training.feeding.batches import epoch_plan, step_seed, steps_of
+from skindx.training.monitors.bar import TrainingBar
+from skindx.training.recipes.schedule import rate_at
 from skindx.training.settings import TrainSettings
 from skindx.training.trainer import Position, count_step
 from skindx.training.watch import Watch
@@ -188,7 +188,8 @@ def _step(training: DetectorTraining, batch: BoxedBatch, count: int, rate: float
     # The batch's loss times its pictures, as if it were a sum over pictures: `backward` takes the
     # mean of such a sum.
     scaled = loss_sum * (count / all_scores(scores, training.cluster))
-    if not training.watch.finite(scaled):
+    value = training.watch.look(scaled)
+    if value is None:
         engine.discard()
         training.statistics.go_back()
         return None
@@ -197,7 +198,7 @@ def _step(training: DetectorTraining, batch: BoxedBatch, count: int, rate: float
     module = engine.whole()
     assert isinstance(module, DetectionNet)
     training.average.update(module.net)
-    return float(scaled.item())
+    return value
 
 
 def _end_epoch(training: DetectorTraining, seconds: float) -> None:

@@ -11,9 +11,8 @@ from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.offline import go_offline
-from skindx.training.bar import TrainingBar
-from skindx.training.batches import steps_of
 from skindx.training.checkpoint.keeper import checkpoint_folder
+from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all
 from skindx.training.cluster import Cluster
 from skindx.training.detection.network import build_network
@@ -27,9 +26,10 @@ from skindx.training.detection.store import (
 )
 from skindx.training.detection.trainer import train_detector
 from skindx.training.engine import join, leave, resolve_ranks
-from skindx.training.resume import Resuming
+from skindx.training.feeding.batches import steps_of
+from skindx.training.launching.stopping import StoppedError, StopRequest
+from skindx.training.monitors.bar import TrainingBar
 from skindx.training.settings import TrainSettings
-from skindx.training.stopping import StoppedError, StopRequest
 
 SETTINGS = "train.yaml"
 

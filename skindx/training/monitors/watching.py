@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from skindx.errors import UserError
-from skindx.training.bar import TrainingBar
-from skindx.training.batches import steps_of
+from skindx.training.feeding.batches import steps_of
 from skindx.training.member import member_folder
+from skindx.training.monitors.bar import TrainingBar
 from skindx.training.monitors.history import History
 from skindx.training.monitors.mlflow_run import Mlflow
 from skindx.training.monitors.monitor import Monitor, Row, Watched

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.training.ensemble_settings import ReusedSettings, SoupSettings
-from skindx.training.folds import learning, partition
+from skindx.training.ensembles.folds import learning, partition
+from skindx.training.ensembles.settings import ReusedSettings, SoupSettings
 from skindx.training.member import fingerprint, fingerprint_of, member_folder
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.worker import SETTINGS

@@ -15,8 +15,12 @@ from skindx.models.combination import Combination
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.predicting import predict_members
 from skindx.taxonomy import Taxonomy
-from skindx.training.ensemble_settings import SoupSettings
-from skindx.training.folds import learning
+from skindx.training.ensembles.folds import learning
+from skindx.training.ensembles.settings import SoupSettings
+from skindx.training.ensembles.snapshots import load_snapshots
+from skindx.training.ensembles.soup import State, cook, mixer
+from skindx.training.ensembles.sources import Mask, Source, sources
+from skindx.training.feeding.pictures import class_numbers
 from skindx.training.member import (
     FinishedMember,
     fingerprint,
@@ -25,11 +29,7 @@ from skindx.training.member import (
     load_member,
     save_member,
 )
-from skindx.training.pictures import class_numbers
 from skindx.training.settings import MemberSettings, TrainSettings
-from skindx.training.snapshots import load_snapshots
-from skindx.training.soup import State, cook, mixer
-from skindx.training.sources import Mask, Source, sources
 
 # P = pictures of train and val, in manifest order; N = those a member is judged on; C = classes
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType
 
 from skindx.errors import JobError, UserError
-from skindx.training.notes import STOP, Note, clear_notes, read_notes
-from skindx.training.stopping import ECHO_S, LIFELINE, StoppedError
+from skindx.training.launching.notes import STOP, Note, clear_notes, read_notes
+from skindx.training.launching.stopping import ECHO_S, LIFELINE, StoppedError
 
 _POLL_S = 0.1
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.training.engine import EngineSettings, resolve_ranks
+from skindx.training.launching.supervise import supervise
 from skindx.training.memory import unlink_shared_buffer
-from skindx.training.supervise import supervise
 
 _THIS_MACHINE = "127.0.0.1"
 

@@ -8,9 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.models.combination import Combination
-from skindx.training.ensemble_settings import Auto, Combine
-from skindx.training.sources import Mask, honest_P
-from skindx.training.ways import AS_SET, WAYS, Evidence, Fitted, Score, choose, cross_fit, fit
+from skindx.training.ensembles.settings import Auto, Combine
+from skindx.training.ensembles.sources import Mask, honest_P
+from skindx.training.ensembles.ways import (
+    AS_SET,
+    WAYS,
+    Evidence,
+    Fitted,
+    Score,
+    choose,
+    cross_fit,
+    fit,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

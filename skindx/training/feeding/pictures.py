@@ -17,10 +17,10 @@ from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.preprocess import Preprocess, centre_square
 from skindx.offline import go_offline
-from skindx.training.batches import epoch_plan, sample_seed
 from skindx.training.engine import Cluster
-from skindx.training.exchange import Exchange
-from skindx.training.recipe import Augment
+from skindx.training.feeding.batches import epoch_plan, sample_seed
+from skindx.training.feeding.exchange import Exchange
+from skindx.training.recipes.recipe import Augment
 
 # N = pictures, B = batch, S = side
 

@@ -23,9 +23,9 @@ from skindx.models.calibration import apply_temperature
 from skindx.models.combination import log
 from skindx.models.predicting import predict_records
 from skindx.training.engine import resolve_accelerator
-from skindx.training.ensemble_settings import EnsembleSettings
+from skindx.training.ensembles.settings import EnsembleSettings
+from skindx.training.feeding.pictures import class_numbers
 from skindx.training.member import fingerprint_of
-from skindx.training.pictures import class_numbers
 from skindx.training.settings import TrainSettings
 
 STUDENT, TARGETS = "student", "targets.safetensors"

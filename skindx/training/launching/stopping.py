@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from skindx.training.notes import STOP, write_note
+from skindx.training.launching.notes import STOP, write_note
 
 LIFELINE = "SKINDX_LIFELINE"
 """Set for ranks whose standard input ends when the process that started the job ends, or stops it.

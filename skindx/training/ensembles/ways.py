@@ -14,7 +14,7 @@ from skindx.metrics import balanced_accuracy, expected_calibration_error, top_k_
 from skindx.models.calibration import apply_temperature, fit_temperature
 from skindx.models.combination import Combination, combine, log, pool
 from skindx.models.weighting import fit_weights, select_greedily
-from skindx.training.ensemble_settings import (
+from skindx.training.ensembles.settings import (
     Auto,
     Combine,
     Greedy,

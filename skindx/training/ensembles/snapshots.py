@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.training.engine import Cluster
+from skindx.training.ensembles.soup import State
 from skindx.training.member import FinishedMember, member_folder
 from skindx.training.settings import MemberSettings
-from skindx.training.soup import State
 
 
 def snapshot_file(run: Path, name: str, epoch: int) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skindx.training.recipe import Recipe
+from skindx.training.recipes.recipe import Recipe
 
 _MOMENTUM = 0.9
 

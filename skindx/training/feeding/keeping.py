@@ -17,10 +17,10 @@ from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
-from skindx.training.batches import shard
 from skindx.training.engine import Cluster
-from skindx.training.exchange import Exchange, gloo_group
-from skindx.training.pictures import threads_for
+from skindx.training.feeding.batches import shard
+from skindx.training.feeding.exchange import Exchange, gloo_group
+from skindx.training.feeding.pictures import threads_for
 from skindx.training.settings import MemberSettings
 
 # N = pictures

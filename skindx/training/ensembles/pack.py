@@ -24,11 +24,11 @@ from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 from skindx.training.detection.store import packed_origin, packed_parts
 from skindx.training.engine import resolve_accelerator
-from skindx.training.fitting import assemble, gather_evidence, print_ways
-from skindx.training.pictures import class_numbers
-from skindx.training.pool import Workshop
+from skindx.training.ensembles.fitting import assemble, gather_evidence, print_ways
+from skindx.training.ensembles.pool import Workshop
+from skindx.training.ensembles.sources import Mask, sources, units
+from skindx.training.feeding.pictures import class_numbers
 from skindx.training.settings import TrainSettings
-from skindx.training.sources import Mask, sources, units
 
 REPORT = "ensemble.json"
 

@@ -1,0 +1,1 @@
+"""How pictures reach the ranks: batches, what is kept where, exchange, the copy to a GPU."""

@@ -1,0 +1,1 @@
+"""How ranks are started, watched and stopped, on one machine or on many."""

@@ -1,0 +1,1 @@
+"""How a member is optimised: losses, mixing, averages, schedules, starting weights."""
