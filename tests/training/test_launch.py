@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from skindx.errors import JobError, UserError
-from skindx.training.launching import launch, network
 from skindx.training.cluster import EngineSettings
+from skindx.training.launching import launch, network
 
 
 def _hostfile(folder: Path, text: str) -> Path:
