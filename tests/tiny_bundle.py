@@ -1,10 +1,12 @@
 """A real bundle with random weights: two small networks, a detector, eight classes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from skindx.data.manifest import Record
 from skindx.models.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
@@ -40,6 +42,7 @@ def pack_tiny(
     temperature: float = 0.5,
     broken: bool = False,
     conformal: Conformal | None = None,
+    seen: Sequence[Record] | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
     torch.manual_seed(7)
@@ -62,6 +65,7 @@ def pack_tiny(
         temperature=temperature,
         detector=parts,
         conformal=conformal,
+        seen=seen,
     )
 
 

@@ -1,6 +1,6 @@
 """The served predictor: decoded pictures in, calibrated predictions out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.manifest import Split
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.conformal import Conformal
@@ -59,6 +60,11 @@ class Predictor:
     def conformal(self) -> Conformal | None:
         """The rule of the sets of classes; None for a bundle without one."""
         return self.bundle.spec.conformal
+
+    @property
+    def seen(self) -> Mapping[str, Split] | None:
+        """The split of each picture that the bundle was made from; None where it does not say."""
+        return self.bundle.seen()
 
     @property
     def trained_on(self) -> str:

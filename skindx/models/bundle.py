@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skindx import __version__
+from skindx.data.manifest import Record, Split
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json, write_text
 from skindx.models.bundle_spec import BundleSpec, MemberSpec
@@ -22,6 +23,7 @@ from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.fusion import FusionSpec
+from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.taxonomy import Taxonomy
 
 INDEX, TAXONOMY, METRICS, CARD = "bundle.json", "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
@@ -62,6 +64,13 @@ class Bundle:
             return None
         return load_detector(self.path / "detector", self.spec.detector)
 
+    def seen(self) -> Mapping[str, Split] | None:
+        """Return the split of each picture that the bundle was made from, by SHA-256.
+
+        None for a bundle of an older version, which does not say.
+        """
+        return read_seen(self.path / SEEN) if SEEN in self.spec.files else None
+
     def metrics(self) -> dict[str, Any] | None:
         """Return what the last evaluation measured; None before the first."""
         path = self.path / METRICS
@@ -91,8 +100,12 @@ def pack(
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
     provenance: dict[str, Any] | None = None,
+    seen: Iterable[Record] | None = None,
 ) -> Bundle:
-    """Write a bundle; it takes the place of an older one in one step."""
+    """Write a bundle; it takes the place of an older one in one step.
+
+    `seen` are all pictures of the dataset, also those that only measured.
+    """
     spec = BundleSpec(
         name=name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -112,6 +125,8 @@ def pack(
             save_file({key: value.contiguous() for key, value in state.items()}, file)
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
+        if seen is not None:
+            write_seen(folder / SEEN, seen)
         write_text(folder / CARD, model_card(spec, taxonomy, None))
         _write_index(folder, spec)
     return open_bundle(path)

@@ -16,22 +16,25 @@ def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
     """Return what a bundle did with pictures that were taken down: SHA-256 -> split.
 
     The split is that of the manifest which the bundle was trained on: it learned from train, was
-    chosen by val, measured by test; "" if the picture was not in it. None: the bundle's manifest
-    is another version of the dataset, and nobody can tell. From members that were trained in folds
-    val was learned from as well. Raises UserError for no bundle.
+    chosen by val, measured by test; "" if the picture was not in it. None: the bundle is of an
+    older version and its manifest another one, so nobody can tell. From members that were trained
+    in folds val was learned from as well. Raises UserError for no bundle.
     """
-    provenance = open_bundle(path).spec.provenance
+    bundle = open_bundle(path)
+    provenance, seen = bundle.spec.provenance, bundle.seen()
     manifest = provenance.get(MANIFEST_KEY)
     folded = provenance.get(FOLDED, 0) > 0
     found: dict[str, str | None] = {}
     for entry in entries:
         if entry.sha256 in provenance.get(LEARNED, []):
             found[entry.sha256] = "train"
-        elif entry.manifests:
-            split = entry.manifests.get(str(manifest))
-            found[entry.sha256] = "train" if split == "val" and folded else split
+            continue
+        split: str | None
+        if seen is not None:
+            split = seen.get(entry.sha256, "")
         else:
-            found[entry.sha256] = None
+            split = entry.manifests.get(str(manifest))
+        found[entry.sha256] = "train" if split == "val" and folded else split
     return found
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -60,6 +60,8 @@ class Served(Protocol):
     def conformal(self) -> Conformal | None: ...
     @property
     def trained_on(self) -> str: ...
+    @property
+    def seen(self) -> Mapping[str, Split] | None: ...
     def predict(
         self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]: ...
@@ -120,6 +122,8 @@ def evaluate_served(
             f"{bundle} was trained on pictures of {dataset}, so all of it measures nothing; "
             "evaluate on its split test, or on another dataset."
         )
+    unseen = leave_out_seen(records, predictor.seen, split, bundle)
+    seen, records = len(records) - len(unseen), unseen
     path = dataset / TAXONOMY
     theirs = Taxonomy.load(path) if path.exists() else None
     records, external = join_taxonomies(records, theirs, predictor.taxonomy, bundle)
@@ -140,7 +144,8 @@ def evaluate_served(
         detector=score_boxes(records, predictions),
         external=external,
     )
-    evaluation = replace(evaluation, assisted=measure_assistance(answers, predictions, draws=draws))
+    assisted = measure_assistance(answers, predictions, draws=draws)
+    evaluation = replace(evaluation, assisted=assisted, seen=seen)
     origin = Origin(
         bundle=bundle,
         dataset=str(dataset),
@@ -158,6 +163,25 @@ def evaluate_served(
         write_predictions(folder / PREDICTIONS, records, answers)
         write_report(folder / REPORT, evaluation, origin, mistakes)
     return evaluation
+
+
+def leave_out_seen(
+    records: Sequence[Record], seen: Mapping[str, Split] | None, split: Part, bundle: str
+) -> list[Record]:
+    """Return the records without those that made the bundle: a picture it knows measures nothing.
+
+    Asked for val or calibration by name, one wants to see just these. Raises UserError when none
+    is left.
+    """
+    if not seen or split not in ("test", "all"):
+        return list(records)
+    unseen = [record for record in records if seen.get(record.sha256, "test") == "test"]
+    if not unseen:
+        raise UserError(
+            f"{bundle} was made from every one of these {len(records)} pictures, so they measure "
+            "nothing; evaluate on the split test of its dataset, or on another dataset."
+        )
+    return unseen
 
 
 def refuse_others(out: Path, own: Iterable[str], what: str) -> None:

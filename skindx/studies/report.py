@@ -105,6 +105,8 @@ def sentences(evaluation: Evaluation) -> list[str]:
         for each in evaluation.breakdowns
         if each.note == MISSING
     ]
+    if evaluation.seen:
+        said.append(f"{evaluation.seen} pictures are left out: the bundle was made from them.")
     if evaluation.external:
         external = evaluation.external
         said.append(

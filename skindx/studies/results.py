@@ -70,6 +70,8 @@ class Evaluation:
     """None when the dataset has the bundle's classes."""
     assisted: Assisted | None = None
     """What boxes change; None for a bundle without a fusion weight."""
+    seen: int = 0
+    """Pictures that were left out, because the bundle was made from them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""

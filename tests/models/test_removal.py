@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from tiny_bundle import measured, pack_tiny
 
+from skindx.data.manifest import Record
 from skindx.data.removal.blocklist import Blocked
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, add_metrics, add_provenance, open_bundle
@@ -28,6 +29,18 @@ def bundle(tmp_path: Path) -> Path:
 
 def test_a_bundle_says_what_it_did_with_a_picture(bundle: Path) -> None:
     assert uses(bundle, ENTRIES) == {TRAIN: "train", TEST: "test", ELSEWHERE: None, UNKNOWN: None}
+
+
+def test_a_bundle_that_lists_its_pictures_leaves_no_doubt(tmp_path: Path) -> None:
+    records = [
+        Record("p", TRAIN, "", 9, 9, "a", "g", "train"),
+        Record("q", ELSEWHERE, "", 9, 9, "a", "h", "val"),
+    ]
+    path = pack_tiny(tmp_path / "bundle", seen=records).path
+    assert open_bundle(path).seen() == {TRAIN: "train", ELSEWHERE: "val"}
+    assert uses(path, ENTRIES) == {TRAIN: "train", TEST: "", ELSEWHERE: "val", UNKNOWN: ""}
+    add_metrics(path, measured(0.5))
+    assert open_bundle(path).seen() == {TRAIN: "train", ELSEWHERE: "val"}
 
 
 def test_the_card_says_it_once_and_nothing_else_changes(bundle: Path) -> None:

@@ -38,6 +38,7 @@ class FakePredictor:
     taxonomy: Taxonomy = TAXONOMY
     conformal: Conformal | None = None
     trained_on: str = ""
+    seen: dict[str, Split] | None = None
     batches: list[int] = field(default_factory=list)
 
     def predict(

@@ -113,6 +113,23 @@ def test_a_dataset_that_shares_no_class_is_refused(served: FakePredictor, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_pictures_that_made_the_bundle_are_left_out(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    sha256 = [record.sha256 for record in records_of(["nevus"] * 40)]
+    served.seen = {sha256[0]: "train", sha256[1]: "val", sha256[2]: "test", "f" * 64: "train"}
+    found = evaluate(Path("b"), dataset, tmp_path / "test", draws=50)
+    assert (found.pictures, found.seen) == (33, 2)
+    report = (tmp_path / "test" / "report.html").read_text()
+    assert "2 pictures are left out" in report
+    again = evaluate(Path("b"), dataset, tmp_path / "train", split="train", draws=50)
+    assert (again.pictures, again.seen) == (5, 0)  # asked for by name
+    served.seen = dict.fromkeys(sha256, "train")
+    with pytest.raises(UserError, match="made from every one of these 40 pictures"):
+        evaluate(Path("b"), dataset, tmp_path / "all", split="all", draws=50)
+    assert not (tmp_path / "all").exists()
+
+
 def test_a_missing_picture_is_named(tmp_path: Path) -> None:
     labels, table = simulate(3)
     records = records_of(labels)

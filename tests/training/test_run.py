@@ -85,6 +85,7 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
     assert prediction.probabilities_C.sum() == pytest.approx(1)
     assert prediction.member_probabilities_MC.shape == (2, 3)
     assert prediction.boxes is not None
+    assert predictor.seen == {each.sha256: each.split for each in read_manifest(small_dataset)}
     assert predictor.members == ("a", "b")
     rows = (run / "members" / "a" / "history.csv").read_text().splitlines()
     assert rows[0].startswith("epoch,loss,val_top1")

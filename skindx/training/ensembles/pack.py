@@ -79,6 +79,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
             **({FOLDED: folded} if folded else {}),
             **packed_origin(settings),
         },
+        seen=records,
     )
 
 
