@@ -20,7 +20,6 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier import build_classifier
 from skindx.offline import go_offline
-from skindx.training import trainer
 from skindx.training.engine import Cluster
 from skindx.training.feeding.pictures import (
     Reading,
@@ -31,9 +30,12 @@ from skindx.training.feeding.pictures import (
     training_batches,
 )
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.position import count_step
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.settings import TrainSettings
+from skindx.training.steps import take_steps
+from skindx.training.trainer import begin
 
 CLASSES = tuple(f"class{number}" for number in range(8))
 
@@ -74,15 +76,15 @@ class TrainerLoop:
         data = TrainingData(work.folder, work.records, work.records[:1], CLASSES)
         member = work.settings.members[0]
         self._progress = _Silent()
-        self.training = trainer.begin(work.settings, member, data, cluster, self._progress)
+        self.training = begin(work.settings, member, data, cluster, self._progress)
         self.waits: list[float] = []
         """Seconds that each epoch waited for its batches."""
 
     def epoch(self) -> None:
         """Take an epoch's steps."""
         self.training.waiting.seconds = 0.0
-        for loss, own, count in trainer.take_steps(self.training):
-            trainer.count_step(self.training, loss, count, self._progress)
+        for loss, own, count in take_steps(self.training):
+            count_step(self.training, loss, count, self._progress)
             self._progress.step(0, 0.0 if loss is None else loss / own)
         self.training.position.epoch += 1
         self.waits.append(self.training.waiting.seconds)

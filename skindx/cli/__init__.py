@@ -1,10 +1,8 @@
 """The command line: few verbs, few flags; every heavy import stands inside its verb."""
 
 import errno
-import json
 import re
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +13,13 @@ from skindx.cli import boxes
 from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
+from skindx.cli.evaluate import evaluate
 from skindx.cli.gallery import gallery
-from skindx.cli.options import Part, Sets, console
+from skindx.cli.options import Sets, console
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
+from skindx.cli.train import train
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
 from skindx.words import printable
@@ -119,95 +119,8 @@ def build(
     )
 
 
-for verb in (screen, gallery, audit, publish, remove):
+for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare):
     app.command()(verb)
-
-
-@app.command()
-def train(
-    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "--ensemble", "-c", help="Training settings (YAML): one member or many."
-        ),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Start the members that name no weights from this file: safetensors, or a "
-            "checkpoint of tensors. A head of other classes stays random."
-        ),
-    ] = None,
-    sets: Sets = None,
-) -> None:
-    """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
-
-    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
-    that is not goes on from its last checkpoint, so the same command goes on after an
-    interruption; members that the settings take from other runs are finished there first. SIGTERM
-    saves and ends with code 0. OUT/ensemble.json says how each way of combining members does.
-
-    Example: skindx train runs/mine/data --config my.yaml --out runs/mine
-
-    Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
-    """
-    from skindx.training.launching.stopping import StoppedError
-    from skindx.training.run import train as train_run
-    from skindx.training.settings import TrainSettings
-
-    settings = TrainSettings.load(config, sets or [])
-    try:
-        bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
-    except StoppedError as stopped:
-        if str(stopped):
-            print(f"stopped ({stopped}); run the same command again to go on", file=sys.stderr)
-        return
-    if bundle:
-        print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
-
-
-@app.command()
-def evaluate(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
-    dataset: Annotated[Path, typer.Argument(help="The dataset to score it on.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
-    ] = None,
-    split: Annotated[
-        Part, typer.Option(help="test; val while you still choose; all of an external dataset.")
-    ] = "test",
-) -> None:
-    """Score a bundle through the served predictor and write one HTML report.
-
-    Intervals are of 95 % and resample groups (patients, lesions, duplicates). The figures of the
-    test split are also put into the bundle's model card. A dataset with another taxonomy is an
-    external validation: classes are matched by key, name or code, and the others left out.
-
-    Example: skindx evaluate runs/mine/bundle runs/mine/data
-
-    External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
-    """
-    from skindx.data.progress import progress_bars
-    from skindx.models.bundle import add_metrics
-    from skindx.studies.evaluation import METRICS
-    from skindx.studies.evaluation import evaluate as evaluate_bundle
-    from skindx.studies.report import print_table
-
-    folder = out or bundle.resolve().parent / "evaluation"
-    with progress_bars() as progress:
-        evaluation = evaluate_bundle(
-            bundle, dataset, folder, split=split, progress=partial(progress, "evaluate")
-        )
-    if split == "test" and evaluation.external is None:
-        add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
-    print_table(evaluation, console())
-    print(f"report: {folder / 'report.html'}")
-
-
-app.command()(compare)
 
 
 @app.command()

@@ -16,8 +16,10 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.training import trainer
 from skindx.training.engine import Cluster
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.position import Position
 from skindx.training.settings import TrainSettings
-from skindx.training.trainer import MemberTraining, Position, begin, go_on, train_member
+from skindx.training.trainer import begin, go_on, train_member
+from skindx.training.training import MemberTraining
 
 CLASSES = ("Disc", "Stripes", "Plain")
 SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}

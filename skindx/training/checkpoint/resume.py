@@ -13,7 +13,7 @@ from skindx.training.checkpoint.store import At
 from skindx.training.cluster import Cluster
 from skindx.training.engine import Engine
 from skindx.training.launching.stopping import StoppedError, StopRequest
-from skindx.training.trainer import Position
+from skindx.training.position import Position
 from skindx.training.watch import Watch
 
 _OWN = "loss_sum"

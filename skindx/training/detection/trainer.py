@@ -25,9 +25,9 @@ from skindx.training.detection.settings import DetectorSettings
 from skindx.training.engine import Engine
 from skindx.training.feeding.batches import epoch_plan, step_seed, steps_of
 from skindx.training.monitors.bar import TrainingBar
+from skindx.training.position import Position, count_step
 from skindx.training.recipes.schedule import rate_at
 from skindx.training.settings import TrainSettings
-from skindx.training.trainer import Position, count_step
 from skindx.training.watch import Watch
 
 

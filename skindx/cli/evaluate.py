@@ -1,0 +1,48 @@
+"""`skindx evaluate`."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import Part, console
+
+
+def evaluate(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    dataset: Annotated[Path, typer.Argument(help="The dataset to score it on.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
+    ] = None,
+    split: Annotated[
+        Part, typer.Option(help="test; val while you still choose; all of an external dataset.")
+    ] = "test",
+) -> None:
+    """Score a bundle through the served predictor and write one HTML report.
+
+    Intervals are of 95 % and resample groups (patients, lesions, duplicates). The figures of the
+    test split are also put into the bundle's model card. A dataset with another taxonomy is an
+    external validation: classes are matched by key, name or code, and the others left out.
+
+    Example: skindx evaluate runs/mine/bundle runs/mine/data
+
+    External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
+    """
+    from skindx.data.progress import progress_bars
+    from skindx.models.bundle import add_metrics
+    from skindx.studies.evaluation import METRICS
+    from skindx.studies.evaluation import evaluate as evaluate_bundle
+    from skindx.studies.report import print_table
+
+    folder = out or bundle.resolve().parent / "evaluation"
+    with progress_bars() as progress:
+        evaluation = evaluate_bundle(
+            bundle, dataset, folder, split=split, progress=partial(progress, "evaluate")
+        )
+    if split == "test" and evaluation.external is None:
+        add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
+    print_table(evaluation, console())
+    print(f"report: {folder / 'report.html'}")

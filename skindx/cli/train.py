@@ -1,0 +1,53 @@
+"""`skindx train`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import Sets
+
+
+def train(
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "--ensemble", "-c", help="Training settings (YAML): one member or many."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start the members that name no weights from this file: safetensors, or a "
+            "checkpoint of tensors. A head of other classes stays random."
+        ),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
+
+    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
+    that is not goes on from its last checkpoint, so the same command goes on after an
+    interruption; members that the settings take from other runs are finished there first. SIGTERM
+    saves and ends with code 0. OUT/ensemble.json says how each way of combining members does.
+
+    Example: skindx train runs/mine/data --config my.yaml --out runs/mine
+
+    Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
+    """
+    from skindx.training.launching.stopping import StoppedError
+    from skindx.training.run import train as train_run
+    from skindx.training.settings import TrainSettings
+
+    settings = TrainSettings.load(config, sets or [])
+    try:
+        bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
+    except StoppedError as stopped:
+        if str(stopped):
+            print(f"stopped ({stopped}); run the same command again to go on", file=sys.stderr)
+        return
+    if bundle:
+        print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")

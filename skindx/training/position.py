@@ -1,0 +1,66 @@
+"""Where a training stands, of a member or of the detector, and what it has counted."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from skindx.errors import UserError
+from skindx.training.watch import Watch
+
+
+@dataclass
+class Position:
+    """Where a training stands, and what it has counted: beside the engine all that changes."""
+
+    epoch: int = 0
+    """Epochs that are done, validated and in the history."""
+    step: int = 0
+    """Steps of the current epoch that are done."""
+    loss_sum: float = 0.0
+    """This rank's loss over those steps."""
+    agreed: bool = False
+    """All steps of the epoch are done and the ranks agree on its batch-norm statistics."""
+    skipped: int = 0
+    """Steps of the current epoch that were not taken, since the loss was not finite."""
+    skipped_pictures: int = 0
+    """Pictures of those steps, on all ranks."""
+    bad_run: int = 0
+    """Such steps in a row up to now."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One row for each epoch that is done."""
+
+
+class Counted(Protocol):
+    """A training whose steps are counted: a member's, or the detector's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def position(self) -> Position: ...
+    @property
+    def watch(self) -> Watch: ...
+
+
+class Lines(Protocol):
+    """Where something is said."""
+
+    def line(self, text: str) -> None:
+        """Say it."""
+
+
+def count_step(training: Counted, loss: float | None, count: int, progress: Lines) -> None:
+    """Add a step to the epoch's figures. Raises UserError after too many skipped in a row."""
+    position = training.position
+    if loss is not None:
+        position.loss_sum += loss
+        position.bad_run = 0
+        return
+    position.skipped += 1
+    position.skipped_pictures += count
+    position.bad_run += 1
+    where = f"epoch {position.epoch + 1}, step {position.step}"
+    if position.bad_run > training.watch.bad_steps:
+        raise UserError(
+            f"{training.name}: the loss was not finite in {position.bad_run} steps in a "
+            f"row, up to {where}; lower its learning_rate."
+        )
+    progress.line(f"{where}: the loss is not finite, the step is skipped")
