@@ -24,7 +24,7 @@ from skindx.files import write_json
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.studies.answers import Answers
-from skindx.studies.folds import Pooled, pool_answers
+from skindx.studies.folds import pictures_of_all, pool_answers
 from skindx.studies.predictions import read_predictions
 from skindx.training.member import member_folder
 from skindx.training.settings import MemberSettings, TrainSettings
@@ -137,7 +137,7 @@ def _rows(
                 size=member.preprocess.size,
                 parameters=facts[0],
                 flops=facts[1],
-                scores=_pool(answers, homes, member.name),
+                scores=pool_answers([_alone_in(each, member.name) for each in answers], homes),
                 validation=float(np.mean([history[-1]["val_balanced"] for history in histories])),
                 train_per_s=median(
                     [row["pictures_per_s"] for history in histories for row in history[-3:]],
@@ -156,13 +156,10 @@ def _rows(
     return rows
 
 
-def _pool(answers: Sequence[Answers], homes: Sequence[Path], name: str) -> Pooled:
-    """Pool what one member says, as if it stood alone."""
-    alone = [
-        dataclasses.replace(each, ensemble_NC=each.members_NMC[:, each.members.index(name)])
-        for each in answers
-    ]
-    return pool_answers(alone, homes)
+def _alone_in(answers: Answers, name: str) -> Answers:
+    """Return what one member says, as if it stood alone."""
+    own_NC = answers.members_NMC[:, answers.members.index(name)]
+    return dataclasses.replace(answers, ensemble_NC=own_NC)
 
 
 def _inference(bundle: Bundle, settings: Config) -> dict[str, Figure]:
@@ -257,10 +254,8 @@ def _figure(percent: float, pooled: Interval) -> Figure:
 
 def difference(answers: Sequence[Answers], name: str) -> Interval:
     """Return the balanced accuracy of the ensembles minus a member's, paired over all folds."""
-    truth_N = np.concatenate([each.truth_N for each in answers])
-    groups_N = np.concatenate([each.groups_N for each in answers])
-    ensemble_NC = np.concatenate([each.ensemble_NC for each in answers])
-    member_NC = np.concatenate([each.members_NMC[:, each.members.index(name)] for each in answers])
+    truth_N, groups_N, ensemble_NC = pictures_of_all(answers)
+    *_, member_NC = pictures_of_all([_alone_in(each, name) for each in answers])
     return paired_interval(
         Statistic.balanced_accuracy(ensemble_NC, truth_N),
         Statistic.balanced_accuracy(member_NC, truth_N),

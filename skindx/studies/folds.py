@@ -10,7 +10,7 @@ import numpy as np
 
 from skindx.errors import UserError
 from skindx.metrics import Interval
-from skindx.studies.answers import Answers
+from skindx.studies.answers import Answers, Floats, Ints, Strings
 from skindx.studies.headline import FIGURES, LEVEL, Scores, measure_scores
 from skindx.studies.plain import plain
 from skindx.studies.predictions import read_predictions
@@ -63,9 +63,7 @@ def pool(evaluations: Sequence[Path], *, draws: int = 1000) -> Pooled:
 def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: int = 1000) -> Pooled:
     """Pool what the predictors of the folds said; `names` stand in an error."""
     _check_folds(folds, names)
-    truth_N = np.concatenate([each.truth_N for each in folds])
-    groups_N = np.concatenate([each.groups_N for each in folds])
-    ensemble_NC = np.concatenate([each.ensemble_NC for each in folds])
+    truth_N, groups_N, ensemble_NC = pictures_of_all(folds)
     pooled = measure_scores("pooled", ensemble_NC, truth_N, groups_N, draws=draws).figures
     figures = {}
     for key, figure in FIGURES.items():
@@ -73,6 +71,15 @@ def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: in
         deviation = statistics.stdev(values) if len(values) > 1 else float("nan")
         figures[key] = FoldFigure(values, statistics.fmean(values), deviation, pooled[key])
     return Pooled(len(truth_N), len(np.unique(groups_N)), draws, LEVEL, figures)
+
+
+def pictures_of_all(folds: Sequence[Answers]) -> tuple[Ints, Strings, Floats]:
+    """Return truth_N, groups_N and the ensembles' probabilities_NC, one fold after another."""
+    return (
+        np.concatenate([each.truth_N for each in folds]),
+        np.concatenate([each.groups_N for each in folds]),
+        np.concatenate([each.ensemble_NC for each in folds]),
+    )
 
 
 def _check_folds(folds: Sequence[Answers], names: Sequence[object]) -> None:

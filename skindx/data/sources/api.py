@@ -1,6 +1,7 @@
 """What the picture-search APIs share: searches by label, JSON answers, and little of each."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -61,9 +62,9 @@ class ApiSource(WebSource):
             for query in queries:
                 yield Page(f"{self.api}?{urlencode(self.parameters(query))}", label)
 
+    @abstractmethod
     def parameters(self, query: str) -> dict[str, str | int]:
         """Return the parameters of a search's first page."""
-        raise NotImplementedError
 
     def read(self, page: Page, answer: "Response") -> Iterator[Page | LedgerRow]:
         """Read one answer; a first page without any result is told as a page that failed."""
@@ -81,15 +82,15 @@ class ApiSource(WebSource):
         """Return the results of an answer. Raises UnreadablePageError."""
         return objects(content.get("results"), "results")
 
+    @abstractmethod
     def pictures(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
         """Yield the row of one result, or none if a later answer tells of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def following(self, page: Page, content: dict[str, Any]) -> str:
         """Return the URL of the next page, "" after the last. Raises UnreadablePageError."""
-        raise NotImplementedError
 
     def barren(self, labels: int, failures: Sequence[str]) -> str:
         """Say that no search found anything, and what the first one was told."""

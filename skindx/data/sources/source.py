@@ -102,7 +102,7 @@ class WebSource(Settings):
 
         Raises UnreadablePageError. `answer` is an HtmlResponse for a source of HTML pages.
         """
-        raise NotImplementedError(f"{self.name} has no pages, {page.url} was read")
+        raise UnreadablePageError("no-pages", f"{self.name} has no pages, {page.url} is none.")
 
     def address(self, url: str) -> str:
         """Return where a picture is fetched from; its row keeps the URL that the source names."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from skindx.data.boxes.exporting import box_labels
 from skindx.data.loader.budget import kept_share
-from skindx.data.loader.load import load
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
@@ -124,16 +123,7 @@ def boxed_batches(
         out_SS3[...], boxes_K4, labels_K = change(*data.square(index, size), seed)
         moved[index] = boxes_K4, labels_K
 
-    reading = data.reading
-    batches = load(
-        fill,
-        shares,
-        size,
-        threads=reading.threads,
-        prefetch=reading.prefetch,
-        allocate=reading.allocate,
-    )
-    with closing(batches):
+    with closing(data.reading.load(fill, shares, size)) as batches:
         for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
             targets = [moved.pop(int(index)) for index in indices_B]
             yield to_batch(pictures_BSS3, targets)

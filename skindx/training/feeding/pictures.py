@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.load import Fill, fill_crop, load
 from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
@@ -38,6 +38,19 @@ class Reading:
     prefetch: int
     allocate: Allocate
     """Gives the memory of batches: see `memory_for`."""
+
+    def load(
+        self, fill: Fill, shares: Sequence[NDArray[np.int64]], side: int
+    ) -> Generator[NDArray[np.uint8], None, None]:
+        """Yield a batch (B x side x side x 3) for each index array, filled on the threads."""
+        return load(
+            fill,
+            shares,
+            side,
+            threads=self.threads,
+            prefetch=self.prefetch,
+            allocate=self.allocate,
+        )
 
 
 @dataclass(frozen=True)
@@ -192,16 +205,7 @@ def training_batches(
         out_SS3[...] = change(out_SS3, own)
 
     learned = data.labels_N if data.targets_NC is None else data.targets_NC
-    reading = data.reading
-    batches = load(
-        fill,
-        shares,
-        side,
-        threads=reading.threads,
-        prefetch=reading.prefetch,
-        allocate=reading.allocate,
-    )
-    with closing(batches):
+    with closing(data.reading.load(fill, shares, side)) as batches:
         for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
             yield torch.from_numpy(pictures_BSS3), torch.from_numpy(learned[indices_B])
 
