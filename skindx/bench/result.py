@@ -1,8 +1,6 @@
 """What a bench found: figures under stable keys, with the machine they were measured on."""
 
-import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -11,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import skindx
 from skindx.bench.clock import Figure
 from skindx.files import write_json
+from skindx.studies import origin
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -36,7 +34,7 @@ def hardware() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "cpu": _cpu_model(),
+        "cpu": origin.cpu_model(),
         "cores": cores,
         "memory_gb": round(memory_bytes / 1e9, 1),
         "accelerator": _accelerator(),
@@ -45,13 +43,7 @@ def hardware() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, skindx and its large packages, without importing them."""
-    found = {"python": platform.python_version(), "skindx": skindx.__version__}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return origin.versions(_PACKAGES)
 
 
 def _now() -> str:
@@ -121,13 +113,6 @@ class Result:
         )
         packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return Group(table, *(Text(line) for line in (*self.notes, machine, packages, self.date)))
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _accelerator() -> str:

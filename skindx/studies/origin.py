@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,13 +31,7 @@ class Origin:
 
 def hardware() -> str:
     """Return the processor and its cores, and the GPU that torch sees."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(errors="replace").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        cpu = names[0] if names else cpu
-    described = f"{cpu}, {os.cpu_count()} cores"
+    described = f"{cpu_model()}, {os.cpu_count()} cores"
     # A predictor that did not load torch ran on no GPU, so there is none to name.
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -44,11 +39,20 @@ def hardware() -> str:
     return described
 
 
-def versions() -> dict[str, str]:
-    versions = {"skindx": skindx.__version__, "python": platform.python_version()}
-    for name in _PACKAGES:
+def cpu_model() -> str:
+    """Return what the processor calls itself, or its architecture."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
+    """Return the versions of Python, skindx and packages, as far as they are installed."""
+    found = {"skindx": skindx.__version__, "python": platform.python_version()}
+    for name in packages:
         try:
-            versions[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
