@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_loader import dataset, jpeg, photo
+from loader_pictures import dataset, jpeg, photo
 
 from skindx.data.loader.crop import shrink
 from skindx.data.loader.pixels import open_pixels, pixels_bytes

@@ -1,8 +1,7 @@
-"""A published folder, in every format: what is in it, what may never be, and what it loads as."""
+"""A published folder, in every format: what is in it, and what may never be."""
 
 import csv
 import hashlib
-import io
 import json
 import os
 import signal
@@ -11,93 +10,32 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from paint_pictures import encode, paint
-from PIL import Image
+from published import (
+    OPEN,
+    WITHHELD,
+    Free,
+    everything_in,
+    files_of,
+    formats,
+    pictures_in,
+    settings,
+    with_withheld,
+)
 from small_dataset import LABELS, SmallDataset, free_dataset
 
 from skindx.data.boxes import read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
-from skindx.data.publish import PublishSettings, clean_files, croissant, publish, side_files
-from skindx.data.publish.formats import FORMATS, Format
+from skindx.data.publish import PublishSettings, clean_files, publish
+from skindx.data.publish.formats import Format
 from skindx.data.publish.row import read_published
-from skindx.data.review import DECISIONS, Flag, write_flags
+from skindx.data.review import Flag, write_flags
 from skindx.data.screening.decode import decode
 from skindx.errors import UserError
-
-OPEN = PublishSettings(contact="down@example.org", unaudited=True)
-formats = pytest.mark.parametrize("form", FORMATS)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out plots and mlcroissant, most of a small publish, where a test looks elsewhere."""
-    monkeypatch.setattr(side_files, "write_plots", lambda *_: [])
-    monkeypatch.setattr(croissant, "_validate", lambda *_: None)
-
-
-def settings(form: Format = "hub", **said: Any) -> PublishSettings:
-    return OPEN.model_copy(update={"format": form, **said})
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def everything_in(folder: Path) -> bytes:
-    """Return all bytes of a folder, and what is compressed in its tables once more in the open."""
-    parts = []
-    for name, data in files_of(folder).items():
-        parts.append(data)
-        if name.endswith(".parquet"):
-            for row in pq.read_table(folder / name).to_pylist():
-                parts += [row["image"]["bytes"]] if "image" in row else []
-                parts.append(repr({k: v for k, v in row.items() if k != "image"}).encode())
-    return b"\n".join(parts)
-
-
-def pictures_in(folder: Path, form: Format) -> dict[str, bytes]:
-    """Return the published bytes by file name, read as a user of the format would."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix == ".tar":
-            with tarfile.open(path) as tar:
-                for member in tar:
-                    found[member.name] = tar.extractfile(member).read()
-        elif path.suffix == ".parquet" and path.parent.name == "data":
-            for row in pq.read_table(path).to_pylist():
-                found[row["image"]["path"]] = row["image"]["bytes"]
-        elif form == "imagefolder" and path.suffix in (".jpg", ".png", ".webp"):
-            found[path.name] = path.read_bytes()
-    return {
-        name: data
-        for name, data in found.items()
-        if len(Path(name).stem) == 64 and not name.endswith((".json", ".cls"))
-    }
-
-
-@pytest.fixture(scope="module")
-def free(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallDataset, dict[Format, Path]]:
-    """Return a dataset that is free throughout, published in every format; do not change them."""
-    folder = tmp_path_factory.mktemp("free")
-    small = free_dataset(folder / "data")
-    small.write()
-    for form in FORMATS:
-        done = publish(small.folder, folder / form, settings(form))
-        assert (done.kept, done.published, done.withheld, done.reencoded) == (16, 16, {}, 0)
-    return small, {form: folder / form for form in FORMATS}
-
-
-Free = tuple[SmallDataset, dict[Format, Path]]
 
 
 @formats
@@ -121,42 +59,6 @@ def test_sums_are_right_and_complete(free: Free, form: Format) -> None:
     )
     listed = (pub / "SHA256SUMS").read_text().splitlines()
     assert {line.split("  ", 1)[1] for line in listed} == files_of(pub).keys() - {"SHA256SUMS"}
-
-
-WITHHELD = {
-    "licence-unknown": {"licence": ""},
-    "licence-reserved": {"licence": "All rights reserved"},
-    "licence-no-derivatives": {"licence": "CC BY-NC-ND 4.0"},
-    "attribution-missing": {"licence": "CC BY 4.0", "creator": " ", "attribution": ""},
-    "reviewed": {},
-    "review-pending": {},
-}
-
-
-def with_withheld(folder: Path) -> tuple[Path, dict[str, str], set[str]]:
-    """Return a dataset, the reason of each picture that must stay, and those that may go."""
-    small = free_dataset(folder)
-    free = {record.sha256 for record in small.records}
-    reasons = {
-        small.add(
-            encode(paint(100 + number), quality=88, comment=f"secret {reason}"), **said
-        ): reason
-        for number, (reason, said) in enumerate(WITHHELD.items())
-    }
-    removed = small.add(encode(paint(200), "PNG"), ".png")
-    kept_by_a_person = small.add(encode(paint(201)))
-    dataset = small.write()
-    by_reason = {reason: sha256 for sha256, reason in reasons.items()}
-    pending = by_reason["review-pending"]
-    flags = [Flag(pending, "face", 0.9), Flag(pending, "text", 0.6)]
-    flags += [Flag(kept_by_a_person, "intimate", 0.8), Flag(min(free), "quality", 1.0)]
-    write_flags(dataset, flags, ["face", "text", "intimate", "quality"])
-    (dataset / DECISIONS).write_text(
-        "sha256,verdict,by,when,note\n"
-        f"{by_reason['reviewed']},withhold,Dr. No,,the nurse's name is on it\n"
-        f"{removed},remove,,,\n{kept_by_a_person},keep,,,\n"
-    )
-    return dataset, {**reasons, removed: "reviewed"}, free | {kept_by_a_person}
 
 
 @formats
@@ -461,98 +363,3 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert children
     assert not (tmp_path / "pub").exists()
-
-
-# --- what others read ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["hub", "imagefolder"])
-def test_datasets_loads_the_folder_as_it_stands(tmp_path: Path, free: Free, form: Format) -> None:
-    small, pub = free[0], free[1][form]
-    code = (
-        "import sys, datasets\n"
-        "d = datasets.load_dataset(sys.argv[1])\n"
-        "assert list(d) == ['train', 'val', 'calibration', 'test'], d\n"
-        "assert isinstance(d['train'].features['image'], datasets.Image)\n"
-        "for split in d:\n"
-        "    for row in d[split]:\n"
-        "        assert row['image'].size == (120, 96), row\n"
-        "        label = d[split].features['label']\n"
-        "        name = label.int2str(row['label'])\n"
-        "        print(row['sha256'], split, name, row['skin_type'], row['boxes'])\n"
-        "assert label.names == ['Acne', 'Eczema']\n"
-        "assert isinstance(d['train'].features['boxes'], datasets.List)\n"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
-    arguments = [sys.executable, "-c", code, pub]
-    done = subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    lines = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in done.stdout.splitlines()}
-    assert lines.keys() == {record.sha256 for record in small.records}
-    for number, record in enumerate(small.records):
-        boxes = {1: "[{'x1': 10.0", 2: "[]"}.get(number, "None")
-        said = f"{record.split} {record.label} {record.skin_type} {boxes}"
-        assert lines[record.sha256].startswith(said)
-
-
-@pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-@formats
-def test_mlcroissant_validates_and_reads_records(tmp_path: Path, form: Format) -> None:
-    mlc = pytest.importorskip("mlcroissant")
-    small = free_dataset(tmp_path / "data")
-    small.add(licence="")
-    publish(small.write(name='odd "name" / <b>'), tmp_path / "pub", settings(form))
-    dataset = mlc.Dataset(jsonld=tmp_path / "pub" / "croissant.json")
-    assert not dataset.metadata.issues.errors
-    listed = {record["manifest/sha256"].decode() for record in dataset.records("manifest")}
-    assert listed == {record.sha256 for record in small.records}
-    assert [r["labels/key"] for r in dataset.records("labels")] == list(LABELS)
-    if form == "hub":
-        first = next(iter(dataset.records("pictures")))
-        assert isinstance(first["pictures/image"], Image.Image)
-        assert first["pictures/image"].size == (120, 96)
-    distribution = json.loads((tmp_path / "pub" / "croissant.json").read_text())["distribution"]
-    for file in distribution:
-        if "sha256" in file:
-            data = (tmp_path / "pub" / file["contentUrl"]).read_bytes()
-            assert hashlib.sha256(data).hexdigest() == file["sha256"]
-    assert {"manifest.parquet", "splits.csv"} <= {file["@id"] for file in distribution}
-
-
-def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
-    dataset, _, free = with_withheld(tmp_path / "data")
-    recipe = yaml.safe_load((dataset / "recipe.yaml").read_text())
-    hostile = "evil | <script>alert(1)</script> ![x](https://evil.example/pixel.png)\n# big"
-    recipe["name"] = hostile
-    recipe["sources"][0]["licence"] = hostile
-    (dataset / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    publish(dataset, tmp_path / "pub", settings(unaudited=False))
-    card = (tmp_path / "pub" / "README.md").read_text()
-    _, front, body = card.split("---\n", 2)
-    meta = yaml.safe_load(front)
-    assert meta["pretty_name"] == hostile
-    assert meta["license"] == "cc-by-4.0"
-    counted = {each["name"]: each["num_examples"] for each in meta["dataset_info"]["splits"]}
-    assert sum(counted.values()) == len(free)
-    assert "<script>" not in body
-    assert "](https://evil" not in body
-    assert "\n# big" not in body
-    assert f"{len(free)} pictures of skin in 2 classes" in body
-    assert "down@example.org" in body
-    assert "| licence-no-derivatives | 1 |" in body
-    for name in ("classes", "sizes", "skin_types", "licences"):
-        assert f"(plots/{name}.png)" in body
-        with Image.open(io.BytesIO((tmp_path / "pub" / f"plots/{name}.png").read_bytes())) as plot:
-            assert plot.width > 500
-
-
-@pytest.mark.usefixtures("quick")
-def test_several_licences_are_named_picture_by_picture(tmp_path: Path) -> None:
-    small = free_dataset(tmp_path / "data")
-    small.add(licence="CC0")
-    publish(small.write(), tmp_path / "pub", OPEN)
-    front = yaml.safe_load((tmp_path / "pub" / "README.md").read_text().split("---\n")[1])
-    assert (front["license"], front["license_name"]) == ("other", "per-picture")

@@ -13,10 +13,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from paint_pictures import encode, paint
+from published import files_of
 from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.manifest import Issue
-from skindx.data.publish import PublishSettings, croissant, drop, publish, side_files
+from skindx.data.publish import PublishSettings, drop, publish
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.row import read_published
 from skindx.errors import UserError
@@ -25,21 +26,6 @@ from skindx.errors import UserError
 def settings(form: Format = "hub") -> PublishSettings:
     # Shards of a few pictures: a drop changes where they are cut.
     return PublishSettings(contact="a@b", unaudited=True, format=form, shard_mb=0.015)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out plots and mlcroissant, most of a small publish, where a test looks elsewhere."""
-    monkeypatch.setattr(side_files, "write_plots", lambda *_: [])
-    monkeypatch.setattr(croissant, "_validate", lambda *_: None)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def texts(folder: Path) -> Iterator[bytes]:

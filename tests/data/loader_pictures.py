@@ -1,0 +1,35 @@
+"""Smooth pictures that survive JPEG, for the loader's tests."""
+
+from pathlib import Path
+
+import numpy as np
+
+from skindx.data.loader.source import Files
+from skindx.data.manifest import Record
+from skindx.data.store import put
+
+
+def photo(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Paint something smooth with edges and a little noise, as photographs have."""
+    import cv2
+
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(40, 220, (6, 8, 3), dtype=np.uint8)
+    picture = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    cv2.circle(picture, (width // 3, height // 2), min(height, width) // 5, (80, 40, 30), -1)
+    noisy = picture + rng.normal(0, 3, picture.shape)
+    return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+def jpeg(picture: np.ndarray, quality: int = 92) -> bytes:
+    import simplejpeg
+
+    return simplejpeg.encode_jpeg(np.ascontiguousarray(picture), quality, "RGB", "420")
+
+
+def dataset(folder: Path, count: int = 6, height: int = 60, width: int = 90) -> Files:
+    records = []
+    for index in range(count):
+        sha256, path = put(folder, jpeg(photo(height, width, index)), ".jpg")
+        records.append(Record(path, sha256, "", width, height, "x", sha256, "train"))
+    return Files(folder, records)
