@@ -61,9 +61,10 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
     size = f"{evaluation.pictures} pictures, {evaluation.groups} groups"
     heading = f"{size}; {100 * evaluation.level:.0f} % intervals"
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
+    # Long names take a second line: an interval that is cut off is none.
+    table.add_column("", overflow="fold")
     for key in PRINTED:
-        table.add_column(title(key, evaluation.k), justify="right", no_wrap=True)
+        table.add_column(title(key, evaluation.k), justify="right", overflow="fold")
     for each in (*evaluation.members, evaluation.ensemble):
         cells = [
             f"{shown(each.figures[key], key)} {bounds(each.figures[key], FIGURES[key].unit)}"

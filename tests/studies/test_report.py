@@ -263,3 +263,15 @@ def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path, wid
     assert said == []
     assert overflow <= 0
     assert shown
+
+
+def test_long_names_cut_no_interval_off() -> None:
+    evaluation = simulated()
+    name = "a-network-with-a-rather-long-name-and-its-settings"
+    members = tuple(dataclasses.replace(each, name=name) for each in evaluation.members)
+    console = Console(width=110, file=io.StringIO(), color_system=None)
+    print_table(dataclasses.replace(evaluation, members=members), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert bounds(evaluation.ensemble.top1).strip("[]").split(", ")[1] in text
