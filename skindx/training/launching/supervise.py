@@ -114,6 +114,10 @@ def _end(process: subprocess.Popen[bytes], ask: Callable[[], None], grace_s: flo
     if _members(process.pid):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # Ranks are not our children, and one that holds much memory takes a moment to die.
+    deadline = time.monotonic() + _SPARE_S
+    while _members(process.pid) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def _members(group: int) -> list[int]:
