@@ -1,28 +1,19 @@
 """The compiled loops of `skindx.data.dedup.join`; importing this module imports numba."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-import numba
 import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-# N = codes, K = kinds of hash, O = orientations, B = buckets, A = blocks that must agree
+from skindx.jit import compiled
 
-F = TypeVar("F", bound=Callable[..., Any])
+# N = codes, K = kinds of hash, O = orientations, B = buckets, A = blocks that must agree
 
 FIRST_SHIFT, SECOND_SHIFT = 35, 7
 """A packed pair: first (28 bits), second (28 bits), distance (7 bits); sorts as the triple does."""
-
-
-def _compiled(function: F) -> F:
-    """Compile on the first call; the result is kept beside the source or in the user's cache."""
-    try:
-        return cast(F, numba.njit(function, cache=True, nogil=True, error_model="numpy"))
-    except RuntimeError:  # neither folder can be written to
-        return cast(F, numba.njit(function, nogil=True, error_model="numpy"))
 
 
 def _intrinsic(function: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -39,7 +30,7 @@ def _bits(context: Any, value: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@_compiled
+@compiled
 def bucket_sort(
     codes_N: NDArray[np.uint64], shifts_A: NDArray[np.uint64], widths_A: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint64], NDArray[np.int32]]:
@@ -71,7 +62,7 @@ def bucket_sort(
     return starts[:-1], sorted_N, position_N
 
 
-@_compiled
+@compiled
 def _distance(codes_NKO: NDArray[np.uint64], i: np.int64, j: np.int64, orientation: int) -> int:
     largest: Any = np.int64(0)
     for kind in range(codes_NKO.shape[1]):
@@ -80,7 +71,7 @@ def _distance(codes_NKO: NDArray[np.uint64], i: np.int64, j: np.int64, orientati
     return int(largest)
 
 
-@_compiled
+@compiled
 def _least_distance(
     codes_NKO: NDArray[np.uint64], i: np.int64, j: np.int64, orientation: int, radius: int
 ) -> int:
@@ -96,7 +87,7 @@ def _least_distance(
     return least
 
 
-@_compiled
+@compiled
 def _first_to_agree(
     differ: np.uint64, blocks: NDArray[np.uint64], chosen: NDArray[np.int64]
 ) -> bool:
@@ -112,7 +103,7 @@ def _first_to_agree(
     return at == len(chosen)
 
 
-@_compiled
+@compiled
 def emit(  # noqa: PLR0917 (compiled functions are called by position)
     codes_NKO: NDArray[np.uint64],
     orientation: int,
@@ -167,7 +158,7 @@ def emit(  # noqa: PLR0917 (compiled functions are called by position)
     return count
 
 
-@_compiled
+@compiled
 def unpack(
     packed_P: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:

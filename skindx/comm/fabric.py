@@ -1,0 +1,81 @@
+"""The wires between ranks: the few operations that exchanges are made of, and a count of bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One message of a round: `tensor` goes to, or is filled from, rank `peer`."""
+
+    tensor: Tensor
+    peer: int
+
+
+class Fabric:
+    """This rank's place among all ranks, and its own process groups to talk to them.
+
+    Groups of our own, since the trainer uses the default one at the same time.
+    """
+
+    def __init__(self, device: torch.device, timeout: timedelta) -> None:
+        """Make the process groups; every rank calls this, at the same point."""
+        self.rank, self.world, self.device = dist.get_rank(), dist.get_world_size(), device
+        self.timeout = timeout
+        self.bytes_sent = 0
+        self._all = self.subgroup(range(self.world))
+        # Between two ranks gloo sends and receives in turn; with a group for each direction the
+        # wire is used both ways at once. NCCL batches them by itself.
+        self._two_way = dist.get_backend(self._all) == "gloo"
+        self._up = self.subgroup(range(self.world)) if self._two_way else self._all
+        self._down = self.subgroup(range(self.world)) if self._two_way else self._all
+
+    def all_reduce(self, tensor: Tensor) -> dist.Work:
+        """Begin to sum `tensor` over all ranks, in place."""
+        self.bytes_sent += ring_bytes(tensor.nbytes, self.world)
+        work = dist.all_reduce(tensor, group=self._all, async_op=True)
+        assert work is not None
+        return work
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Return every rank's `tensor`, in rank order; all of one size."""
+        self.bytes_sent += (self.world - 1) * tensor.nbytes
+        gathered = [torch.empty_like(tensor) for _ in range(self.world)]
+        dist.all_gather(gathered, tensor, group=self._all)
+        return gathered
+
+    def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        """Send and receive some messages at once, and wait for all of them."""
+        self.bytes_sent += sum(each.tensor.nbytes for each in sends)
+        operations = [
+            dist.P2POp(dist.isend, each.tensor, each.peer, self._way(self.rank, each.peer))
+            for each in sends
+        ] + [
+            dist.P2POp(dist.irecv, each.tensor, each.peer, self._way(each.peer, self.rank))
+            for each in receives
+        ]
+        if self._two_way:
+            works: list[Any] = [each.op(each.tensor, each.peer, each.group) for each in operations]
+        else:
+            works = list(dist.batch_isend_irecv(operations)) if operations else []
+        for work in works:
+            work.wait()
+
+    def _way(self, sender: int, receiver: int) -> dist.ProcessGroup:
+        return self._up if sender < receiver else self._down
+
+    def subgroup(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """Return a process group of some ranks; every rank calls this, at the same point."""
+        # To ranks outside, torch gives a number instead, which they never use.
+        return cast(dist.ProcessGroup, dist.new_group(list(ranks), timeout=self.timeout))
+
+
+def ring_bytes(size_bytes: int, ranks: int) -> int:
+    """Return what each rank of a ring all-reduce sends: 2 (P - 1) / P of the buffer."""
+    return round(2 * (ranks - 1) * size_bytes / ranks)

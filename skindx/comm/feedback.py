@@ -1,0 +1,131 @@
+"""What the sparse exchanges share: error feedback, momentum correction, warm-up of the density."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from skindx.comm.exchange import Exchange, ExchangeSettings, State
+from skindx.comm.fabric import Fabric
+from skindx.comm.gradients import Gradients
+from skindx.comm.selection import add_and_select
+from skindx.comm.sparse import Sparse
+
+# M = elements of the gradient, K = elements that are sent
+
+Density = Annotated[float, Field(gt=0, le=1)]
+
+PutBack = tuple[Sparse, float]
+"""What a merge dropped, and this rank's share of it."""
+
+
+class SparseSettings(ExchangeSettings):
+    """Settings of an exchange that sends the largest elements alone."""
+
+    density: Density = 0.001
+    """Share of the gradient's elements that is sent."""
+    warmup: tuple[Density, ...] = (0.25, 0.0725, 0.015, 0.004)
+    """Density in the first epochs, one each (Lin et al. 2017, arXiv 1712.01887, section 3)."""
+    momentum: float = Field(0, ge=0, lt=1)
+    """Momentum correction (there, eq. 4): momentum is applied before the selection, so give the
+    optimizer none. 0: the optimizer's own momentum."""
+
+
+class SparseExchange(Exchange):
+    """Each rank sends the k largest elements of gradient plus residual, and keeps the rest.
+
+    With residual r_p and gradient g_p of rank p, and the update u that all ranks take, no mass is
+    lost: the sum over p of r_p after the step, plus P u, is the sum over p of r_p + g_p.
+    """
+
+    def __init__(self, settings: SparseSettings) -> None:
+        self.settings = settings
+        self.step = 0
+
+    def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
+        """Start with empty residuals."""
+        super().attach(fabric, gradients, steps_per_epoch)
+        self.residual_M = torch.zeros_like(gradients.flat)
+        self._velocity_M = torch.zeros_like(gradients.flat) if self.settings.momentum else None
+
+    @abstractmethod
+    def agree(self, own: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
+        """Return the sum that all ranks agree on, and what goes back into this rank's residual.
+
+        The sum is not finite where any rank's `own` is poison.
+        """
+
+    @property
+    def density(self) -> float:
+        """The density of the next step."""
+        epoch, warmup = self.step // self.steps_per_epoch, self.settings.warmup
+        return warmup[epoch] if epoch < len(warmup) else self.settings.density
+
+    def launch(self, group: int) -> None:
+        """Wait for `finish`: the largest elements are only known when all are there."""
+
+    def finish(self) -> bool:
+        """Select, agree, and keep what was not sent."""
+        flat_M = self.gradients.flat
+        k = min(len(flat_M), math.ceil(self.density * len(flat_M)))
+        velocity_M = self._accelerated(flat_M)
+        own = add_and_select(flat_M, self.residual_M, k)
+        sent = own or Sparse.poison(k, flat_M.device)
+        agreed, put_back = self.agree(sent, k)
+        if not agreed.finite:
+            return False
+        self._keep(sent, put_back)
+        if velocity_M is not None:
+            velocity_M[sent.at_K.long()] = 0  # its momentum has been sent as well
+            self._velocity_M = velocity_M
+        agreed.scatter(self.gradients.flat, 1 / self.fabric.world)
+        self.step += 1
+        return True
+
+    def _accelerated(self, flat_M: Tensor) -> Tensor | None:
+        """Put the velocity in the gradient's place and return it."""
+        if self._velocity_M is None:
+            return None
+        velocity_M = torch.add(flat_M, self._velocity_M, alpha=self.settings.momentum)
+        flat_M.copy_(velocity_M)
+        return velocity_M
+
+    def _keep(self, sent: Sparse, put_back: list[PutBack]) -> None:
+        """Make the sum, without what was sent, the residual, and the old residual the gradient.
+
+        The two buffers change places: nothing is copied.
+        """
+        residual_M = self.gradients.replace(self.residual_M.zero_())
+        residual_M[sent.at_K.long()] = 0
+        for dropped, share in put_back:
+            dropped.scatter(residual_M, share)
+        self.residual_M = residual_M
+
+    def state_dict(self) -> State:
+        """Return residual, velocity, and how many steps were taken."""
+        state: State = {"step": self.step, "residual": self.residual_M}
+        if self._velocity_M is not None:
+            state["velocity"] = self._velocity_M
+        return state
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Take this rank's own residual.
+
+        On another number of ranks each takes the mean of all: a step applies the mean of what is
+        sent, so this is what keeps the part of the update that is still to come.
+        """
+        self.step = states[0]["step"]
+        same = len(states) == self.fabric.world
+        for name, held in (("residual", self.residual_M), ("velocity", self._velocity_M)):
+            if held is None:
+                continue
+            if same:
+                held.copy_(states[self.fabric.rank][name])
+            else:
+                held.zero_()
+                for state in states:
+                    held.add_(state[name].to(held.device), alpha=1 / len(states))

@@ -1,0 +1,83 @@
+"""Compiled loops of the sparse exchanges, for gradients in a CPU's memory."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.jit import compiled
+
+_BLOCK = 128
+"""Elements that are looked at together: most blocks hold nothing large and are left at once."""
+
+_LARGEST = np.float32(np.finfo(np.float32).max)
+
+
+@compiled
+def add_and_find(
+    gradient: NDArray[np.float32],
+    residual: NDArray[np.float32],
+    threshold: np.float32,
+    found: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Add `residual` to `gradient` in place, and find what is at least `threshold` in magnitude.
+
+    Writes the first indices into `found`, in order; returns how many there are in all, and how
+    many elements are not finite. One pass over memory, which is what it costs.
+    """
+    size, room = gradient.size, found.size
+    count, bad = 0, 0
+    for start in range(0, size, _BLOCK):
+        end = min(start + _BLOCK, size)
+        large, strange = np.int32(0), np.int32(0)
+        for i in range(start, end):
+            value = gradient[i] + residual[i]
+            gradient[i] = value
+            magnitude = abs(value)
+            large += np.int32(magnitude >= threshold)
+            strange += np.int32(not (magnitude <= _LARGEST))  # true for what is not a number
+        bad += int(strange)
+        if large > 0:
+            for i in range(start, end):
+                if abs(gradient[i]) >= threshold:
+                    if count < room:
+                        found[count] = i
+                    count += 1
+    return count, bad
+
+
+@compiled
+def merge_sorted(  # noqa: PLR0917 - two sparse vectors, and room for their sum
+    first_at: NDArray[np.int32],
+    first: NDArray[np.float32],
+    second_at: NDArray[np.int32],
+    second: NDArray[np.float32],
+    at: NDArray[np.int32],
+    values: NDArray[np.float32],
+) -> int:
+    """Add two sparse vectors, indices ascending in each; return how many elements the sum has."""
+    i, j, n = 0, 0, 0
+    while i < first_at.size or j < second_at.size:
+        if j == second_at.size or (i < first_at.size and first_at[i] < second_at[j]):
+            at[n], values[n] = first_at[i], first[i]
+            i += 1
+        elif i == first_at.size or second_at[j] < first_at[i]:
+            at[n], values[n] = second_at[j], second[j]
+            j += 1
+        else:
+            at[n], values[n] = first_at[i], first[i] + second[j]
+            i += 1
+            j += 1
+        n += 1
+    return n
+
+
+@compiled
+def keep_largest(
+    values: NDArray[np.float32], threshold: np.float32, ties: int, kept: NDArray[np.bool_]
+) -> None:
+    """Mark what is above `threshold` in magnitude, and the first `ties` that are equal to it."""
+    for i in range(values.size):
+        magnitude = abs(values[i])
+        equal = magnitude == threshold and ties > 0
+        kept[i] = magnitude > threshold or equal
+        if equal:
+            ties -= 1

@@ -1,0 +1,90 @@
+"""Launches an exchange group by group while backward still runs."""
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from skindx.comm.exchange import Exchange
+from skindx.comm.gradients import Gradients
+
+
+class Reducer:
+    """Watches a module's backward and tells the exchange which groups are complete.
+
+    Groups are launched in plan order on all ranks, whatever order gradients come in: ranks that
+    launched in different orders would wait for one another for ever. A parameter that the loss
+    does not reach counts as zeros.
+    """
+
+    def __init__(self, gradients: Gradients, exchange: Exchange) -> None:
+        self.gradients, self.exchange = gradients, exchange
+        self.saw: Callable[[str], None] | None = None
+        """Told each parameter's name when its gradient is complete; for a trace."""
+        self._group_of: dict[nn.Parameter, int] = {}
+        self._missing: list[int] = []
+        self._next, self._armed, self._begun = 0, False, False
+        self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
+        self._hooks = [_after_gradient(each, self._ready) for each in gradients.parameters]
+        self.regroup()
+
+    def regroup(self) -> None:
+        """Take over the exchange's groups and the gradients' layout, between two steps."""
+        ends = list(accumulate(self.exchange.groups))
+        starts = [0, *ends[:-1]]
+        self._group_of = {
+            self.gradients.parameters[number]: group
+            for group, (start, end) in enumerate(zip(starts, ends, strict=True))
+            for number in range(start, end)
+        }
+        assert len(self._group_of) == len(self.gradients.parameters)
+
+    def begin(self) -> None:
+        """Get ready for the first backward of a step; later calls in the same step do nothing."""
+        if self._begun:
+            return
+        self.gradients.flat.zero_()
+        self.gradients.attach()
+        self._missing = list(self.exchange.groups)
+        self._next, self._begun = 0, True
+
+    def arm(self) -> None:
+        """The next backward is the last of the step: what it completes may be sent."""
+        self._armed = True
+
+    def _ready(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        if not self._armed:
+            return
+        if self.saw:
+            self.saw(self._names[parameter])
+        self._missing[self._group_of[parameter]] -= 1
+        while self._next < len(self._missing) and self._missing[self._next] <= 0:
+            self.exchange.launch(self._next)
+            self._next += 1
+
+    def finish(self) -> bool:
+        """Launch what is left, and wait; see `Exchange.finish`."""
+        while self._next < len(self._missing):
+            self.exchange.launch(self._next)
+            self._next += 1
+        self._armed = self._begun = False
+        return self.exchange.finish()
+
+    def discard(self) -> None:
+        """Forget the gradients of this step, of which nothing was launched."""
+        assert not self._armed
+        self._begun = False
+
+    def close(self) -> None:
+        """Let go of the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self.exchange.close()
+
+
+def _after_gradient(parameter: Any, call: Callable[[Tensor], None]) -> RemovableHandle:
+    hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(call)
+    return hook

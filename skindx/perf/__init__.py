@@ -1,0 +1,1 @@
+"""Arithmetic of time: cost models, traces, timelines and plans; nothing here measures."""
