@@ -49,7 +49,8 @@ class Exchange(ABC):
         """Wait until `gradients.flat` holds the result.
 
         False, on every rank alike, when some rank's gradient was not finite: then the step must
-        not be taken, and what is remembered from step to step is as it was before.
+        not be taken, and what is remembered from step to step is as it was before. A kind that
+        remembers nothing may return True: what is not finite is then in `gradients.flat`.
         """
 
     @property
