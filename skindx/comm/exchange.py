@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
@@ -26,6 +26,9 @@ class Exchange(ABC):
     while backward still computes the next; `finish` waits, and `gradients.flat` holds the same
     values on every rank. All ranks call all of it in the same order.
     """
+
+    remembers: ClassVar[bool] = False
+    """True for a kind whose residuals stand in the units of the gradient."""
 
     fabric: Fabric
     gradients: Gradients
