@@ -63,7 +63,7 @@ def optimum(trace: Trace, cost: Cost) -> Plan:
     With K groups it takes O(K L²), where K is mostly far below L.
     """
     ready_J = np.array(trace.ready_s)
-    through_bytes = np.concatenate([[0], np.cumsum(trace.sizes_bytes, dtype=np.int64)])
+    through_bytes = np.concatenate([[0], np.cumsum(trace.sizes_bytes, dtype=float)])
     sizes_JI = through_bytes[1:, None] - through_bytes[None, :-1]
     costs_JI = cost.alpha_s + cost.beta_s_per_byte * sizes_JI
     costs_JI[np.triu_indices(len(ready_J), 1)] = np.inf
