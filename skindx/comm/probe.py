@@ -17,8 +17,9 @@ def probe(fabric: Fabric, most_bytes: int) -> list[tuple[int, float]]:
     What it sends is not counted.
     """
     counted, samples = fabric.bytes_sent, []
-    sizes = [size for size in SIZES_BYTES if size <= most_bytes]
-    tensors = [torch.zeros(size // 4, device=fabric.device) for size in sizes or SIZES_BYTES[:2]]
+    # Two at least: one cannot tell latency from bandwidth.
+    sizes = [size for size in SIZES_BYTES if size <= max(most_bytes, SIZES_BYTES[1])]
+    tensors = [torch.zeros(size // 4, device=fabric.device) for size in sizes]
     for repeat in range(REPEATS + 1):
         for tensor in tensors:
             fabric.all_reduce(tensor[:1]).wait()  # begin together
