@@ -1,0 +1,99 @@
+"""What becomes of residuals on other ranks, how the density falls, and momentum by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from skindx.comm.exchange import Exchange
+from skindx.comm.gradients import Gradients
+from skindx.comm.gtopk import GTopK, GTopKSettings
+from skindx.comm.powersgd import PowerSGD, PowerSGDSettings
+
+
+class _Alone:
+    """The fabric of one rank, which says that there are `world`."""
+
+    device = torch.device("cpu")
+    bytes_sent = 0
+
+    def __init__(self, rank: int = 0, world: int = 1) -> None:
+        self.rank, self.world = rank, world
+
+
+def _attached(exchange: Exchange, fabric: Any, steps_per_epoch: int = 2) -> Gradients:
+    gradients = Gradients([("a", nn.Parameter(torch.zeros(2, 5)))])
+    gradients.attach()
+    exchange.attach(fabric, gradients, steps_per_epoch)
+    return gradients
+
+
+@pytest.mark.parametrize(
+    "exchange", [GTopK(GTopKSettings(momentum=0.9)), PowerSGD(PowerSGDSettings())]
+)
+def test_other_ranks_take_the_mean_so_that_the_update_to_come_is_the_same(
+    exchange: Exchange,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = []
+    for rank in range(3):
+        _attached(exchange, _Alone(rank, 3))
+        state = exchange.state_dict()
+        for name in ("residual", "velocity"):
+            if name in state:
+                state[name] = torch.randn(10, generator=generator)
+        if "step" in state:
+            state["step"] = 7
+        states.append(state)
+    pending = torch.stack([state["residual"] for state in states]).mean(0)
+    for world in (1, 2, 3, 5):
+        held = []
+        for rank in range(world):
+            _attached(exchange, _Alone(rank, world))
+            exchange.load_state_dict(states)
+            state = exchange.state_dict()
+            held.append(state["residual"].clone())
+            assert state.get("step", 7) == 7
+        torch.testing.assert_close(torch.stack(held).mean(0), pending)
+        if world == 3:
+            assert all(
+                torch.equal(mine, state["residual"])
+                for mine, state in zip(held, states, strict=True)
+            )
+
+
+def _step(exchange: Exchange, gradients: Gradients, gradient: list[float]) -> Tensor:
+    gradients.flat.copy_(torch.tensor(gradient))
+    assert exchange.finish()
+    return gradients.flat.clone()
+
+
+def test_the_density_falls_epoch_by_epoch() -> None:
+    exchange = GTopK(GTopKSettings(density=0.1, warmup=(0.5, 0.3)))
+    gradients = _attached(exchange, _Alone(), steps_per_epoch=2)
+    sent = [
+        int((_step(exchange, gradients, [float(each) for each in range(1, 11)]) != 0).sum())
+        for _ in range(6)
+    ]
+    assert sent == [5, 5, 3, 3, 1, 1]
+
+
+def test_what_is_not_sent_comes_later_and_momentum_is_sent_once() -> None:
+    """Density 0.1 of ten elements: one a step, by hand."""
+    exchange = GTopK(GTopKSettings(density=0.1, warmup=()))
+    gradients = _attached(exchange, _Alone())
+    first = [5.0, 3, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert _step(exchange, gradients, first).tolist() == [5.0, *[0.0] * 9]
+    # The second element has waited: 3 + 3 beats 5.
+    assert _step(exchange, gradients, first).tolist() == [0.0, 6, *[0.0] * 8]
+    assert exchange.residual_M.tolist() == [5.0, *[0.0] * 9]
+
+    exchange = GTopK(GTopKSettings(density=0.1, warmup=(), momentum=0.5))
+    gradients = _attached(exchange, _Alone())
+    assert _step(exchange, gradients, first).tolist() == [5.0, *[0.0] * 9]
+    # Velocities: 5 was sent and forgotten, 0.5 * 3 + 3 = 4.5 joins the residual of 3.
+    assert _step(exchange, gradients, first).tolist() == [0.0, 7.5, *[0.0] * 8]
+    assert exchange.residual_M.tolist() == [5.0, *[0.0] * 9]
+    # Now 0.5 * 5 + 5 = 7.5 joins 5; of the second, whose velocity was sent, 3 are new.
+    assert _step(exchange, gradients, first).tolist() == [12.5, *[0.0] * 9]
