@@ -19,12 +19,12 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector import load_detector
+from skindx.training.cluster import EngineSettings
 from skindx.training.detection.pictures import looked_at
 from skindx.training.detection.scoring import LEAST_CONFIDENCE
 from skindx.training.detection.settings import DetectorSettings
 from skindx.training.detection.store import FOLDER, load_parts
 from skindx.training.detection.worker import SETTINGS, check_detector
-from skindx.training.engine import EngineSettings
 from skindx.training.settings import TrainSettings
 
 PEER = "skindx.bench.ultralytics_peer"

@@ -13,7 +13,7 @@ DISTRIBUTIONS = {
         "onnxruntime",
         "rapidocr-onnxruntime",
     ),
-    "train": ("deepspeed", "ninja", "setuptools"),
+    "train": ("deepspeed", "ninja", "numba", "setuptools"),
     "track": ("mlflow-skinny", "tensorboard", "wandb"),
     "detect": ("ultralytics", "pycocotools"),
     "app": ("gradio", "fastapi", "uvicorn"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skindx.doctor.finding import Finding, last_line, run, search_path
 
-PREBUILD = (sys.executable, "-m", "skindx.training.engine", "--prebuild")
+PREBUILD = (sys.executable, "-m", "skindx.training.prebuild")
 
 
 def python(version: tuple[int, ...]) -> Finding:

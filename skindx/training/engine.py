@@ -8,10 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from copy import deepcopy
-from datetime import timedelta
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,102 +20,13 @@ from skindx.comm import DenseSettings, Exchange, ExchangeSettings
 from skindx.errors import UserError
 from skindx.training.checkpoint.optimizer import load_named_state, named_state
 from skindx.training.checkpoint.state import State
-from skindx.training.cluster import (
-    Cluster,
-    EngineSettings,
-    check_precision,
-    ranks_on_node,
-    resolve_accelerator,
-    resolve_ranks,
-)
+from skindx.training.cluster import Cluster
 from skindx.training.deepspeed_config import deepspeed_config
 from skindx.training.exchanging import build_exchanging
-from skindx.training.launching.network import choose_interface
-from skindx.training.memory import keep_freed_memory, unlink_shared_buffer
 from skindx.training.preparing import prepare
 from skindx.training.sharded import discard, load_whole_state, load_whole_weights, whole_state
 
-__all__ = [
-    "Cluster",
-    "Engine",
-    "EngineSettings",
-    "join",
-    "leave",
-    "resolve_accelerator",
-    "resolve_ranks",
-]
-
-
-def join(settings: EngineSettings) -> Cluster:
-    """Join the other ranks (gloo on CPU, NCCL on GPUs) and return this process's place.
-
-    Raises UserError when the other ranks cannot be reached.
-    """
-    accelerator = resolve_accelerator(settings.accelerator)
-    check_precision(settings, accelerator)
-    # DeepSpeed looks for a GPU by itself; on a machine that has one, `cpu` must be said.
-    os.environ["DS_ACCELERATOR"] = accelerator
-    for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
-        os.environ.setdefault(name, alone)
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29500")
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if accelerator == "cpu":
-        keep_freed_memory()
-        _share_cores()
-    if accelerator == "cuda":
-        torch.cuda.set_device(local_rank)
-        torch.backends.cudnn.benchmark = True  # try each new shape's convolutions once
-    deepspeed = _import_deepspeed()
-    choose_interface(settings.interface, os.environ["MASTER_ADDR"])
-    try:
-        with redirect_stdout(StringIO()):  # every rank prints that its operator was loaded
-            deepspeed.init_distributed(
-                dist_backend="nccl" if accelerator == "cuda" else "gloo",
-                timeout=timedelta(seconds=settings.timeout_s),
-                verbose=False,
-            )
-    except (dist.DistError, RuntimeError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise UserError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not join the others at "
-            f"{where} in {settings.timeout_s:g} s ({_first_line(error)}); check that every rank "
-            "was started, that the nodes reach this address, and engine.interface."
-        ) from None
-    if accelerator == "cpu":
-        dist.barrier()  # every rank has mapped every buffer
-        unlink_shared_buffer(dist.get_rank(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
-    device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
-    return Cluster(dist.get_rank(), dist.get_world_size(), device, settings)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _share_cores() -> None:
-    """Give each rank of this node its part of the cores, where no launcher has said so."""
-    if "OMP_NUM_THREADS" not in os.environ and hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_on_node()))
-
-
-def is_lost(error: Exception) -> bool:
-    """True when a collective failed since another rank is gone, or did not come in time."""
-    if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
-        return True
-    return isinstance(error, RuntimeError) and any(each in str(error) for each in _GONE)
-
-
-def leave() -> None:
-    """Leave the other ranks."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 _DENSE = DenseSettings()
-
-_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
 class Engine:
@@ -153,7 +61,7 @@ class Engine:
         if (on_gpu or not dense) and settings.zero == 0 and settings.precision != "fp16":
             self._clip = settings.gradient_clip
             settings = settings.model_copy(update={"gradient_clip": 0.0})
-        self._engine, *_ = _import_deepspeed().initialize(
+        self._engine, *_ = import_deepspeed().initialize(
             model=module,
             optimizer=optimizer,
             config=deepspeed_config(settings, batch, cluster.world),
@@ -265,7 +173,7 @@ class Engine:
         """
         if self.cluster.settings.zero < 3:
             return self.module.state_dict()
-        gathered = _import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
+        gathered = import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
         with gathered:
             return {name: value.clone() for name, value in self.module.state_dict().items()}
 
@@ -285,7 +193,7 @@ class Engine:
         full = self.full_state()
         state: State = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
         if self.cluster.settings.zero:
-            utils, zero = _import_deepspeed().utils, self._engine.optimizer
+            utils, zero = import_deepspeed().utils, self._engine.optimizer
             state["optimizer"] = whole_state(utils, zero, self.module)
         else:
             state["optimizer"] = named_state(self.optimizer, self.module)
@@ -295,7 +203,7 @@ class Engine:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned, on any number of ranks; every rank calls this."""
-        weights, deepspeed = state["weights"], _import_deepspeed()
+        weights, deepspeed = state["weights"], import_deepspeed()
         zero = self.cluster.settings.zero
         with deepspeed.zero.GatheredParameters(
             list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
@@ -325,22 +233,8 @@ class Engine:
         self._engine.destroy()
 
 
-def prebuild() -> str:
-    """Compile the operator that DeepSpeed's CPU communication needs; return what happened."""
-    if resolve_accelerator("auto") == "cuda":
-        return "not needed: NCCL serves this machine's GPUs"
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    _import_deepspeed()
-    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
-
-    builder = ShareMemCommBuilder()
-    if not builder.is_compatible(verbose=False):
-        return "not compatible with this CPU: gloo serves alone"
-    builder.load(verbose=False)
-    return "built"
-
-
-def _import_deepspeed() -> Any:
+def import_deepspeed() -> Any:
+    """Return DeepSpeed. Raises UserError when it is not installed."""
     # DeepSpeed looks for ninja on PATH, where an environment that was not activated is not.
     programs = str(Path(sys.executable).parent)
     if programs not in os.environ.get("PATH", "").split(os.pathsep):
@@ -359,14 +253,9 @@ def _import_deepspeed() -> Any:
     return deepspeed
 
 
-def main(arguments: list[str]) -> int:
-    """`python -m skindx.training.engine --prebuild`: compile ahead of the first start."""
-    if arguments != ["--prebuild"]:
-        print("usage: python -m skindx.training.engine --prebuild", file=sys.stderr)
-        return 2
-    print(prebuild())
-    return 0
+def cpu_operator() -> Any:
+    """Return the builder of the operator that DeepSpeed's CPU communication needs."""
+    import_deepspeed()
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return ShareMemCommBuilder()

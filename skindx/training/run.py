@@ -8,14 +8,15 @@ from skindx.errors import JobError, UserError
 from skindx.models.bundle import Bundle
 from skindx.models.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
+from skindx.training.cluster import resolve_accelerator, resolve_ranks
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.detection.store import is_trained
 from skindx.training.detection.worker import check_detector
-from skindx.training.engine import is_lost, join, leave, resolve_accelerator, resolve_ranks
 from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
 from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.pack import pack_run
 from skindx.training.ensembles.sources import check_soup, is_there, sources, units
+from skindx.training.joining import is_lost, join, leave
 from skindx.training.launching.launch import launch
 from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent

@@ -11,8 +11,8 @@ from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.views import Views
 from skindx.training.checkpoint.settings import CheckpointSettings
+from skindx.training.cluster import EngineSettings
 from skindx.training.detection.settings import DetectorSettings, FusionSettings
-from skindx.training.engine import EngineSettings
 from skindx.training.ensembles.settings import (
     NAME,
     EnsembleSettings,

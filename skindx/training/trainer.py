@@ -12,7 +12,8 @@ import torch
 from skindx.metrics import balanced_accuracy
 from skindx.models.classifier import build_classifier, load_weights
 from skindx.training.checkpoint.stateful import Buffers
-from skindx.training.engine import Cluster, Engine
+from skindx.training.cluster import Cluster
+from skindx.training.engine import Engine
 from skindx.training.ensembles.distil import load_targets
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.reading import TrainingData, open_sets

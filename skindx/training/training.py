@@ -6,7 +6,8 @@ from torch import nn
 
 from skindx.models.classifier import Classifier
 from skindx.training.checkpoint.stateful import Buffers
-from skindx.training.engine import Cluster, Engine
+from skindx.training.cluster import Cluster
+from skindx.training.engine import Engine
 from skindx.training.feeding.pictures import TrainingSet, ValidationSet
 from skindx.training.feeding.waiting import Waiting
 from skindx.training.position import Position

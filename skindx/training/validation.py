@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from skindx.models.classifier import Classifier
 from skindx.models.ensemble import Member
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 from skindx.training.feeding.pictures import ValidationSet
 from skindx.training.member import FinishedMember
 from skindx.training.settings import MemberSettings

@@ -19,11 +19,12 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all
+from skindx.training.cluster import Cluster
 from skindx.training.detection import worker as detection
-from skindx.training.engine import Cluster, is_lost, join, leave
 from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.snapshots import snapshot_keeper
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.joining import is_lost, join, leave
 from skindx.training.launching.notes import RANKS, write_note
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.member import FinishedMember, fingerprint, is_finished, save_member

@@ -19,6 +19,7 @@ from skindx.data.boxes import Box
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
+from skindx.training.cluster import Cluster, EngineSettings
 from skindx.training.detection.augment import box_changer
 from skindx.training.detection.loss import CLASS_GAIN, DetectionLoss, all_scores
 from skindx.training.detection.network import MovingAverage, build_network
@@ -33,7 +34,6 @@ from skindx.training.detection.scoring import score_detector
 from skindx.training.detection.settings import BoxAugment, DetectorSettings
 from skindx.training.detection.store import load_parts
 from skindx.training.detection.worker import check_detector
-from skindx.training.engine import Cluster, EngineSettings
 from skindx.training.feeding.batches import global_batches, share
 from skindx.training.settings import TrainSettings
 

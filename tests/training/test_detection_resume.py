@@ -11,7 +11,7 @@ from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.detection.store import CHECKPOINT
 from skindx.training.detection.trainer import train_detector
-from skindx.training.engine import join, leave
+from skindx.training.joining import join, leave
 from skindx.training.launching.stopping import StoppedError
 from skindx.training.monitors.bar import TrainingBar
 from skindx.training.settings import TrainSettings

@@ -6,15 +6,10 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.training.engine import (
-    Engine,
-    EngineSettings,
-    join,
-    leave,
-    resolve_accelerator,
-    resolve_ranks,
-)
+from skindx.training.cluster import EngineSettings, resolve_accelerator, resolve_ranks
+from skindx.training.engine import Engine
 from skindx.training.feeding.batches import global_batches, share
+from skindx.training.joining import join, leave
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=1.0)
 

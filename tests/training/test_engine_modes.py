@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from skindx.errors import UserError
 from skindx.training.cluster import Cluster, EngineSettings, check_precision, resolve_ranks
 from skindx.training.deepspeed_config import deepspeed_config, read_extra
-from skindx.training.engine import Engine, join, leave
+from skindx.training.engine import Engine
 from skindx.training.feeding.batches import global_batches, share
+from skindx.training.joining import join, leave
 from skindx.training.preparing import checkpoint_activations
 
 MODES: dict[str, dict[str, Any]] = {

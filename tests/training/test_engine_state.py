@@ -8,7 +8,9 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.training.checkpoint.state import State
-from skindx.training.engine import Cluster, Engine, EngineSettings, join, leave
+from skindx.training.cluster import Cluster, EngineSettings
+from skindx.training.engine import Engine
+from skindx.training.joining import join, leave
 
 BATCH = 12
 

@@ -17,7 +17,7 @@ from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files, InMemory, rank_in_memory
 from skindx.data.manifest import Record
 from skindx.errors import JobError
-from skindx.training.engine import Cluster, EngineSettings
+from skindx.training.cluster import Cluster, EngineSettings
 from skindx.training.feeding.batches import owners
 from skindx.training.feeding.exchange import Exchange, gloo_group
 from skindx.training.feeding.keeping import Place, keep

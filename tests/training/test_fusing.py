@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.fused import Fused, FusedSettings
 from skindx.errors import UserError
-from skindx.training.engine import Engine, EngineSettings, join, leave
+from skindx.training.cluster import EngineSettings
+from skindx.training.engine import Engine
+from skindx.training.joining import join, leave
 from skindx.training.settings import TrainSettings
 
 CPU = EngineSettings(accelerator="cpu")

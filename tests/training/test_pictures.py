@@ -17,7 +17,7 @@ from skindx.data.screening.decode import decode
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.models.preprocess import centre_square
-from skindx.training.engine import Cluster, EngineSettings
+from skindx.training.cluster import Cluster, EngineSettings
 from skindx.training.feeding import keeping
 from skindx.training.feeding.pictures import (
     Reading,

@@ -14,7 +14,7 @@ from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.training import trainer
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.position import Position
 from skindx.training.settings import TrainSettings

@@ -14,7 +14,7 @@ from skindx.offline import go_offline
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all
-from skindx.training.cluster import Cluster
+from skindx.training.cluster import Cluster, resolve_ranks
 from skindx.training.detection.network import build_network
 from skindx.training.detection.pictures import looked_at
 from skindx.training.detection.store import (
@@ -25,8 +25,8 @@ from skindx.training.detection.store import (
     save_parts,
 )
 from skindx.training.detection.trainer import train_detector
-from skindx.training.engine import join, leave, resolve_ranks
 from skindx.training.feeding.batches import steps_of
+from skindx.training.joining import join, leave
 from skindx.training.launching.stopping import StoppedError, StopRequest
 from skindx.training.monitors.bar import TrainingBar
 from skindx.training.settings import TrainSettings

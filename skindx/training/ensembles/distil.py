@@ -22,7 +22,7 @@ from skindx.models.bundle import Bundle
 from skindx.models.calibration import apply_temperature
 from skindx.models.combination import log
 from skindx.models.predicting import predict_records
-from skindx.training.engine import resolve_accelerator
+from skindx.training.cluster import resolve_accelerator
 from skindx.training.ensembles.settings import EnsembleSettings
 from skindx.training.feeding.pictures import class_numbers
 from skindx.training.member import fingerprint_of

@@ -22,8 +22,8 @@ from skindx.models.ensemble import Ensemble
 from skindx.models.predicting import predict_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
+from skindx.training.cluster import resolve_accelerator
 from skindx.training.detection.store import packed_origin, packed_parts
-from skindx.training.engine import resolve_accelerator
 from skindx.training.ensembles.fitting import assemble, gather_evidence, print_ways
 from skindx.training.ensembles.pool import Workshop
 from skindx.training.ensembles.sources import Mask, sources, units

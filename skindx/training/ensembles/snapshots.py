@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 from skindx.training.ensembles.soup import State
 from skindx.training.member import FinishedMember, member_folder
 from skindx.training.settings import MemberSettings

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from skindx.data.loader.source import InMemory, rank_in_memory
 from skindx.errors import JobError
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 from skindx.training.feeding.batches import owners
 
 # N = pictures, M = pictures that move, P = ranks

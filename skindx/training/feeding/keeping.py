@@ -17,7 +17,7 @@ from skindx.data.loader.node_memory import NodeMemory
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 from skindx.training.feeding.batches import shard
 from skindx.training.feeding.exchange import Exchange, gloo_group
 from skindx.training.feeding.pictures import threads_for

@@ -7,7 +7,7 @@ from pathlib import Path
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.training.engine import Cluster
+from skindx.training.cluster import Cluster
 from skindx.training.feeding.keeping import Place, Say, keep, node_of
 from skindx.training.feeding.pictures import (
     Reading,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.training.engine import EngineSettings, resolve_ranks
+from skindx.training.cluster import EngineSettings, resolve_ranks
 from skindx.training.launching.supervise import supervise
 from skindx.training.memory import unlink_shared_buffer
 
