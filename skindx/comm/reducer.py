@@ -1,9 +1,11 @@
 """Launches an exchange group by group while backward still runs."""
 
+import math
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -28,11 +30,15 @@ class Reducer:
         self._next, self._armed, self._begun = 0, False, False
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
         self._hooks = [_after_gradient(each, self._ready) for each in gradients.parameters]
-        self.regroup()
+        self._grouped: tuple[list[int], list[str]] | None = None
 
-    def regroup(self) -> None:
-        """Take over the exchange's groups and the gradients' layout, between two steps."""
-        ends = list(accumulate(self.exchange.groups))
+    def _regroup(self) -> None:
+        """Take over the exchange's groups and the gradients' layout, where they have changed."""
+        now = (list(self.exchange.groups), self.gradients.names)
+        if now == self._grouped:
+            return
+        self._grouped = now
+        ends = list(accumulate(now[0]))
         starts = [0, *ends[:-1]]
         self._group_of = {
             self.gradients.parameters[number]: group
@@ -45,6 +51,7 @@ class Reducer:
         """Get ready for the first backward of a step; later calls in the same step do nothing."""
         if self._begun:
             return
+        self._regroup()
         self.gradients.flat.zero_()
         self.gradients.attach()
         self._missing = list(self.exchange.groups)
@@ -65,13 +72,20 @@ class Reducer:
             self.exchange.launch(self._next)
             self._next += 1
 
-    def finish(self) -> bool:
-        """Launch what is left, and wait; see `Exchange.finish`."""
+    def finish(self) -> float | None:
+        """Launch what is left, and wait; return the norm of the gradient that all ranks hold.
+
+        None, on every rank, where it is not finite: the step must not be taken.
+        """
         while self._next < len(self._missing):
             self.exchange.launch(self._next)
             self._next += 1
         self._armed = self._begun = False
-        return self.exchange.finish()
+        if not self.exchange.finish():
+            return None
+        # Exact kinds carry what is not finite to all ranks, as sums do.
+        norm = float(torch.linalg.vector_norm(self.gradients.flat))
+        return norm if math.isfinite(norm) else None
 
     def discard(self) -> None:
         """Forget the gradients of this step, of which nothing was launched."""

@@ -79,7 +79,7 @@ def train_detector(
     With `saving` it goes on from its last checkpoint, and StoppedError is raised when it was asked
     to stop.
     """
-    training = begin(settings, dataset, records, cluster)
+    training = begin(settings, dataset, records, cluster, bar.line)
     after_step = saving.attach(training, bar.line) if saving else lambda training: None
     go_on(training, bar, after_step)
     training.engine.close()
@@ -89,7 +89,11 @@ def train_detector(
 
 
 def begin(
-    settings: TrainSettings, dataset: Path, records: Sequence[Record], cluster: Cluster
+    settings: TrainSettings,
+    dataset: Path,
+    records: Sequence[Record],
+    cluster: Cluster,
+    say: Callable[[str], None],
 ) -> DetectorTraining:
     """Return the detector before its first step, the same on every rank."""
     assert settings.detector is not None
@@ -99,7 +103,15 @@ def begin(
     net = build_network(own.model, len(pictures.labels)).to(cluster.device)
     loss, average = DetectionLoss(net), MovingAverage(net)
     optimizer = torch.optim.AdamW(_groups(net, own.weight_decay), lr=own.learning_rate)
-    engine = Engine(DetectionNet(net), optimizer, cluster, own.batch)
+    engine = Engine(
+        DetectionNet(net),
+        optimizer,
+        cluster,
+        own.batch,
+        exchange=settings.exchange,
+        steps_per_epoch=steps_of(len(pictures), own.batch),
+        say=say,
+    )
     return DetectorTraining(
         own,
         cluster,
@@ -194,7 +206,9 @@ def _step(training: DetectorTraining, batch: BoxedBatch, count: int, rate: float
         training.statistics.go_back()
         return None
     engine.backward(scaled, count)
-    engine.step(rate)
+    if not engine.step(rate):
+        training.statistics.go_back()
+        return None
     module = engine.whole()
     assert isinstance(module, DetectionNet)
     training.average.update(module.net)
