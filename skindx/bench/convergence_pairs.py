@@ -70,7 +70,9 @@ class MeanOfRuns(Measure):
         parts = [measure.redraw(index_N[rows], groups) for rows, measure in self.runs]
 
         def values_D(weights_DG: Floats) -> Floats:  # noqa: N802
-            values_RD = np.stack([part(weights_DG) for part in parts])
+            # A draw without any picture of a (small) fold has no value, and does not count.
+            with np.errstate(invalid="ignore"):
+                values_RD = np.stack([part(weights_DG) for part in parts])
             picked_RD = random.integers(count, size=values_RD.shape)
             mean_D: Floats = np.take_along_axis(values_RD, picked_RD, axis=0).mean(axis=0)
             return mean_D
