@@ -127,5 +127,5 @@ def student_interval(values_R: Sequence[float], level: float = LEVEL) -> Interva
     from scipy.stats import t
 
     mean, count = statistics.fmean(values_R), len(values_R)
-    half = t.ppf((1 + level) / 2, count - 1) * statistics.stdev(values_R) / count**0.5
+    half = float(t.ppf((1 + level) / 2, count - 1)) * statistics.stdev(values_R) / count**0.5
     return Interval(mean, mean - half, mean + half)

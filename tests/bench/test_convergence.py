@@ -1,4 +1,5 @@
 import csv
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from skindx.bench.convergence import Config, run
 from skindx.bench.convergence_arms import Study, arm_settings, overlay
 from skindx.bench.convergence_pairs import Compared, compare_arms, measure, student_interval
-from skindx.bench.convergence_result import figures_of
+from skindx.bench.convergence_result import figures_of, plain_values
 from skindx.bench.convergence_tables import Run, markdown, verdict, write_tables
 from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, paired_interval
@@ -219,39 +219,10 @@ def test_tables_curves_and_the_verdict(tmp_path: Path) -> None:
     assert figure.spread[0] == pytest.approx(100 * compared[0].lower)
 
 
-@pytest.mark.long
-@pytest.mark.distributed
-def test_from_a_dataset_to_the_verdict(small_dataset: Path, tmp_path: Path) -> None:
-    study = {
-        "training": {
-            "engine": {"accelerator": "cpu", "ranks": 2, "gradient_clip": 0},
-            "recipe": {"epochs": 2, "batch": 12, "optimizer": "sgd"},
-            "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 64}}],
-        },
-        "arms": {"dense": {}, "sparse": {"exchange": {"kind": "gtopk", "density": 0.25}}},
-    }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    config = Config(
-        dataset=small_dataset,
-        config=tmp_path / "study.yaml",
-        out=tmp_path / "out",
-        use=(1,),
-        seeds=(0, 4),
-        draws=50,
-    )
-    result = run(config)
-    assert set(result.figures) == {"sparse_minus_dense_balanced", "sparse_minus_dense_top1"}
-    assert [row["seed"] for row in result.models["sparse"]["runs"]] == [0, 4]
-    result.to_json(tmp_path / "convergence.json")
-    assert (tmp_path / "out" / "convergence.md").read_text().count("\n") == 9
-    bundles = sorted((tmp_path / "out").glob("arms/*/*/run/bundle"))
-    assert len(bundles) == 2
-    before = [each.stat().st_mtime_ns for each in bundles]
-    # Again, and nothing is trained or evaluated anew.
-    again = run(config)
-    assert again.figures == result.figures
-    assert [each.stat().st_mtime_ns for each in bundles] == before
-    study["training"]["recipe"]["epochs"] = 3
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    with pytest.raises(UserError, match="was trained with other settings"):
-        run(config)
+def test_what_was_found_can_be_written_as_json() -> None:
+    compared = _compare([_answers(0, [(0,), (5,)])], [_answers(0, [(), (5,)])], 2)
+    values = plain_values("arm", _runs("arm", [0.5, 0.6]), list(compared.values()), 3.0)
+    against = json.loads(json.dumps(values))["against"]
+    assert [each["figure"] for each in against] == ["balanced_accuracy", "top1"]
+    assert against[0]["difference"] == pytest.approx(-1 / 16)
+    assert against[0]["loses_less_than_margin"] is False
