@@ -32,6 +32,8 @@ class Compared:
     """Student's interval of the mean of the runs, each one number."""
     over_both: Interval
     """Bootstrap interval of the same mean over runs and groups of pictures."""
+    learned: float
+    """Balanced accuracy of the baseline above guessing, mean of the runs."""
 
     @property
     def lower(self) -> float:
@@ -113,7 +115,16 @@ def _compare(
     mean = MeanOfRuns(tuple(runs))
     both = bootstrap_interval(mean, groups_N, draws=draws, level=LEVEL, seed=SEED)
     runs_R = tuple(each.value for _, each in runs)
-    return Compared(*names, key, runs_R, student_interval(runs_R), both)
+    return Compared(*names, key, runs_R, student_interval(runs_R), both, _learned(folds, seeds))
+
+
+def _learned(folds: Sequence[tuple[Answers, Answers]], seeds: Sequence[int]) -> float:
+    each = [
+        measure(base, "balanced_accuracy", seed).value - 1 / len(np.unique(base.truth_N))
+        for _, base in folds
+        for seed in seeds
+    ]
+    return statistics.fmean(each)
 
 
 def measure(answers: Answers, key: str, seed: int) -> Measure:

@@ -31,8 +31,11 @@ class Run:
 
 
 def verdict(compared: Compared, margin: float) -> bool:
-    """True when no loss of `margin` percentage points or more is left possible."""
-    return compared.lower > -margin / 100
+    """True when no loss of `margin` percentage points or more is left possible.
+
+    A baseline that has learned less than that has nothing to lose, and shows nothing.
+    """
+    return compared.lower > -margin / 100 and compared.learned > margin / 100
 
 
 def write_tables(

@@ -94,6 +94,17 @@ def test_the_same_twice_differs_by_nothing_and_all_from_none_by_all() -> None:
     assert every.over_both == every.over_runs == Interval(1.0, 1.0, 1.0)
 
 
+def test_arms_that_learned_nothing_show_nothing() -> None:
+    """Alike to the last picture, but both guess: no interval is narrower, and it means nothing."""
+    guessing = [_answers(0, [EVEN, EVEN])]
+    same = _compare(guessing, guessing, 2)["balanced_accuracy"]
+    assert (same.lower, same.learned) == (0.0, 0.0)
+    assert not verdict(same, 3.0)
+    able = [_answers(0, [(0,), (1,)])]
+    assert _compare(able, able, 2)["top1"].learned == pytest.approx(3 / 8)
+    assert verdict(_compare(able, able, 2)["top1"], 3.0)
+
+
 def test_pictures_are_matched_by_what_they_are() -> None:
     base = _answers(0, [(0,), (1,)])
     turned = base.some(np.arange(8)[::-1])
@@ -195,7 +206,7 @@ def test_tables_curves_and_the_verdict(tmp_path: Path) -> None:
     differences = (-0.01, 0.0)
     both = Interval(-0.005, -0.01, 0.002)
     compared = [
-        Compared("topk", "dense", key, differences, student_interval(differences), both)
+        Compared("topk", "dense", key, differences, student_interval(differences), both, 0.1)
         for key in ("balanced_accuracy", "top1")
     ]
     # Two runs bound little: t of one degree of freedom is 12.7.
