@@ -12,6 +12,7 @@ from skindx.bench.result import Result
 from skindx.errors import UserError
 
 BENCHES: dict[str, str] = {
+    "convergence": "skindx.bench.convergence",
     "dedup": "skindx.bench.dedup",
     "detector": "skindx.bench.detector",
     "loader": "skindx.bench.loader",

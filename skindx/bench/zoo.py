@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +11,7 @@ from pydantic import Field
 from skindx.bench.clock import Figure, interleave, median
 from skindx.bench.energy import EnergyMeter
 from skindx.bench.result import Result
+from skindx.bench.runs import end_on_sigterm, read_history, run_skindx
 from skindx.bench.zoo_table import ENSEMBLE, ModelRow, write_tables
 from skindx.config import Settings
 from skindx.data.manifest import read_manifest, split_of
@@ -49,7 +46,7 @@ class Config(Settings):
 
 def run(settings: Config) -> Result:
     """Train every member on every fold, evaluate, and write OUT/zoo.md, zoo.csv and zoo.png."""
-    _end_on_sigterm()
+    end_on_sigterm()
     training = TrainSettings.load(settings.config).model_copy(update={"detector": None})
     if not training.members:
         raise UserError(f"{settings.config} has no members to train; list them under `members`.")
@@ -57,7 +54,7 @@ def run(settings: Config) -> Result:
     for home, fold in zip(homes, settings.use, strict=True):
         fold_view(settings.dataset, home / "data", fold, settings.folds)
         _train(home, training)
-        _skindx("evaluate", home / "run" / "bundle", home / "data", "--out", home / "evaluation")
+        run_skindx("evaluate", home / "run" / "bundle", home / "data", "--out", home / "evaluation")
     answers = [read_predictions(home / "evaluation") for home in homes]
     rows = _rows(settings, training, homes, answers)
     result = Result(
@@ -82,7 +79,7 @@ def _train(home: Path, training: TrainSettings) -> None:
         settings = training if count == len(training.members) else _alone(training, members)
         settings.save(home / "zoo.yaml")
         with EnergyMeter() as meter:
-            _skindx("train", home / "data", "--config", home / "zoo.yaml", "--out", home / "run")
+            run_skindx("train", home / "data", "--config", home / "zoo.yaml", "--out", home / "run")
         if not (member_folder(home / "run", member.name) / "member.json").exists():
             # A training that is asked to stop saves and ends well.
             raise JobError(f"{member.name} was stopped; run the same command again to go on")
@@ -102,25 +99,6 @@ def _alone(training: TrainSettings, members: tuple[MemberSettings, ...]) -> Trai
     )
 
 
-def _skindx(*arguments: object) -> None:
-    # A process of its own, as a user starts it: what one training leaves behind touches no other.
-    command = [sys.executable, "-m", "skindx", *map(str, arguments)]
-    with subprocess.Popen(command) as process:
-        try:
-            code = process.wait()
-        except BaseException:
-            process.terminate()  # it saves where it is
-            raise
-    if code:
-        raise JobError(f"`skindx {arguments[0]}` stopped; its own words stand above")
-
-
-def _end_on_sigterm() -> None:
-    """Let SIGTERM end this process as an exception does, so that the training is told."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-
-
 def _rows(
     settings: Config, training: TrainSettings, homes: Sequence[Path], answers: Sequence[Answers]
 ) -> list[ModelRow]:
@@ -128,7 +106,7 @@ def _rows(
     speed = _inference(bundle, settings)
     rows = []
     for member in training.members:
-        histories = [_history(home, member.name) for home in homes]
+        histories = [read_history(home / "run", member.name) for home in homes]
         facts = _facts(bundle, member.name)
         rows.append(
             ModelRow(
@@ -191,15 +169,6 @@ def _facts(bundle: Bundle, name: str) -> tuple[int, int]:
         member.classifier(torch.zeros(1, side, side, 3, dtype=torch.uint8))
     parameters = sum(each.numel() for each in member.classifier.parameters())
     return parameters, counter.get_total_flops()
-
-
-def _history(home: Path, name: str) -> list[dict[str, float]]:
-    lines = (member_folder(home / "run", name) / "history.csv").read_text().splitlines()
-    keys = lines[0].split(",")
-    return [
-        {key: float(value) for key, value in zip(keys, line.split(","), strict=True) if value}
-        for line in lines[1:]
-    ]
 
 
 def _pictures(home: Path) -> int:

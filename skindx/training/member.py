@@ -37,7 +37,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
     return fingerprint_of(
         {
             "member": _deciding(settings, member),
-            "recipe": settings.recipe_of(member).model_dump(mode="json"),
+            "recipe": settings.recipe_of(member).decisive(),
             "pixels": _pixels(settings.loader),
             "sharded": settings.loader.sharded,
             "redrawn": settings.loader.redraws,

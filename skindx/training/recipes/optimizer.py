@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from skindx.training.recipes.recipe import Recipe
-
-_MOMENTUM = 0.9
+from skindx.training.recipes.schedule import peak_rate
 
 _ADAPTIVE = {"lars", "lamb"}
 
@@ -53,16 +52,22 @@ def layer_depths(net: nn.Module) -> dict[str, int]:
 
 
 def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
-    rate = recipe.learning_rate
+    rate, momentum = peak_rate(recipe), recipe.momentum
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate)
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=_MOMENTUM, nesterov=True)
+        return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
     from timm.optim import Lamb, Lars
 
     made: torch.optim.Optimizer
     if recipe.optimizer == "lars":
-        made = Lars(groups, lr=rate, momentum=_MOMENTUM, nesterov=True)
+        made = Lars(
+            groups,
+            lr=rate,
+            momentum=momentum,
+            nesterov=momentum > 0,
+            trust_coeff=recipe.trust_coefficient,
+        )
     else:
         made = Lamb(groups, lr=rate, max_grad_norm=None)  # the engine clips
     return made

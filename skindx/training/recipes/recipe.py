@@ -1,6 +1,6 @@
 """How one member is optimised: the part of the settings that decides its weights."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -116,12 +116,18 @@ class Recipe(Settings):
     epochs: int = Field(12, ge=1)
     batch: int = Field(32, ge=2)
     """Pictures a step, over all ranks."""
+    base_batch: int | None = Field(None, ge=1)
+    """The learning rates are meant for this batch and scaled to `batch`; none: as they stand."""
     accumulate: int = Field(1, ge=1)
     """Cut each rank's part of a step into so many pieces: less memory, the same gradient.
 
     Only batch norm sees a difference, which takes its statistics from one piece.
     """
     optimizer: Literal["adamw", "sgd", "lars", "lamb"] = "adamw"
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Nesterov's, of sgd and lars; 0 where an exchange brings momentum of its own."""
+    trust_coefficient: float = Field(0.001, gt=0)
+    """Eta of lars: a layer's rate is eta |w| / (|g| + weight_decay |w|) of the learning rate."""
     learning_rate: float = Field(1e-3, gt=0)
     head_learning_rate: float | None = Field(None, gt=0)
     """Rate of the new head when the body starts from given weights; none: the same."""
@@ -142,3 +148,30 @@ class Recipe(Settings):
     mix: Mix | None = None
     ema: Ema | None = None
     resize: Resize | None = None
+
+    @model_validator(mode="after")
+    def _of_the_optimizer(self) -> Self:
+        for key, having in _ONLY_OF.items():
+            if self.optimizer not in having and getattr(self, key) != _default(key):
+                raise ValueError(
+                    f"{key} is a setting of {' and '.join(having)}; leave it out for "
+                    f"{self.optimizer}"
+                )
+        return self
+
+    def decisive(self) -> dict[str, Any]:
+        """Return what decides the weights; younger settings stand in it only where they are used.
+
+        So a member that was trained before they came is still known as what it is.
+        """
+        parts = self.model_dump(mode="json")
+        unused = {key for key in _YOUNGER if parts[key] == _default(key)}
+        return {key: value for key, value in parts.items() if key not in unused}
+
+
+_ONLY_OF = {"momentum": ("sgd", "lars"), "trust_coefficient": ("lars",)}
+_YOUNGER = ("base_batch", "momentum", "trust_coefficient")
+
+
+def _default(key: str) -> Any:
+    return Recipe.model_fields[key].default

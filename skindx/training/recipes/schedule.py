@@ -8,9 +8,24 @@ SIDE_STEP = 32
 """Networks halve their pictures up to five times."""
 
 
+def peak_rate(recipe: Recipe) -> float:
+    """Return the learning rate at the end of the warm-up, scaled from `base_batch` to `batch`.
+
+    Linearly where a step is as long as its gradient (Goyal et al. 2017, arXiv 1706.02677, section
+    2.1; Jia et al. 2018, arXiv 1807.11205, for LARS), by the square root where Adam's second
+    moments divide by the gradient's noise (You et al. 2019, arXiv 1904.00962, for LAMB; Malladi et
+    al. 2022, arXiv 2205.10287). Scaled rates need `warmup_epochs`.
+    """
+    if recipe.base_batch is None:
+        return recipe.learning_rate
+    larger = recipe.batch / recipe.base_batch
+    linear = recipe.optimizer in ("sgd", "lars")
+    return recipe.learning_rate * (larger if linear else math.sqrt(larger))
+
+
 def rate_of(recipe: Recipe, step: int, per_epoch: int) -> float:
     """Return the learning rate of a step, counted from the first of the run."""
-    peak, warmup = recipe.learning_rate, int(per_epoch * recipe.warmup_epochs)
+    peak, warmup = peak_rate(recipe), int(per_epoch * recipe.warmup_epochs)
     match recipe.schedule:
         case Cosine(minimum=minimum):
             return rate_at(step, per_epoch * recipe.epochs, warmup, peak, peak * minimum)

@@ -1,0 +1,44 @@
+"""What benches that train share: `skindx` as a process, and what a training leaves behind."""
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from skindx.errors import JobError
+from skindx.training.member import member_folder
+from skindx.training.monitors.history import HISTORY
+
+
+def run_skindx(*arguments: object) -> None:
+    """Run a verb in a process of its own, as a user starts it. Raises JobError when it fails.
+
+    What one training leaves behind in a process touches no other. When this one is ended, so is
+    the verb, which saves where it is.
+    """
+    command = [sys.executable, "-m", "skindx", *map(str, arguments)]
+    with subprocess.Popen(command) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+    if code:
+        raise JobError(f"`skindx {arguments[0]}` stopped; its own words stand above")
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an exception does, so that the training is told."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+def read_history(run: Path, name: str) -> list[dict[str, float]]:
+    """Return what a finished member's history says of each epoch."""
+    lines = (member_folder(run, name) / HISTORY).read_text().splitlines()
+    keys = lines[0].split(",")
+    return [
+        {key: float(value) for key, value in zip(keys, line.split(","), strict=True) if value}
+        for line in lines[1:]
+    ]
