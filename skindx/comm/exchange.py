@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
@@ -27,6 +27,9 @@ class Exchange(ABC):
     values on every rank. All ranks call all of it in the same order.
     """
 
+    remembers: ClassVar[bool] = False
+    """True for a kind whose residuals stand in the units of the gradient."""
+
     fabric: Fabric
     gradients: Gradients
 
@@ -49,7 +52,8 @@ class Exchange(ABC):
         """Wait until `gradients.flat` holds the result.
 
         False, on every rank alike, when some rank's gradient was not finite: then the step must
-        not be taken, and what is remembered from step to step is as it was before.
+        not be taken, and what is remembered from step to step is as it was before. A kind that
+        remembers nothing may return True: what is not finite is then in `gradients.flat`.
         """
 
     @property

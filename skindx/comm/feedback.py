@@ -42,6 +42,8 @@ class SparseExchange(Exchange):
     lost: the sum over p of r_p after the step, plus P u, is the sum over p of r_p + g_p.
     """
 
+    remembers = True
+
     def __init__(self, settings: SparseSettings) -> None:
         self.settings = settings
         self.step = 0

@@ -29,6 +29,8 @@ class PowerSGD(Exchange):
     over ranks of gradient plus residual, projected; each rank keeps what it lost by that.
     """
 
+    remembers = True
+
     def __init__(self, settings: PowerSGDSettings) -> None:
         self.settings = settings
 

@@ -1,9 +1,11 @@
 """Launches an exchange group by group while backward still runs."""
 
+import math
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -65,13 +67,20 @@ class Reducer:
             self.exchange.launch(self._next)
             self._next += 1
 
-    def finish(self) -> bool:
-        """Launch what is left, and wait; see `Exchange.finish`."""
+    def finish(self) -> float | None:
+        """Launch what is left, and wait; return the norm of the gradient that all ranks hold.
+
+        None, on every rank, where it is not finite: the step must not be taken.
+        """
         while self._next < len(self._missing):
             self.exchange.launch(self._next)
             self._next += 1
         self._armed = self._begun = False
-        return self.exchange.finish()
+        if not self.exchange.finish():
+            return None
+        # Exact kinds carry what is not finite to all ranks, as sums do.
+        norm = float(torch.linalg.vector_norm(self.gradients.flat))
+        return norm if math.isfinite(norm) else None
 
     def discard(self) -> None:
         """Forget the gradients of this step, of which nothing was launched."""

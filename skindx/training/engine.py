@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from skindx.comm import DenseSettings, Exchange, ExchangeSettings
 from skindx.errors import UserError
 from skindx.training.checkpoint.optimizer import load_named_state, named_state
 from skindx.training.checkpoint.state import State
@@ -30,6 +31,7 @@ from skindx.training.cluster import (
     resolve_ranks,
 )
 from skindx.training.deepspeed_config import deepspeed_config
+from skindx.training.exchanging import build_exchanging
 from skindx.training.launching.network import choose_interface
 from skindx.training.memory import keep_freed_memory, unlink_shared_buffer
 from skindx.training.preparing import prepare
@@ -113,6 +115,8 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+_DENSE = DenseSettings()
+
 _GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -120,7 +124,14 @@ class Engine:
     """A module under DeepSpeed: forward, backward with averaged gradients, step."""
 
     def __init__(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, cluster: Cluster, batch: int
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        cluster: Cluster,
+        batch: int,
+        *,
+        exchange: ExchangeSettings = _DENSE,
+        steps_per_epoch: int = 1,
     ) -> None:
         """Wrap `module`, already on the cluster's device; `batch` is the global batch."""
         settings = cluster.settings
@@ -129,10 +140,12 @@ class Engine:
         # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
         self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
         prepare(module, settings, cluster.world)
-        # DeepSpeed's clipping waits for a GPU; only ZeRO and a loss scale cannot do without.
+        dense = isinstance(exchange, DenseSettings)
+        # DeepSpeed's clipping waits for a GPU, and an exchange knows the norm already; only ZeRO
+        # and a loss scale cannot do without.
         on_gpu = cluster.device.type == "cuda"
         self._clip = 0.0
-        if on_gpu and settings.zero == 0 and settings.precision != "fp16":
+        if (on_gpu or not dense) and settings.zero == 0 and settings.precision != "fp16":
             self._clip = settings.gradient_clip
             settings = settings.model_copy(update={"gradient_clip": 0.0})
         self._engine, *_ = _import_deepspeed().initialize(
@@ -141,11 +154,12 @@ class Engine:
             config=deepspeed_config(settings, batch, cluster.world),
             dist_init_required=False,
         )
-        if cluster.world == 1 and settings.zero == 0:
+        if (cluster.world == 1 or not dense) and settings.zero == 0:
             # One rank has nothing to agree on: DeepSpeed would copy all gradients there and back.
             self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
+        self._exchanging = build_exchanging(exchange, module, cluster, steps_per_epoch)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
@@ -170,16 +184,40 @@ class Engine:
         A step may take several calls: `global_count` counts the samples of all of them, and
         `last` is False for all but the last one.
         """
+        if self._exchanging:
+            self._exchanging.backward(last=last)
         self._engine.set_gradient_accumulation_boundary(last)
         self._engine.backward(loss_sum * (self.cluster.world / global_count), scale_wrt_gas=False)
 
-    def step(self, learning_rate: float) -> None:
-        """Update the weights and clear the gradients."""
+    def step(self, learning_rate: float) -> bool:
+        """Update the weights and clear the gradients.
+
+        False, on all ranks, when the step was not taken since the gradient is not finite.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
+        if not self._agreed():
+            self.discard()
+            return False
+        self._engine.step()
+        return True
+
+    def _agreed(self) -> bool:
+        """Have the gradient that all ranks take, clipped; False when it is not finite."""
+        if self._exchanging:
+            return self._exchanging.finish(self._clip, self._scaler())
         if self._clip:
             nn.utils.clip_grad_norm_(self.module.parameters(), self._clip)
-        self._engine.step()
+        if self.cluster.device.type == "cuda" or self.cluster.settings.zero:
+            return True  # looking would wait for the GPU; the next loss tells
+        gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
+        norms = torch.stack(torch._foreach_norm(gradients))
+        return bool(norms.isfinite().all())
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """What each rank remembers of the exchange; None: DeepSpeed's own remembers nothing."""
+        return self._exchanging.exchange if self._exchanging else None
 
     def average_buffers(self, module: nn.Module | None = None) -> None:
         """Average batch-norm statistics over the ranks, which each saw their own share only.
@@ -225,6 +263,8 @@ class Engine:
     def discard(self) -> None:
         """Drop the gradients that were accumulated: this step is not taken."""
         self._engine.zero_grad()
+        if self._exchanging:
+            self._exchanging.reducer.discard()
         if self.cluster.settings.zero:
             discard(self._engine.optimizer)
 
@@ -270,7 +310,9 @@ class Engine:
         return self._engine.torch_autocast_z0_gradscaler
 
     def close(self) -> None:
-        """Release the hooks that DeepSpeed put on the module."""
+        """Release the hooks that DeepSpeed and the exchange put on the module."""
+        if self._exchanging:
+            self._exchanging.close()
         self._engine.destroy()
 
 

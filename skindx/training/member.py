@@ -42,6 +42,7 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
             "sharded": settings.loader.sharded,
             "redrawn": settings.loader.redraws,
             **settings.engine.decisive(),
+            **settings.exchanged(),
             "manifest": sha256_file(dataset / MANIFEST),
             "weights": sha256_file(member.weights) if member.weights else None,
         }

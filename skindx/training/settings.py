@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from skindx.comm import AnyExchange, DenseSettings
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier import ClassifierSettings
@@ -77,6 +78,9 @@ class TrainSettings(Settings):
     distil: DistilSettings | None = None
     recipe: Recipe = Recipe()
     engine: EngineSettings = EngineSettings()
+    exchange: AnyExchange = DenseSettings()
+    """How ranks agree on their gradients, by its `kind`: dense, fused, topk, gtopk, hierarchical,
+    multicolor or powersgd."""
     detector: DetectorSettings | None = None
     fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
@@ -99,6 +103,15 @@ class TrainSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _exchanges_whole_gradients(self) -> Self:
+        if self.engine.zero and not isinstance(self.exchange, DenseSettings):
+            raise ValueError(
+                f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
+                f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fusion_needs_boxes(self) -> Self:
         if self.fusion and not self.detector:
             raise ValueError("fusion looks at the box of a detector; give one, or leave it out")
@@ -118,6 +131,11 @@ class TrainSettings(Settings):
                     f"{member.name}: resize.start={resize.start} must be below its size of {size}"
                 )
         return self
+
+    def exchanged(self) -> dict[str, Any]:
+        """Return what of the exchange decides the weights: nothing of the engine's own."""
+        dense = isinstance(self.exchange, DenseSettings)
+        return {} if dense else {"exchange": self.exchange.model_dump(mode="json")}
 
     def recipe_of(self, member: MemberSettings) -> Recipe:
         """Return the member's own recipe, or the run's."""

@@ -47,19 +47,22 @@ def take_steps(training: MemberTraining) -> Iterator[tuple[float | None, int, in
         inputs, targets = _mixed(training, pictures_LSS3, labels_L, mixtures[step - first])
         count = sum(len(share) for share in plan[step])
         loss_sum = _backward(training, inputs, targets, count)
-        if loss_sum is not None:
-            _update(training, epoch * len(plan) + step, len(plan))
+        if loss_sum is not None and not _update(training, epoch * len(plan) + step, len(plan)):
+            training.statistics.go_back()
+            loss_sum = None
         yield loss_sum, len(inputs), count
 
 
-def _update(training: MemberTraining, done: int, per_epoch: int) -> None:
-    """Move the weights, and their average, after `done` steps in all."""
+def _update(training: MemberTraining, done: int, per_epoch: int) -> bool:
+    """Move the weights, and their average, after `done` steps in all; False: see `Engine.step`."""
     engine = training.engine
-    engine.step(rate_of(training.recipe, done, per_epoch))
+    if not engine.step(rate_of(training.recipe, done, per_epoch)):
+        return False
     if training.average:
         # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
         source = engine.whole() if engine.cluster.settings.zero == 3 else engine.module
         training.average.update(source, done + 1)
+    return True
 
 
 def _mixtures(

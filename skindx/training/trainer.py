@@ -101,8 +101,15 @@ def begin(
     classifier.to(cluster.device)
     optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
-    engine = Engine(classifier, optimizer, cluster, recipe.batch)
     pictures, validation = open_sets(data, member, settings.loader, cluster, progress.line)
+    engine = Engine(
+        classifier,
+        optimizer,
+        cluster,
+        recipe.batch,
+        exchange=settings.exchange,
+        steps_per_epoch=steps_of(len(pictures), recipe.batch),
+    )
     if member.targets:
         pictures = replace(pictures, targets_NC=load_targets(member.targets, data.train))
     loss = build_loss(pictures.labels_N, len(data.classes), recipe).to(cluster.device)

@@ -123,11 +123,14 @@ def _shared(training: Savable) -> dict[str, Shared]:
 
 def _own(training: Savable) -> dict[str, PerRank]:
     cluster = training.cluster
-    return {
+    own: dict[str, PerRank] = {
         "statistics": training.statistics,
         "loss": _LossSum(training),
         "random": RandomNumbers(cluster.rank, cluster.world, cluster.device),
     }
+    if exchange := training.engine.exchange:
+        own["exchange"] = exchange
+    return own
 
 
 def _words(at: At, epochs: int) -> str:

@@ -29,6 +29,7 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
             "pixels": settings.loader.cache.kind == "disk",
             "precision": settings.engine.precision,
             "gradient_clip": settings.engine.gradient_clip,
+            **settings.exchanged(),
             "manifest": sha256_file(dataset / MANIFEST),
         }
     )

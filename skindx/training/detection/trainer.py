@@ -99,7 +99,14 @@ def begin(
     net = build_network(own.model, len(pictures.labels)).to(cluster.device)
     loss, average = DetectionLoss(net), MovingAverage(net)
     optimizer = torch.optim.AdamW(_groups(net, own.weight_decay), lr=own.learning_rate)
-    engine = Engine(DetectionNet(net), optimizer, cluster, own.batch)
+    engine = Engine(
+        DetectionNet(net),
+        optimizer,
+        cluster,
+        own.batch,
+        exchange=settings.exchange,
+        steps_per_epoch=steps_of(len(pictures), own.batch),
+    )
     return DetectorTraining(
         own,
         cluster,
@@ -194,7 +201,9 @@ def _step(training: DetectorTraining, batch: BoxedBatch, count: int, rate: float
         training.statistics.go_back()
         return None
     engine.backward(scaled, count)
-    engine.step(rate)
+    if not engine.step(rate):
+        training.statistics.go_back()
+        return None
     module = engine.whole()
     assert isinstance(module, DetectionNet)
     training.average.update(module.net)

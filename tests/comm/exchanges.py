@@ -1,0 +1,233 @@
+"""What ranks do in the tests of exchanges: one spawned group runs every kind."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from skindx.comm import EXCHANGES, ExchangeSettings, build_exchange
+from skindx.comm.exchange import Exchange
+from skindx.comm.fabric import Fabric
+from skindx.comm.gradients import Gradients
+from skindx.comm.reducer import Reducer
+
+STEPS_PER_EPOCH = 2
+
+
+class Net(nn.Module):
+    """Odd sizes, a convolution channels last, a parameter that the loss never reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(3, 7, 3, bias=False).to(memory_format=torch.channels_last)
+        self.norm = nn.BatchNorm2d(7)
+        self.unused = nn.Parameter(torch.ones(5))
+        self.head = nn.Linear(7 * 9, 11)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.norm(self.convolution(inputs)).relu()
+        outputs: Tensor = self.head(hidden.flatten(1)) * self.scale
+        return outputs
+
+
+def joined() -> tuple[int, int]:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    return dist.get_rank(), dist.get_world_size()
+
+
+class Job:
+    """One network under one exchange, and the plain gradient beside it."""
+
+    def __init__(self, settings: ExchangeSettings) -> None:
+        self.net, self.plain = Net(), Net()
+        exchange = build_exchange(settings)
+        assert exchange is not None
+        self.exchange: Exchange = exchange
+        self.fabric = Fabric(torch.device("cpu"), timedelta(seconds=60))
+        self.gradients = Gradients(list(self.net.named_parameters()))
+        exchange.attach(self.fabric, self.gradients, STEPS_PER_EPOCH)
+        self.reducer = Reducer(self.gradients, exchange)
+
+    def backward(self, step: int, pieces: int = 1, spoil: Callable[[], None] | None = None) -> None:
+        """Let both networks make the gradients of this rank's own pictures."""
+        generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+        for net in (self.net, self.plain):
+            for parameter in net.parameters():
+                parameter.grad = None
+        for piece in range(pieces):
+            inputs = torch.randn(4, 3, 5, 5, generator=generator)
+            with torch.autocast("cpu", torch.bfloat16, enabled=step % 2 == 1):
+                losses = [net(inputs).float().square().mean() for net in (self.net, self.plain)]
+            self.reducer.begin()
+            if piece == pieces - 1:
+                self.reducer.arm()
+            for loss in losses:
+                loss.backward()
+        if spoil:
+            spoil()
+
+    def own(self) -> Tensor:
+        """Return this rank's plain gradient in the layout of the flat buffer."""
+        named = dict(self.plain.named_parameters())
+        flat = torch.zeros_like(self.gradients.flat)
+        for name, offset, view in zip(
+            self.gradients.names, self.gradients.offsets, self.gradients.views, strict=False
+        ):
+            grad = named[name].grad
+            if grad is not None:
+                there = flat.as_strided(view.size(), view.stride(), offset)
+                there.copy_(grad)
+        return flat
+
+    def move(self) -> None:
+        """Take an update that keeps both networks equal."""
+        for parameter, twin in zip(self.net.parameters(), self.plain.parameters(), strict=True):
+            assert parameter.grad is not None
+            with torch.no_grad():
+                parameter.sub_(parameter.grad, alpha=0.1)
+                twin.copy_(parameter)
+
+
+def summed(tensor: Tensor) -> Tensor:
+    total = tensor.double()
+    dist.all_reduce(total)
+    return total
+
+
+def residual(exchange: Exchange) -> Tensor:
+    state = exchange.state_dict()
+    return state["residual"].clone() if "residual" in state else torch.zeros(1)
+
+
+def follow(settings: ExchangeSettings, steps: int, pieces: int) -> dict[str, Any]:
+    """Take some steps; return how far results are from the mean, one another, and the identity."""
+    job, world = Job(settings), dist.get_world_size()
+    found: dict[str, Any] = {"dense": 0.0, "apart": 0.0, "identity": 0.0, "norm": 0.0}
+    for step in range(steps):
+        before = residual(job.exchange)
+        job.backward(step, pieces)
+        own = job.own()
+        norm = job.reducer.finish()
+        assert norm is not None
+        flat = job.gradients.flat
+        mean = summed(own) / world
+        gathered = [torch.empty_like(flat) for _ in range(world)]
+        dist.all_gather(gathered, flat)
+        put_in = summed(own) + summed(before)
+        came_out = summed(residual(job.exchange)) + world * flat.double()
+        found["dense"] = max(found["dense"], _distance(flat.double(), mean))
+        found["apart"] = max(found["apart"], *(_distance(each, flat) for each in gathered))
+        found["identity"] = max(found["identity"], _distance(came_out, put_in))
+        found["norm"] = max(found["norm"], abs(norm - float(flat.norm())))
+        job.move()
+    found["bytes"] = job.exchange.bytes_sent
+    found["elements"] = len(job.gradients.flat)
+    found["sizes"] = list(job.gradients.sizes)
+    job.reducer.close()
+    return found
+
+
+def resumed(settings: ExchangeSettings) -> bool:
+    """Are three steps, a state, and three more in a new job equal to six, to the bit?"""
+    whole, first = Job(settings), Job(settings)
+    for step in range(6):
+        whole.backward(step)
+        assert whole.reducer.finish() is not None
+        whole.move()
+    for step in range(3):
+        first.backward(step)
+        assert first.reducer.finish() is not None
+        first.move()
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, first.exchange.state_dict())
+    second = Job(settings)
+    second.net.load_state_dict(first.net.state_dict())
+    second.plain.load_state_dict(first.net.state_dict())
+    second.exchange.load_state_dict(states)
+    for step in range(3, 6):
+        second.backward(step)
+        assert second.reducer.finish() is not None
+        second.move()
+    for job in (whole, first, second):
+        job.reducer.close()
+    weights = zip(whole.net.parameters(), second.net.parameters(), strict=True)
+    return all(torch.equal(one, other) for one, other in weights)
+
+
+def spoiled(settings: ExchangeSettings) -> tuple[bool, bool, bool]:
+    """A NaN on the last rank: is the step refused, is nothing remembered of it, does it go on?"""
+    job = Job(settings)
+    for step in range(2):
+        job.backward(step)
+        assert job.reducer.finish() is not None
+        job.move()
+    before = _flattened(job.exchange.state_dict())
+
+    def spoil() -> None:
+        if dist.get_rank() == dist.get_world_size() - 1:
+            job.gradients.flat[3] = float("nan")
+
+    job.reducer.exchange = _Late(job.exchange, spoil)
+    job.backward(2)
+    refused = job.reducer.finish() is None
+    job.reducer.exchange = job.exchange
+    after = _flattened(job.exchange.state_dict())
+    untouched = len(before) == len(after) and all(
+        torch.equal(one, other) for one, other in zip(before, after, strict=True)
+    )
+    job.backward(3)
+    goes_on = job.reducer.finish() is not None
+    job.reducer.close()
+    return refused, untouched, goes_on
+
+
+class _Late:
+    """Spoils the buffer before anything is launched."""
+
+    def __init__(self, exchange: Exchange, spoil: Callable[[], None]) -> None:
+        self._exchange, self._spoil, self.groups = exchange, spoil, exchange.groups
+
+    def launch(self, group: int) -> None:
+        if group == len(self.groups) - 1:
+            self._spoil()
+            for each in range(len(self.groups)):
+                self._exchange.launch(each)
+
+    def finish(self) -> bool:
+        return self._exchange.finish()
+
+
+def _flattened(state: Any) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state.clone()]
+    if isinstance(state, dict):
+        return [each for value in state.values() for each in _flattened(value)]
+    if isinstance(state, list):
+        return [each for value in state for each in _flattened(value)]
+    return [torch.tensor(float(state))] if isinstance(state, int | float) else []
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    scale = float(other.abs().max()) or 1.0
+    return float((one.double() - other.double()).abs().max()) / scale
+
+
+def every_kind(cases: dict[str, ExchangeSettings]) -> dict[str, Any]:
+    """Run every case on this rank."""
+    joined()
+    found: dict[str, Any] = {}
+    for name, settings in cases.items():
+        assert EXCHANGES[type(settings)] is not None
+        found[name] = {
+            "plain": follow(settings, steps=3, pieces=1),
+            "accumulated": follow(settings, steps=2, pieces=2),
+            "resumed": resumed(settings),
+            "spoiled": spoiled(settings),
+        }
+    dist.destroy_process_group()
+    return found
