@@ -7,7 +7,7 @@ import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 
-from skindx.comm.buckets import fixed_buckets
+from skindx.buckets import fixed_buckets
 from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from skindx.comm.background import Background
-from skindx.comm.buckets import fixed_buckets
+from skindx.buckets import fixed_buckets
 from skindx.comm.exchange import Exchange, ExchangeSettings
 from skindx.comm.fabric import Fabric, ring_bytes
 from skindx.comm.gradients import Gradients

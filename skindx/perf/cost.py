@@ -1,0 +1,121 @@
+"""What a collective costs: time = alpha + beta · bytes, fitted or built from point-to-point links.
+
+In `ring`, `tree` and `hierarchical` bytes are those of the whole buffer, in `all_gather` and
+`gtopk` those of one rank's message (k values and k indices: 8 k bytes).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+SMALLEST_FITTED_BYTES = 1000
+"""Below it a message fits one packet and costs less than alpha; no gradient is so small alone."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one message or collective, as a line over its bytes (Hockney's model)."""
+
+    alpha_s: float
+    beta_s_per_byte: float
+
+    def __call__(self, size_bytes: float) -> float:
+        """Return the predicted seconds."""
+        return self.alpha_s + self.beta_s_per_byte * size_bytes
+
+
+def fit(samples: Iterable[tuple[int, float]]) -> Cost:
+    """Fit measured (bytes, seconds), of which some may be far off; neither term is negative.
+
+    Takes the median at each size from 1 kB, then the line with the least sum of relative errors
+    |predicted / measured - 1|: absolute values follow the many and not the outliers, and relative
+    ones let a small message say as much of alpha as a large one of beta. Raises ValueError.
+    """
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for size, elapsed in samples:
+        if not (math.isfinite(elapsed) and elapsed > 0):
+            raise ValueError(f"{size} bytes took {elapsed} s; a measured time is above zero.")
+        if size >= SMALLEST_FITTED_BYTES:
+            seconds[size].append(elapsed)
+    if len(seconds) < 2:
+        raise ValueError(
+            f"messages of {sorted(seconds)} bytes cannot tell latency from bandwidth; measure two "
+            f"sizes or more, each of at least {SMALLEST_FITTED_BYTES} bytes."
+        )
+    sizes_N = np.array(sorted(seconds), float)
+    medians_N = np.array([median(seconds[size]) for size in sorted(seconds)])
+    return _least_relative_error(sizes_N, medians_N)
+
+
+def _least_relative_error(sizes_N: np.ndarray, seconds_N: np.ndarray) -> Cost:
+    # A linear programme in two unknowns: its optimum is a corner, a line through two of the
+    # points, or through one with alpha or beta at zero. So all corners are tried.
+    first, second = np.triu_indices(len(sizes_N), 1)
+    betas = (seconds_N[second] - seconds_N[first]) / (sizes_N[second] - sizes_N[first])
+    alphas = seconds_N[first] - betas * sizes_N[first]
+    zeros_N = np.zeros(len(sizes_N))
+    alphas = np.concatenate([alphas, zeros_N, seconds_N])
+    betas = np.concatenate([betas, seconds_N / sizes_N, zeros_N])
+    allowed = (alphas >= 0) & (betas >= 0)
+    alphas, betas = alphas[allowed], betas[allowed]
+    errors = np.zeros(len(alphas))
+    for size, measured in zip(sizes_N, seconds_N, strict=True):
+        errors += np.abs((alphas + betas * size) / measured - 1)
+    best = int(errors.argmin())
+    return Cost(float(alphas[best]), float(betas[best]))
+
+
+def ring(link: Cost, ranks: int) -> Cost:
+    """All-reduce along a ring: 2 (P - 1) steps, each of a P-th of the buffer."""
+    _check(ranks)
+    steps = 2 * (ranks - 1)
+    return Cost(steps * link.alpha_s, steps / ranks * link.beta_s_per_byte)
+
+
+def tree(link: Cost, ranks: int) -> Cost:
+    """Reduce along a binomial tree, and broadcast back: 2 ⌈log2 P⌉ steps of the whole buffer."""
+    _check(ranks)
+    return _times(link, 2 * (ranks - 1).bit_length())
+
+
+def hierarchical(inner: Cost, outer: Cost, ranks: int, group: int) -> Cost:
+    """Reduce inside groups, all-reduce across their leaders by a ring, broadcast inside.
+
+    4 (s - 1) + 2 (P / s - 1) steps (Jia et al. 2018, arXiv 1807.11205, section 3.3): inside, to
+    reduce is to reduce-scatter and gather, to broadcast is to scatter and all-gather.
+    """
+    _check(ranks)
+    if group < 1 or ranks % group:
+        raise ValueError(f"{ranks} ranks do not split into groups of {group}; choose a divisor.")
+    inside, across = _times(ring(inner, group), 2), ring(outer, ranks // group)
+    return Cost(inside.alpha_s + across.alpha_s, inside.beta_s_per_byte + across.beta_s_per_byte)
+
+
+def all_gather(link: Cost, ranks: int) -> Cost:
+    """Top-k's exchange: P - 1 steps, each of one rank's message."""
+    _check(ranks)
+    return _times(link, ranks - 1)
+
+
+def gtopk(link: Cost, ranks: int) -> Cost:
+    """gTop-k along a butterfly: ⌊log2 P⌋ steps of one rank's message.
+
+    Two more where P is no power of two: the ranks beyond it send theirs first and get the result
+    last (Shi et al. 2019, arXiv 1901.04359, without its broadcast).
+    """
+    _check(ranks)
+    power = ranks.bit_length() - 1
+    return _times(link, power + (2 if ranks > 1 << power else 0))
+
+
+def _times(cost: Cost, steps: int) -> Cost:
+    return Cost(steps * cost.alpha_s, steps * cost.beta_s_per_byte)
+
+
+def _check(ranks: int) -> None:
+    if ranks < 1:
+        raise ValueError(f"a collective needs 1 rank or more, not {ranks}.")
