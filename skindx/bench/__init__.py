@@ -14,6 +14,7 @@ from skindx.errors import UserError
 BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
     "detector": "skindx.bench.detector",
+    "exchange": "skindx.bench.exchange",
     "loader": "skindx.bench.loader",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",

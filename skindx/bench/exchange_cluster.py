@@ -40,6 +40,7 @@ class Cluster:
             "MASTER_PORT": _PORT,
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "OMP_NUM_THREADS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns that an address has no name
         }
         node = rank * len(self.lab.nodes) // self.ranks
         return subprocess.Popen(

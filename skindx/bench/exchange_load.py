@@ -1,9 +1,9 @@
 """What the ranks of the exchange bench work on: a network's shapes, gradients, backward times."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ _SIDE = 224
 class Load:
     """A network as an exchange sees it; all in the order in which parameters are made."""
 
-    shapes: Mapping[str, Sequence[int]]
-    work: Mapping[str, float]
+    shapes: dict[str, tuple[int, ...]]
+    work: dict[str, float]
     """Each parameter's share of the backward pass; sums to 1."""
 
     @property
@@ -32,11 +32,6 @@ class Load:
     def sizes(self) -> list[int]:
         """Elements of each tensor in backward order, as `skindx.comm.gradients` lays them out."""
         return [math.prod(shape) for shape in reversed(self.shapes.values())]
-
-    @property
-    def ready(self) -> list[float]:
-        """When each tensor of backward order is complete, as a share of the backward pass."""
-        return list(accumulate(self.work[name] for name in reversed(self.shapes)))
 
 
 def load_of(model: str) -> Load:
@@ -67,8 +62,10 @@ def load_of(model: str) -> Load:
     )
 
 
-def _counting(name: str, positions: dict[str, int]):  # type: ignore[no-untyped-def]
-    def count(module: nn.Module, inputs: object, output: Tensor) -> None:
+def _counting(
+    name: str, positions: dict[str, int]
+) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+    def count(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         positions[name] = math.prod(output.shape[2:])
 
     return count

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
@@ -58,6 +58,8 @@ class Rank:
         exchange = build_exchange(settings)
         assert exchange is not None
         exchange.attach(self.fabric, self.gradients, 1)
+        if isinstance(exchange, Fused):
+            exchange.plan([len(self.gradients.names)])  # nothing to hide behind: one message
         return exchange
 
     def _fill(self) -> None:
@@ -69,18 +71,10 @@ class Rank:
         flat_M[:at] = source_M[len(flat_M) - at :]
 
     def step(self, name: str) -> dict[str, Any]:
-        """Exchange once: seconds, bytes by the exchange's count and by the interface's."""
+        """Exchange a whole gradient."""
         exchange = self.exchanges[name]
         self._fill()
-        dist.barrier()
-        wire, sent = _transmitted(), exchange.bytes_sent
-        seconds = _timed(lambda: _run(exchange))
-        dist.barrier()  # only then has every byte left
-        return {
-            "seconds": seconds,
-            "sent": exchange.bytes_sent - sent,
-            "wire": _transmitted() - wire,
-        }
+        return self._counted(exchange, lambda: _run(exchange))
 
     def local(self, name: str) -> dict[str, Any]:
         """Do the work of an exchange without its wires, all ranks at the same time."""
@@ -120,20 +114,25 @@ class Rank:
         at_K = np.sort(random.choice(elements, k, replace=False)).astype(np.int32)
         values_K = random.standard_normal(k, dtype=np.float32)
         own = Sparse(torch.from_numpy(at_K), torch.from_numpy(values_K))
+        return self._counted(exchange, lambda: exchange.agree(own, k))
+
+    def _counted(self, exchange: Exchange, call: Callable[[], object]) -> dict[str, Any]:
+        """Time a call that all ranks make: seconds, bytes by its own and the interface's count."""
         dist.barrier()
-        sent = exchange.bytes_sent
-        seconds = _timed(lambda: exchange.agree(own, k))
-        return {"seconds": seconds, "sent": exchange.bytes_sent - sent}
+        wire, sent = _transmitted(), exchange.bytes_sent
+        seconds = _timed(call)
+        dist.barrier()  # only then has every byte left
+        return {
+            "seconds": seconds,
+            "sent": exchange.bytes_sent - sent,
+            "wire": _transmitted() - wire,
+        }
 
     def sum(self, elements: int) -> dict[str, Any]:
         """Time the collective that `fused` is made of."""
         tensor = self.gradients.flat[:elements]
         dist.barrier()
         return {"seconds": _timed(lambda: self.fabric.all_reduce(tensor).wait())}
-
-    def groups(self, name: str) -> dict[str, Any]:
-        """Return how many tensors each group of an exchange has."""
-        return {"groups": list(self.exchanges[name].groups)}
 
     def backward(self, name: str, groups: list[int], ready_s: list[float]) -> dict[str, Any]:
         """Exchange in groups during a backward pass that makes tensor after tensor by waiting."""
@@ -156,7 +155,6 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "core": Rank.core,
     "agree": Rank.agree,
     "sum": Rank.sum,
-    "groups": Rank.groups,
     "backward": Rank.backward,
 }
 

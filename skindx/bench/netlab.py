@@ -1,5 +1,6 @@
 """An emulated cluster on one machine: network namespaces, joined by a bridge over limited links."""
 
+import math
 import os
 import re
 import secrets
@@ -20,8 +21,7 @@ _NAMED = Path("/run/netns")  # where `ip` keeps the names of namespaces
 _OURS = re.compile(r"skindx-(?P<pid>\d+)-(?P<started>\d+)-[0-9a-f]+-(\d+|switch)")
 
 _WHEN_THE_OWNER_ENDS = (
-    "trap '' TERM INT HUP; cat; "
-    'for name in "$@"; do ip netns del "$name" 2>/dev/null; done; true'
+    'trap \'\' TERM INT HUP; cat; for name in "$@"; do ip netns del "$name" 2>/dev/null; done; true'
 )
 
 
@@ -30,8 +30,15 @@ class Link:
     """What a node's link carries, each way."""
 
     rate_mbit: float
-    burst_kb: int
-    """Bytes that may pass faster than the rate; small messages need a small one to be limited."""
+
+    @property
+    def burst_kb(self) -> int:
+        """What may pass faster than the rate, kB.
+
+        The kernel keeps a rate only with a burst of about a millisecond; with a larger one small
+        messages beat the wire.
+        """
+        return max(16, math.ceil(0.128 * self.rate_mbit))
 
     @property
     def bytes_per_s(self) -> float:
@@ -78,7 +85,8 @@ class NetLab:
 
     def _build(self) -> None:
         _run("ip", "netns", "add", self._switch)
-        _run("ip", "-n", self._switch, *"link add bridge0 type bridge stp_state 0".split())
+        bridge = f"ip -n {self._switch} link add bridge0 type bridge stp_state 0"
+        _run(*bridge.split())
         _run("ip", "-n", self._switch, "link", "set", "bridge0", "up")
         for node, name in enumerate(self.nodes):
             inside, outside = ("ip", "-n", name), ("ip", "-n", self._switch)
@@ -163,4 +171,3 @@ def _run(*command: str) -> None:
             f"{done.stderr.strip()!r}; it takes the rights to make network namespaces (a "
             "container has them with --privileged) and a kernel with bridge, veth and tbf."
         )
-
