@@ -12,7 +12,7 @@ from skindx.bench.result import Result
 from skindx.config import Settings
 from skindx.files import write_text
 
-_WIDTH = 140
+_WIDTH = 150
 """Characters of a line that holds the table."""
 
 

@@ -100,8 +100,8 @@ class Turns:
 
 
 _COLUMNS = (
-    "exchange", "total, ms", "local, ms", "network, ms", "wire floor, ms",
-    "sent a rank, MB", "on a link, MB",
+    "exchange", "total, ms", "local, ms", "network, ms", "floor, ms",
+    "sent, MB", "on link, MB",
 )  # fmt: skip
 
 
