@@ -7,19 +7,32 @@ import torch
 
 
 class Background:
-    """Runs calls one after the other, in the order in which they were given."""
+    """Runs calls one after the other, in the order in which they were given.
+
+    When one fails, those after it are not begun: they would wait for ranks that are gone.
+    """
 
     def __init__(self, device: torch.device) -> None:
         """On a GPU a call only queues work for the device, so it is made at once."""
         self._thread = ThreadPoolExecutor(1, "exchange") if device.type == "cpu" else None
         self._waiting: list[Future[None]] = []
+        self._failed = False
 
     def do(self, call: Callable[[], None]) -> None:
         """Begin with `call` when those before it are done."""
         if self._thread is None:
             call()
         else:
-            self._waiting.append(self._thread.submit(call))
+            self._waiting.append(self._thread.submit(self._run, call))
+
+    def _run(self, call: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            call()
+        except BaseException:
+            self._failed = True
+            raise
 
     def wait(self) -> None:
         """Wait for all of them; what one raised is raised here."""

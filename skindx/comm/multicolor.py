@@ -7,8 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from skindx.comm.background import Background
 from skindx.buckets import fixed_buckets
+from skindx.comm.background import Background
 from skindx.comm.exchange import Exchange, ExchangeSettings
 from skindx.comm.fabric import Fabric, Transfer
 from skindx.comm.gradients import Gradients

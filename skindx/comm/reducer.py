@@ -30,11 +30,15 @@ class Reducer:
         self._next, self._armed, self._begun = 0, False, False
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
         self._hooks = [_after_gradient(each, self._ready) for each in gradients.parameters]
-        self.regroup()
+        self._grouped: tuple[list[int], list[str]] | None = None
 
-    def regroup(self) -> None:
-        """Take over the exchange's groups and the gradients' layout, between two steps."""
-        ends = list(accumulate(self.exchange.groups))
+    def _regroup(self) -> None:
+        """Take over the exchange's groups and the gradients' layout, where they have changed."""
+        now = (list(self.exchange.groups), self.gradients.names)
+        if now == self._grouped:
+            return
+        self._grouped = now
+        ends = list(accumulate(now[0]))
         starts = [0, *ends[:-1]]
         self._group_of = {
             self.gradients.parameters[number]: group
@@ -47,6 +51,7 @@ class Reducer:
         """Get ready for the first backward of a step; later calls in the same step do nothing."""
         if self._begun:
             return
+        self._regroup()
         self.gradients.flat.zero_()
         self.gradients.attach()
         self._missing = list(self.exchange.groups)

@@ -85,7 +85,7 @@ def tree(link: Cost, ranks: int) -> Cost:
 def hierarchical(inner: Cost, outer: Cost, ranks: int, group: int) -> Cost:
     """Reduce inside groups, all-reduce across their leaders by a ring, broadcast inside.
 
-    4 (s - 1) + 2 (P / s - 1) steps (Jia et al. 2018, arXiv 1807.11205, section 3.3): inside, to
+    4 (s - 1) + 2 (P / s - 1) steps (Jia et al. 2018, arXiv 1807.11205): inside, to
     reduce is to reduce-scatter and gather, to broadcast is to scatter and all-gather.
     """
     _check(ranks)

@@ -39,7 +39,7 @@ def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]
     """Send each group once it is complete and the one before is through; then update.
 
     `groups` says how many tensors each has, in backward order; `cost` gives seconds of bytes.
-    MG-WFBP's recurrences (Shi et al. 2018, arXiv 1811.11141, section 4). Raises ValueError.
+    MG-WFBP's recurrences (Shi et al. 2018, arXiv 1811.11141). Raises ValueError.
     """
     if min(groups, default=0) < 1 or sum(groups) != len(trace.names):
         raise ValueError(

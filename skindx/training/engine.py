@@ -7,6 +7,7 @@ started is a cluster of one.
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from copy import deepcopy
 from datetime import timedelta
@@ -132,8 +133,12 @@ class Engine:
         *,
         exchange: ExchangeSettings = _DENSE,
         steps_per_epoch: int = 1,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Wrap `module`, already on the cluster's device; `batch` is the global batch."""
+        """Wrap `module`, already on the cluster's device; `batch` is the global batch.
+
+        What the exchange finds out is told to `say`.
+        """
         settings = cluster.settings
         self.cluster = cluster
         self.optimizer = optimizer
@@ -159,10 +164,12 @@ class Engine:
             self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
-        self._exchanging = build_exchanging(exchange, module, cluster, steps_per_epoch)
+        self._exchanging = build_exchanging(exchange, module, cluster, steps_per_epoch, say)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
+        if self._exchanging and self._engine.training:
+            self._exchanging.forward()
         outputs: Tensor = self._engine(inputs)
         return outputs
 
@@ -200,6 +207,8 @@ class Engine:
             self.discard()
             return False
         self._engine.step()
+        if self._exchanging:
+            self._exchanging.step_done()
         return True
 
     def _agreed(self) -> bool:

@@ -1,5 +1,6 @@
 """An exchange at work inside the engine, in place of DeepSpeed's own reduction."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -7,16 +8,23 @@ from torch import nn
 
 from skindx.comm import Exchange, ExchangeSettings, build_exchange
 from skindx.comm.fabric import Fabric
+from skindx.comm.fused import Fused
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
 from skindx.training.cluster import Cluster
+from skindx.training.fusing.tuner import Tuner
 
 
 class Exchanging:
     """Gradients of a module under DeepSpeed (ZeRO 0, its all-reduce off), agreed on by us."""
 
     def __init__(
-        self, module: nn.Module, exchange: Exchange, cluster: Cluster, steps_per_epoch: int
+        self,
+        module: nn.Module,
+        exchange: Exchange,
+        cluster: Cluster,
+        steps_per_epoch: int,
+        say: Callable[[str], None],
     ) -> None:
         """Lay out the gradients and get the exchange ready; every rank calls this."""
         self.exchange = exchange
@@ -24,12 +32,22 @@ class Exchanging:
         self.gradients = Gradients(list(module.named_parameters()))
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         self.reducer = Reducer(self.gradients, exchange)
+        self._tuner: Tuner | None = None
+        if isinstance(exchange, Fused) and exchange.settings.tune:
+            self._tuner = Tuner(exchange, self.reducer, self.fabric, cluster, say)
+
+    def forward(self) -> None:
+        """A forward pass of the engine begins."""
+        if self._tuner:
+            self._tuner.forward()
 
     def backward(self, *, last: bool) -> None:
         """The engine's next backward begins."""
         self.reducer.begin()  # DeepSpeed has dropped the gradients after the last step
         if last:
             self.reducer.arm()
+            if self._tuner:
+                self._tuner.backward()
 
     def finish(self, clip: float, scaler: Any) -> bool:
         """Wait for the gradient that all ranks take, and clip its norm (0: not at all).
@@ -52,14 +70,23 @@ class Exchanging:
             flat_M *= clip / (norm + 1e-6)
         return True
 
+    def step_done(self) -> None:
+        """The weights are moved: what is measured and planned, is between two steps."""
+        if self._tuner and not self._tuner.step_done():
+            self._tuner = None
+
     def close(self) -> None:
         """Let go of the module."""
         self.reducer.close()
 
 
 def build_exchanging(
-    settings: ExchangeSettings, module: nn.Module, cluster: Cluster, steps_per_epoch: int
+    settings: ExchangeSettings,
+    module: nn.Module,
+    cluster: Cluster,
+    steps_per_epoch: int,
+    say: Callable[[str], None],
 ) -> Exchanging | None:
     """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own."""
     exchange = build_exchange(settings)
-    return Exchanging(module, exchange, cluster, steps_per_epoch) if exchange else None
+    return Exchanging(module, exchange, cluster, steps_per_epoch, say) if exchange else None

@@ -109,6 +109,7 @@ def begin(
         recipe.batch,
         exchange=settings.exchange,
         steps_per_epoch=steps_of(len(pictures), recipe.batch),
+        say=progress.line,
     )
     if member.targets:
         pictures = replace(pictures, targets_NC=load_targets(member.targets, data.train))

@@ -13,6 +13,7 @@ from skindx.comm.exchange import Exchange
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
+from skindx.training.engine import is_lost
 
 STEPS_PER_EPOCH = 2
 
@@ -231,3 +232,23 @@ def every_kind(cases: dict[str, ExchangeSettings]) -> dict[str, Any]:
         }
     dist.destroy_process_group()
     return found
+
+
+def left_alone(settings: ExchangeSettings) -> str:
+    """The last rank leaves after a step; return what the others are told."""
+    rank, world = joined()
+    job = Job(settings)
+    job.backward(0)
+    assert job.reducer.finish() is not None
+    job.move()
+    dist.barrier()
+    if rank == world - 1:
+        return ""
+    try:
+        for step in range(1, 50):
+            job.backward(step)
+            job.reducer.finish()
+            job.move()
+    except (RuntimeError, dist.DistError) as error:
+        return str(error) if is_lost(error) else ""
+    return "nobody noticed"

@@ -2,9 +2,10 @@ import math
 from typing import Any
 
 import pytest
-from exchanges import every_kind
+from exchanges import every_kind, left_alone
 from ranks import run_ranks
 
+from skindx.comm import ExchangeSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.hierarchical import HierarchicalSettings
@@ -122,3 +123,17 @@ def test_counted_bytes_equal_the_formula(group: tuple[int, list[dict[str, Any]]]
         # Each tree has P - 1 edges, each used once a way.
         total = sum(result["multicolor"]["plain"]["bytes"] for result in results)
         assert total == 3 * 2 * (world - 1) * 4 * results[0]["multicolor"]["plain"]["elements"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FUSED,
+        *(COMPRESSED[name] for name in ("topk", "gtopk", "powersgd")),
+        *list(EXACT.values())[2:5],
+    ],
+    ids=lambda each: each.kind,
+)
+def test_the_others_do_not_wait_for_a_rank_that_is_gone(settings: ExchangeSettings) -> None:
+    told = run_ranks(3, left_alone, settings, timeout_s=60)
+    assert all(each not in {"", "nobody noticed"} for each in told[:2])

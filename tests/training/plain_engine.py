@@ -25,8 +25,15 @@ class Alone(Cluster):
 class PlainEngine:
     """Forward, backward and step as the engine documents them."""
 
+    exchange = None
+
     def __init__(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, cluster: Cluster, batch: int
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        cluster: Cluster,
+        batch: int,
+        **exchanging: Any,
     ) -> None:
         self.module, self.optimizer, self.cluster = module, optimizer, cluster
 
@@ -43,7 +50,7 @@ class PlainEngine:
     def backward(self, loss_sum: Tensor, global_count: int, *, last: bool = True) -> None:
         (loss_sum / global_count).backward()
 
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float) -> bool:
         if self.cluster.world > 1:
             for parameter in self.module.parameters():
                 dist.all_reduce(parameter.grad)
@@ -52,6 +59,7 @@ class PlainEngine:
             group["lr"] = learning_rate * group["lr_scale"]
         self.optimizer.step()
         self.optimizer.zero_grad()
+        return True
 
     def average_buffers(self, module: nn.Module | None = None) -> None:
         pass

@@ -19,6 +19,7 @@ from skindx.training.settings import TrainSettings
 SETTINGS = TrainSettings.parse(
     {
         "engine": {"accelerator": "cpu"},
+        "exchange": {"kind": "powersgd"},
         "detector": {"size": 64, "epochs": 2, "batch": 18},
         "checkpoint": {"every_steps": 1},
     }

@@ -79,7 +79,7 @@ def train_detector(
     With `saving` it goes on from its last checkpoint, and StoppedError is raised when it was asked
     to stop.
     """
-    training = begin(settings, dataset, records, cluster)
+    training = begin(settings, dataset, records, cluster, bar.line)
     after_step = saving.attach(training, bar.line) if saving else lambda training: None
     go_on(training, bar, after_step)
     training.engine.close()
@@ -89,7 +89,11 @@ def train_detector(
 
 
 def begin(
-    settings: TrainSettings, dataset: Path, records: Sequence[Record], cluster: Cluster
+    settings: TrainSettings,
+    dataset: Path,
+    records: Sequence[Record],
+    cluster: Cluster,
+    say: Callable[[str], None],
 ) -> DetectorTraining:
     """Return the detector before its first step, the same on every rank."""
     assert settings.detector is not None
@@ -106,6 +110,7 @@ def begin(
         own.batch,
         exchange=settings.exchange,
         steps_per_epoch=steps_of(len(pictures), own.batch),
+        say=say,
     )
     return DetectorTraining(
         own,
