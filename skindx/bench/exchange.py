@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -33,7 +33,7 @@ class Config(Settings):
     """Of the full exchange and of fusion, one in each namespace."""
     rate_mbit: float = Field(1000, gt=0)
     """Of the full and of the hierarchical exchange."""
-    alone_ranks: tuple[int, ...] = Field((4, 8), min_length=1)
+    alone_ranks: tuple[Annotated[int, Field(ge=2, le=32)], ...] = Field((4, 8), min_length=1)
     """Where top-k and gTop-k are compared by their communication alone."""
     alone_mbit: float = Field(100, gt=0)
     """Slow: here a burst lets messages of some kB beat a fast wire."""
@@ -59,6 +59,7 @@ def run(settings: Config) -> Result:
     from skindx.bench.exchange_rows import markdown, tables
 
     load = load_of(settings.model)
+    settings.out.mkdir(parents=True, exist_ok=True)  # better refused now than after the rounds
     found = measure(settings, load)
     write_text(settings.out / "exchange.md", markdown(found.rows))
     plot(settings.out / "exchange.png", found.rows)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skindx.errors import UserError
+
 # M = elements of the gradient
 
 _SIDE = 224
@@ -37,10 +39,13 @@ class Load:
 def load_of(model: str) -> Load:
     """Return a timm model's load without its weights, by an empty pass over the meta device.
 
-    A weight's share of the time is its share of the operations: elements times positions.
+    A weight's share of the time is its share of the operations: elements times positions. Raises
+    UserError for an unknown model.
     """
     import timm
 
+    if not timm.is_model(model):
+        raise UserError(f"timm has no model {model!r}; see timm.list_models() for those it has.")
     with torch.device("meta"):
         network = timm.create_model(model, pretrained=False).eval()
         positions: dict[str, int] = {}

@@ -25,6 +25,8 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 """Row of the full exchange -> its settings."""
 
+_SPARSE = ("topk", "gtopk")
+
 _OVER = {
     "gtopk_over_fp32": _DENSE,
     "gtopk_over_bf16": "dense bf16",
@@ -44,23 +46,22 @@ class Found:
 
 
 def measure(settings: Config, load: Load) -> Found:
-    """Measure the parts that are asked for; figures in the order of the keys' own table."""
-    found = Found()
-    kinds = {
-        name: {**each, "density": settings.density} if "warmup" in each else each
-        for name, each in _KINDS.items()
-    }
-    parts = set(settings.parts)
-    if "full" in parts:
-        with _cluster(settings.ranks, settings.ranks, settings.rate_mbit, load, kinds) as cluster:
-            _full(found, settings, cluster)
-    if "alone" in parts:
-        for ranks in settings.alone_ranks:
-            _alone(found, settings, load.elements, ranks)
-    if "fusion" in parts:
-        dense = {_DENSE: _KINDS[_DENSE]}
-        with _cluster(settings.ranks, settings.ranks, settings.rate_mbit, load, dense) as cluster:
-            _fusion(found, settings, load, cluster)
+    """Measure the parts that are asked for, as many as can on the same ranks."""
+    found, parts = Found(), set(settings.parts)
+    alone = list(dict.fromkeys(settings.alone_ranks)) if "alone" in parts else []
+    if parts & {"full", "fusion"}:
+        with _cluster(settings, settings.ranks, settings.ranks, load, _KINDS) as cluster:
+            if "full" in parts:
+                _full(found, settings, cluster)
+            if settings.ranks in alone:
+                alone.remove(settings.ranks)
+                _alone(found, settings, load, cluster)
+            if "fusion" in parts:
+                _fusion(found, settings, load, cluster)
+    for ranks in alone:
+        kinds = {name: _KINDS[name] for name in _SPARSE}
+        with _cluster(settings, ranks, ranks, None, kinds) as cluster:
+            _alone(found, settings, load, cluster)
     if "hierarchical" in parts:
         _hierarchical(found, settings, load)
     return found
@@ -68,12 +69,17 @@ def measure(settings: Config, load: Load) -> Found:
 
 @contextmanager
 def _cluster(
-    nodes: int, ranks: int, rate_mbit: float, load: Load | None, kinds: Mapping[str, Any]
+    settings: Config, nodes: int, ranks: int, load: Load | None, kinds: Mapping[str, Any]
 ) -> Iterator[Cluster]:
     """Build a lab with its ranks; without a load they have a gradient of one element."""
     shapes = load.shapes if load else {"nothing": (1,)}
-    job = {"shapes": shapes, "kinds": kinds}
-    with NetLab(nodes, Link(rate_mbit)) as lab, Cluster(lab, ranks, job) as cluster:
+    density = {"density": settings.density}
+    kinds = {name: each | (density if name in _SPARSE else {}) for name, each in kinds.items()}
+    link = Link(settings.rate_mbit)
+    with (
+        NetLab(nodes, link) as lab,
+        Cluster(lab, ranks, {"shapes": shapes, "kinds": kinds}) as cluster,
+    ):
         yield cluster
 
 
@@ -92,18 +98,17 @@ def _full(found: Found, settings: Config, cluster: Cluster) -> None:
     found.figures["local_ms"] = median([1000 * each for each in one_core], "ms")
 
 
-def _alone(found: Found, settings: Config, elements: int, ranks: int) -> None:
-    names = ("topk", "gtopk")
-    kinds = {name: _KINDS[name] for name in names}
-    with _cluster(ranks, ranks, settings.alone_mbit, None, kinds) as cluster:
-        turns = Turns(cluster)
-        size = {"elements": elements, "density": settings.density}
-        seconds = turns.take(
-            {name: ("agree", {"name": name, **size}) for name in names}, settings.rounds
-        )
-        part = f"Communication alone: {settings.alone_mbit:g} Mbit/s, {ranks} ranks"
-        found.rows += [_row(part, name, turns, seconds[name]) for name in names]
-    found.figures[f"gtopk_over_topk_p{ranks}"] = ratio(seconds["gtopk"], seconds["topk"])
+def _alone(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:
+    cluster.lab.limit(Link(settings.alone_mbit))
+    turns = Turns(cluster)
+    size = {"elements": load.elements, "density": settings.density}
+    seconds = turns.take(
+        {name: ("agree", {"name": name, **size}) for name in _SPARSE}, settings.rounds
+    )
+    part = f"Communication alone: {settings.alone_mbit:g} Mbit/s, {cluster.ranks} ranks"
+    found.rows += [_row(part, name, turns, seconds[name]) for name in _SPARSE]
+    key = f"gtopk_over_topk_p{cluster.ranks}"
+    found.figures[key] = ratio(seconds["gtopk"], seconds["topk"])
 
 
 def _fusion(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:
@@ -129,7 +134,7 @@ def _hierarchical(found: Found, settings: Config, load: Load) -> None:
     ranks, size = _NODES * _RANKS_PER_NODE, 4 * load.elements
     # A ring over all ranks leaves and enters each node once, whatever number of ranks it has.
     crossing = {flat: ring_bytes(size, ranks), name: ring_bytes(size, _NODES)}
-    with _cluster(_NODES, ranks, settings.rate_mbit, load, kinds) as cluster:
+    with _cluster(settings, _NODES, ranks, load, kinds) as cluster:
         turns = Turns(cluster)
         seconds = turns.take({each: ("step", {"name": each}) for each in kinds}, settings.rounds)
         rate = cluster.lab.link.bytes_per_s

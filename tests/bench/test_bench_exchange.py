@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_netlab import here  # noqa: F401 - a fixture
 
 from skindx.bench.exchange import Config
 from skindx.bench.exchange_load import heavy_tailed, load_of
@@ -37,8 +36,7 @@ K = 470
 
 @pytest.mark.distributed
 def test_every_kind_has_a_row_and_its_bytes_are_those_of_the_interface(
-    here: None,  # noqa: F811
-    tmp_path: Path,
+    lab_here: None, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "exchange.json", tmp_path / "out"
     sets = [word for each in (*TINY, f"out={out}") for word in ("--set", each)]
@@ -103,5 +101,9 @@ def test_network_time_is_what_local_work_leaves() -> None:
 def test_settings_that_measure_nothing_are_refused() -> None:
     with pytest.raises(UserError, match=r"'rounds' = 1"):
         Config.load(None, ["rounds=1"])
-    with pytest.raises(UserError, match="'parts.0' = 'ful'"):
+    with pytest.raises(UserError, match=r"'parts\.0' = 'ful'"):
         Config.load(None, ["parts=[ful]"])
+    with pytest.raises(UserError, match=r"'alone_ranks\.1' = 1"):
+        Config.load(None, ["alone_ranks=[4, 1]"])
+    with pytest.raises(UserError, match="model 'resnet5'"):
+        load_of("resnet5")

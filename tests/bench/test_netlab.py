@@ -17,22 +17,6 @@ from skindx.errors import UserError
 NAMED = Path("/run/netns")
 
 
-def _why_no_lab() -> str:
-    try:
-        with NetLab(1, Link(100)):
-            return ""
-    except UserError as error:
-        return str(error)
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[None]:
-    why = _why_no_lab()
-    if why:
-        pytest.skip(why)
-    yield
-
-
 def _named(owner: int) -> list[str]:
     """The namespaces of a process, as `ip` knows them."""
     return [path.name for path in NAMED.iterdir() if path.name.startswith(f"skindx-{owner}-")]
@@ -46,11 +30,11 @@ def _gone(owner: int) -> bool:
     return not _named(owner)
 
 
-def test_nodes_reach_one_another_and_links_are_limited(here: None) -> None:
+def test_nodes_reach_one_another_and_links_are_limited(lab_here: None) -> None:
     with NetLab(2, Link(1000)) as lab:
         assert len(_named(os.getpid())) == 3
         talk = (
-            "import socket, sys, threading\n"
+            "import socket\n"
             "s = socket.create_server(('', 7000))\n"
             "print('ready', flush=True)\n"
             "print(s.accept()[0].recv(99).decode(), flush=True)\n"
@@ -60,7 +44,9 @@ def test_nodes_reach_one_another_and_links_are_limited(here: None) -> None:
         )
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        say = f"import socket; socket.create_connection(('{lab.address(1)}', 7000)).send(b'good day')"
+        say = (
+            f"import socket; socket.create_connection(('{lab.address(1)}', 7000)).send(b'good day')"
+        )
         subprocess.run(lab.command(0, sys.executable, "-c", say), check=True, timeout=30)
         assert server.communicate(timeout=30)[0] == "good day\n"
         lab.limit(Link(100))
@@ -73,7 +59,7 @@ def test_nodes_reach_one_another_and_links_are_limited(here: None) -> None:
     assert not _named(os.getpid())
 
 
-def test_it_is_gone_after_an_exception(here: None) -> None:
+def test_it_is_gone_after_an_exception(lab_here: None) -> None:
     def fails() -> None:
         with NetLab(1, Link(100)):
             raise RuntimeError("a rank has died")
@@ -83,7 +69,7 @@ def test_it_is_gone_after_an_exception(here: None) -> None:
     assert not _named(os.getpid())
 
 
-def test_it_is_gone_when_building_it_fails(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_gone_when_building_it_fails(lab_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netlab, "INTERFACE", "a-name-too-long-for-an-interface")
     with pytest.raises(UserError, match=r"no emulated cluster can be built here: `ip -n .*veth"):
         NetLab(1, Link(100)).__enter__()
@@ -100,7 +86,7 @@ with NetLab(2, Link(100)) as lab:
 
 
 @pytest.fixture
-def owner(here: None) -> Iterator[subprocess.Popen[str]]:
+def owner(lab_here: None) -> Iterator[subprocess.Popen[str]]:
     """Yield a process that has a lab of three namespaces."""
     with subprocess.Popen(
         [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True
