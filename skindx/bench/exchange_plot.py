@@ -17,7 +17,8 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    parts = parts_of(rows)
+    # Those of a size side by side.
+    parts = dict(sorted(parts_of(rows).items(), key=lambda part: -len(part[1])))
     lines = -(-len(parts) // _COLUMNS)
     most = [
         max(len(each) for each in list(parts.values())[start : start + _COLUMNS])
@@ -56,7 +57,7 @@ def _panel(axes: Any, part: str, rows: Sequence[Row], bars: int) -> None:
             floor_ms = 1000 * row.floor_s
             axes.plot([floor_ms, floor_ms], [place - 0.38, place + 0.38], color=_FLOOR, lw=2)
         axes.annotate(
-            f"{total.value:.3g}",
+            f"{total.value:.1f}" if total.value < 100 else f"{total.value:,.0f}",
             (max(high, 1000 * (row.floor_s or 0)), place),
             xytext=(5, 0),
             textcoords="offset points",
