@@ -9,10 +9,10 @@ READY := $(VENV)/.skindx-ready
 demo: install
 	$(BIN)/skindx demo --out runs/demo
 
-test: install browser
+test: install browser network
 	$(BIN)/python -m pytest
 
-test-long: install browser
+test-long: install browser network
 	$(BIN)/python -m pytest -m long --timeout 3600
 
 # The cheap checks: style, types, who may import whom.
@@ -41,6 +41,13 @@ browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 	  echo "chromium is not here and cannot be installed: browser tests will skip"
+
+# The emulated cluster needs ip and tc; where they cannot be installed its tests skip and say so.
+.PHONY: network
+network:
+	@{ command -v ip && command -v tc; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 >/dev/null; } || \
+	  echo "ip and tc are not here and cannot be installed: tests of the emulated cluster will skip"
 
 lock:
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -51,3 +51,16 @@ def served(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     with serving(tiny_bundle, tmp_path_factory.mktemp("served")) as page:
         yield page
+
+
+@pytest.fixture(scope="session")
+def lab_here() -> None:
+    """Skip where no emulated cluster can be built: not Linux, not root, no ip, no tc."""
+    from skindx.bench.netlab import Link, NetLab
+    from skindx.errors import UserError
+
+    try:
+        with NetLab(1, Link(100)):
+            pass
+    except UserError as error:
+        pytest.skip(str(error))

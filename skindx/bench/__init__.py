@@ -15,6 +15,7 @@ BENCHES: dict[str, str] = {
     "convergence": "skindx.bench.convergence",
     "dedup": "skindx.bench.dedup",
     "detector": "skindx.bench.detector",
+    "exchange": "skindx.bench.exchange",
     "loader": "skindx.bench.loader",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",

@@ -158,7 +158,10 @@ def serve(
 @app.command()
 def bench(
     name: Annotated[
-        str, typer.Argument(help="dedup, detector, loader, scale, screen, startup, trainer or zoo.")
+        str,
+        typer.Argument(
+            help="dedup, detector, exchange, loader, scale, screen, startup, trainer or zoo."
+        ),
     ],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")

@@ -81,3 +81,28 @@ def keep_largest(
         kept[i] = magnitude > threshold or equal
         if equal:
             ties -= 1
+
+
+@compiled
+def split_by(  # noqa: PLR0917 - a sparse vector, and room for its two parts
+    at: NDArray[np.int32],
+    values: NDArray[np.float32],
+    kept: NDArray[np.bool_],
+    kept_at: NDArray[np.int32],
+    kept_values: NDArray[np.float32],
+    other_at: NDArray[np.int32],
+    other_values: NDArray[np.float32],
+) -> int:
+    """Copy what is marked to one place and the rest to another; return how many are marked.
+
+    Each place has room for all and one more. Written without a branch: which elements are kept
+    cannot be foreseen, and four times as fast as indexing with the mask.
+    """
+    inside, outside = 0, 0
+    for i in range(at.size):
+        kept_at[inside], kept_values[inside] = at[i], values[i]
+        other_at[outside], other_values[outside] = at[i], values[i]
+        mark = int(kept[i])
+        inside += mark
+        outside += 1 - mark
+    return inside

@@ -1,5 +1,6 @@
 """Sparse gradients: what is selected of a vector, as one message, and the sum of two of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -83,10 +84,38 @@ def merge(first: Sparse, second: Sparse, k: int) -> tuple[Sparse, Sparse]:
         )
         return Sparse.poison(k, device), none
     at_N, values_N = _sum(first, second)
-    kept_N = largest(values_N, k)
+    return _split(at_N, values_N, largest(values_N, k))
+
+
+def add_all(parts: Sequence[Sparse]) -> Sparse:
+    """Return the sum of sparse vectors of one length, added in their order."""
+    if parts[0].at_K.device.type == "cpu":
+        total = parts[0]
+        for part in parts[1:]:
+            total = Sparse(*_sum(total, part))
+        return total
+    # On a GPU many small steps cost more than one large one.
+    at_N, place_PK = torch.unique(torch.cat([each.at_K for each in parts]), return_inverse=True)
+    values_N = torch.zeros(len(at_N), device=at_N.device)
+    for part, place_K in zip(parts, place_PK.split(len(parts[0].at_K)), strict=True):
+        values_N[place_K] += part.values_K
+    return Sparse(at_N, values_N)
+
+
+def _split(at_N: Tensor, values_N: Tensor, kept_N: Tensor) -> tuple[Sparse, Sparse]:
+    if at_N.device.type != "cpu":
+        other_N = ~kept_N
+        return Sparse(at_N[kept_N], values_N[kept_N]), Sparse(at_N[other_N], values_N[other_N])
+    from skindx.comm.kernels import split_by
+
+    room = len(at_N) + 1
+    at, others_at = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
+    values, others = np.empty(room, dtype=np.float32), np.empty(room, dtype=np.float32)
+    count = split_by(at_N.numpy(), values_N.numpy(), kept_N.numpy(), at, values, others_at, others)
+    rest = len(at_N) - count
     return (
-        Sparse(at_N[kept_N], values_N[kept_N]),
-        Sparse(at_N[~kept_N], values_N[~kept_N]),
+        Sparse(torch.from_numpy(at[:count]), torch.from_numpy(values[:count])),
+        Sparse(torch.from_numpy(others_at[:rest]), torch.from_numpy(others[:rest])),
     )
 
 

@@ -2,10 +2,8 @@
 
 from typing import Literal
 
-import torch
-
 from skindx.comm.feedback import PutBack, SparseExchange, SparseSettings
-from skindx.comm.sparse import Sparse
+from skindx.comm.sparse import Sparse, add_all
 
 
 class TopKSettings(SparseSettings):
@@ -26,9 +24,4 @@ class TopK(SparseExchange):
         parts = [Sparse.unpack(each) for each in messages]
         if not all(part.finite for part in parts):
             return Sparse.poison(k, own.at_K.device), []
-        at_PK = torch.cat([part.at_K for part in parts]).long()
-        at_N, place_PK = torch.unique(at_PK, return_inverse=True)
-        values_N = torch.zeros(len(at_N), device=at_N.device)
-        for part, place_K in zip(parts, place_PK.split(k), strict=True):
-            values_N[place_K] += part.values_K
-        return Sparse(at_N.int(), values_N), []
+        return add_all(parts), []
