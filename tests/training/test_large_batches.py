@@ -13,8 +13,10 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.errors import UserError
+from skindx.training.cluster import EngineSettings
 from skindx.training.deepspeed_config import deepspeed_config
-from skindx.training.engine import Engine, EngineSettings, join, leave
+from skindx.training.engine import Engine
+from skindx.training.joining import join, leave
 from skindx.training.member import fingerprint
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.recipes.recipe import Recipe
