@@ -1,0 +1,62 @@
+"""One line of YAML chooses the exchange of a whole training, of members and detector."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_ranks
+from safetensors.numpy import load_file
+
+from skindx.training.joining import join, leave
+from skindx.training.launching.stopping import StopRequest
+from skindx.training.settings import TrainSettings
+from skindx.training.worker import train
+
+KINDS = ("dense", "fused", "topk", "gtopk", "hierarchical", "multicolor", "powersgd")
+SGD = {"optimizer": "sgd", "learning_rate": 0.005, "weight_decay": 0}
+FEW = {"density": 0.0001, "warmup": []}
+SPARSE = {"topk": FEW, "gtopk": FEW}
+EXACT = ("dense", "fused", "hierarchical", "multicolor")
+
+
+def _settings(kind: str) -> TrainSettings:
+    return TrainSettings.parse(
+        {
+            "engine": {"accelerator": "cpu"},
+            "exchange": {"kind": kind, **SPARSE.get(kind, {})},
+            "recipe": {"epochs": 2, "batch": 9, "accumulate": 2, **SGD},
+            "members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}],
+            "detector": {"size": 64, "epochs": 1, "batch": 18} if kind == "gtopk" else None,
+            "loader": {"threads": 1},
+        }
+    )
+
+
+def _train_all(dataset: Path, runs: Path) -> None:
+    cluster = join(_settings("dense").engine)
+    for kind in KINDS:
+        with StopRequest(30) as stop:
+            train(runs / kind, dataset, _settings(kind), cluster, stop)
+    leave()
+
+
+@pytest.mark.distributed
+def test_every_kind_trains(small_dataset: Path, tmp_path: Path) -> None:
+    run_ranks(2, _train_all, small_dataset, tmp_path)
+    weights: dict[str, Any] = {}
+    for kind in KINDS:
+        folder = tmp_path / kind / "members" / "a"
+        weights[kind] = load_file(folder / "model.safetensors")
+        assert json.loads((folder / "member.json").read_text())["epoch"] == 2
+    furthest = {
+        kind: max(
+            float(abs(each - weights["dense"][name]).max())
+            for name, each in weights[kind].items()
+            if "running" not in name
+        )
+        for kind in KINDS
+    }
+    compressed = [far for kind, far in furthest.items() if kind not in EXACT]
+    assert 3 * max(furthest[kind] for kind in EXACT) < min(compressed), furthest
+    assert (tmp_path / "gtopk" / "detector").is_dir()
