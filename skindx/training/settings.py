@@ -112,6 +112,24 @@ class TrainSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _momentum_once(self) -> Self:
+        if not getattr(self.exchange, "momentum", 0):
+            return self
+        for member in self.members:
+            recipe = self.recipe_of(member)
+            if recipe.optimizer not in {"sgd", "lars"} or recipe.momentum:
+                raise ValueError(
+                    "exchange.momentum is the only one there may be; set recipe.momentum=0 with "
+                    f"recipe.optimizer=sgd or lars for member {member.name}, or exchange.momentum=0"
+                )
+        if self.detector and not self.detector.from_run:
+            raise ValueError(
+                "exchange.momentum does not go with the detector's AdamW; set exchange.momentum=0, "
+                "or train the detector in a run of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fusion_needs_boxes(self) -> Self:
         if self.fusion and not self.detector:
             raise ValueError("fusion looks at the box of a detector; give one, or leave it out")

@@ -99,3 +99,14 @@ def test_kinds_are_checked_and_saved() -> None:
         TrainSettings.parse({"exchange": {"kind": "topk", "density": 0}}, origin="here")
     with pytest.raises(UserError, match=r"set engine.zero=0, or exchange.kind=dense"):
         TrainSettings.parse({"engine": {"zero": 1}, **raw}, origin="here")
+
+
+def test_momentum_is_applied_once() -> None:
+    corrected = {"exchange": {"kind": "gtopk", "momentum": 0.9}}
+    sgd = {"recipe": {"optimizer": "sgd", "momentum": 0}}
+    TrainSettings.parse({**corrected, **sgd}, origin="here")
+    for recipe in ({}, {"recipe": {"optimizer": "sgd"}}):
+        with pytest.raises(UserError, match=r"recipe.momentum=0 with recipe.optimizer=sgd"):
+            TrainSettings.parse({**corrected, **recipe}, origin="here")
+    with pytest.raises(UserError, match="train the detector in a run of its own"):
+        TrainSettings.parse({**corrected, **sgd, "detector": {}}, origin="here")
