@@ -12,6 +12,7 @@ from torch import Tensor
 from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
+from skindx.comm.residuals import take_over
 from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse
 
@@ -115,19 +116,8 @@ class SparseExchange(Exchange):
         return state
 
     def load_state_dict(self, states: Sequence[State]) -> None:
-        """Take this rank's own residual.
-
-        On another number of ranks each takes the mean of all: a step applies the mean of what is
-        sent, so this is what keeps the part of the update that is still to come.
-        """
+        """Take residual, velocity and the place in the warm-up over."""
         self.step = states[0]["step"]
-        same = len(states) == self.fabric.world
-        for name, held in (("residual", self.residual_M), ("velocity", self._velocity_M)):
-            if held is None:
-                continue
-            if same:
-                held.copy_(states[self.fabric.rank][name])
-            else:
-                held.zero_()
-                for state in states:
-                    held.add_(state[name].to(held.device), alpha=1 / len(states))
+        take_over(self.residual_M, states, "residual", self.fabric)
+        if self._velocity_M is not None:
+            take_over(self._velocity_M, states, "velocity", self.fabric)

@@ -8,9 +8,8 @@ import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 
-from skindx.buckets import fixed_buckets
-from skindx.comm.background import Background
-from skindx.comm.exchange import Exchange, ExchangeSettings
+from skindx.comm.bucketed import BucketedExchange
+from skindx.comm.exchange import ExchangeSettings
 from skindx.comm.fabric import Fabric, ring_bytes
 from skindx.comm.gradients import Gradients
 
@@ -27,7 +26,7 @@ class HierarchicalSettings(ExchangeSettings):
     """Tensors are sent together, once backward has made so much."""
 
 
-class Hierarchical(Exchange):
+class Hierarchical(BucketedExchange):
     """Hierarchical all-reduce (Jia et al. 2018, arXiv 1807.11205, section 3.3), pipelined.
 
     The link of a node carries 2 (N - 1) / N of the gradient for N nodes, where a ring over all
@@ -35,6 +34,7 @@ class Hierarchical(Exchange):
     """
 
     def __init__(self, settings: HierarchicalSettings) -> None:
+        super().__init__(settings.bucket_mb)
         self.settings = settings
 
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
@@ -47,9 +47,6 @@ class Hierarchical(Exchange):
         mine = next(number for number, ranks in enumerate(nodes) if fabric.rank in ranks)
         self._node, self._inside = nodes[mine], groups[mine]
         self._leads = fabric.rank == self._node[0]
-        sizes = [4 * each for each in gradients.sizes]
-        self._groups = fixed_buckets(sizes, self.settings.bucket_mb)
-        self._background = Background(fabric.device)
 
     def _places(self) -> list[str]:
         wanted, world = self.settings.ranks_per_node, self.fabric.world
@@ -59,18 +56,8 @@ class Hierarchical(Exchange):
         dist.all_gather_object(names, socket.gethostname())
         return names
 
-    @property
-    def groups(self) -> Sequence[int]:
-        """Buckets of a fixed size."""
-        return self._groups
-
-    def launch(self, group: int) -> None:
-        """Begin with a bucket, while backward goes on."""
-        first = sum(self._groups[:group])
-        span = self.gradients.span(first, first + self._groups[group])
-        self._background.do(lambda: self._sum(span))
-
-    def _sum(self, span: Tensor) -> None:
+    def sum(self, span: Tensor) -> None:
+        """Sum a bucket, chunk after chunk."""
         pieces = [each for each in span.tensor_split(self.settings.chunks) if len(each)]
         first = self._node[0]
         up = [
@@ -95,16 +82,6 @@ class Hierarchical(Exchange):
         if not self._leads:
             return size_bytes
         return ring_bytes(size_bytes, len(self._leaders)) + (len(self._node) - 1) * size_bytes
-
-    def finish(self) -> bool:
-        """Wait for all buckets, and divide."""
-        self._background.wait()
-        self.gradients.flat.div_(self.fabric.world)
-        return True
-
-    def close(self) -> None:
-        """End the thread."""
-        self._background.close()
 
 
 def nodes_of(places: Sequence[str], world: int) -> list[list[int]]:

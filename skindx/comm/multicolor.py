@@ -7,9 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from skindx.buckets import fixed_buckets
-from skindx.comm.background import Background
-from skindx.comm.exchange import Exchange, ExchangeSettings
+from skindx.comm.bucketed import BucketedExchange
+from skindx.comm.exchange import ExchangeSettings
 from skindx.comm.fabric import Fabric, Transfer
 from skindx.comm.gradients import Gradients
 from skindx.comm.trees import Edge, color_trees, rounds
@@ -27,7 +26,7 @@ class MulticolorSettings(ExchangeSettings):
     """Tensors are sent together, once backward has made so much."""
 
 
-class Multicolor(Exchange):
+class Multicolor(BucketedExchange):
     """Multi-color all-reduce (Kumar et al. 2017, arXiv 1711.00705, section 3.1).
 
     Fewer rounds than a ring's 2 (P - 1), and every rank adds; on one link a node it sends no less
@@ -35,6 +34,7 @@ class Multicolor(Exchange):
     """
 
     def __init__(self, settings: MulticolorSettings) -> None:
+        super().__init__(settings.bucket_mb)
         self.settings = settings
 
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
@@ -46,22 +46,9 @@ class Multicolor(Exchange):
             [each for each in edges if fabric.rank in (each.sender, each.receiver)]
             for edges in rounds(trees, self.settings.chunks)
         ]
-        sizes = [4 * each for each in gradients.sizes]
-        self._groups = fixed_buckets(sizes, self.settings.bucket_mb)
-        self._background = Background(fabric.device)
 
-    @property
-    def groups(self) -> Sequence[int]:
-        """Buckets of a fixed size."""
-        return self._groups
-
-    def launch(self, group: int) -> None:
-        """Begin with a bucket, while backward goes on."""
-        first = sum(self._groups[:group])
-        span = self.gradients.span(first, first + self._groups[group])
-        self._background.do(lambda: self._sum(span))
-
-    def _sum(self, span: Tensor) -> None:
+    def sum(self, span: Tensor) -> None:
+        """Sum a bucket, round after round."""
         pieces = [
             part.tensor_split(self.settings.chunks) for part in span.tensor_split(self._colors)
         ]
@@ -85,13 +72,3 @@ class Multicolor(Exchange):
         self.fabric.swap(sends, receives)
         for piece, part in sums:
             piece.add_(part)
-
-    def finish(self) -> bool:
-        """Wait for all buckets, and divide."""
-        self._background.wait()
-        self.gradients.flat.div_(self.fabric.world)
-        return True
-
-    def close(self) -> None:
-        """End the thread."""
-        self._background.close()

@@ -10,6 +10,7 @@ from torch import Tensor
 from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
+from skindx.comm.residuals import take_over
 
 # M = elements of the gradient; N, D = rows and columns of one matrix; R = rank
 
@@ -113,14 +114,8 @@ class PowerSGD(Exchange):
         return {"residual": self._residual_M, "right": list(self._right)}
 
     def load_state_dict(self, states: Sequence[State]) -> None:
-        """Take this rank's own residual; on another number of ranks, the mean of all."""
-        if len(states) == self.fabric.world:
-            self._residual_M.copy_(states[self.fabric.rank]["residual"])
-        else:
-            self._residual_M.zero_()
-            for state in states:
-                held = state["residual"].to(self.fabric.device)
-                self._residual_M.add_(held, alpha=1 / len(states))
+        """Take residual and thin matrices over."""
+        take_over(self._residual_M, states, "residual", self.fabric)
         self._right = [each.to(self.fabric.device) for each in states[0]["right"]]
 
 
