@@ -17,7 +17,14 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 from unittest.mock import patch
 
-PRELOADED = ["compiled", "skindx.training.run", "deepspeed", "timm", "albumentations"]
+PRELOADED = [
+    "compiled",
+    "skindx.training.run",
+    "skindx.comm.kernels",
+    "deepspeed",
+    "timm",
+    "albumentations",
+]
 
 
 def forking() -> ForkServerContext:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +42,18 @@ def joined() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
+@cache
+def _shared() -> Fabric:
+    return Fabric(torch.device("cpu"), timedelta(seconds=60))
+
+
+def _fabric() -> Fabric:
+    """Return this rank's, with a new count: to make process groups takes longer than all else."""
+    fabric = _shared()
+    fabric.bytes_sent = 0
+    return fabric
+
+
 class Job:
     """One network under one exchange, and the plain gradient beside it."""
 
@@ -49,7 +62,7 @@ class Job:
         exchange = build_exchange(settings)
         assert exchange is not None
         self.exchange: Exchange = exchange
-        self.fabric = Fabric(torch.device("cpu"), timedelta(seconds=60))
+        self.fabric = _fabric()
         self.gradients = Gradients(list(self.net.named_parameters()))
         exchange.attach(self.fabric, self.gradients, STEPS_PER_EPOCH)
         self.reducer = Reducer(self.gradients, exchange)
