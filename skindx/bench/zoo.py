@@ -206,7 +206,7 @@ def _figures(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str, 
             100 * gain.value, "points", n, (100 * gain.low, 100 * gain.high)
         ),
         "ensemble_calibration_error": Figure(
-            ensemble["calibration_error"].mean,
+            ensemble["calibration_error"].pooled.value,
             "",
             n,
             (
@@ -243,6 +243,7 @@ def _notes(settings: Config, training: TrainSettings, homes: Sequence[Path]) -> 
         "Figures over folds: mean of the folds, in brackets the 95 % bootstrap interval of the "
         "pooled test pictures, resampled by group. best_by_validation: the member with the best "
         "mean on the validation splits. ensemble_minus_best: against the best on test, which is "
-        "the harder comparison.",
+        "the harder comparison. Calibration error: of the pooled pictures, since the fewer stand "
+        "in a bin, the larger it looks.",
         f"inference: batches of {settings.batch}, all cores; one operation is half a multiply-add.",
     )

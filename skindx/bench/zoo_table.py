@@ -9,6 +9,7 @@ from typing import Any
 
 from skindx.bench.clock import Figure
 from skindx.files import atomic_file, write_text
+from skindx.metrics import Interval
 from skindx.studies.folds import FoldFigure, Pooled
 
 ENSEMBLE = "ensemble"
@@ -46,6 +47,7 @@ class ModelRow:
         figures = {
             key: {
                 "mean": each.mean,
+                "pooled": each.pooled.value,
                 "low": each.pooled.low,
                 "high": each.pooled.high,
                 "folds": list(each.folds),
@@ -85,7 +87,7 @@ def cells(row: ModelRow) -> list[str]:
         _number(row.flops and row.flops / 1e9, ".2f"),
         _percent(figures["top1"]),
         _percent(figures["balanced_accuracy"]),
-        f"{figures['calibration_error'].mean:.3f}",
+        _pooled(figures["calibration_error"].pooled),
         _number(row.train_per_s.value if row.train_per_s else None, ".0f"),
         _number(row.infer_per_s.value if row.infer_per_s else None, ".0f"),
         _number(row.minutes, ".1f"),
@@ -97,6 +99,10 @@ def cells(row: ModelRow) -> list[str]:
 def _percent(figure: FoldFigure) -> str:
     low, high = 100 * figure.pooled.low, 100 * figure.pooled.high
     return f"{100 * figure.mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _pooled(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,7 +1,7 @@
 """The wires between ranks: the few operations that exchanges are made of, and a count of bytes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -16,6 +16,8 @@ class Transfer:
 
     tensor: Tensor
     peer: int
+    work: dist.Work | None = None
+    """Under way already."""
 
 
 class Fabric:
@@ -50,19 +52,30 @@ class Fabric:
         dist.all_gather(gathered, tensor, group=self._all)
         return gathered
 
+    def expect(self, receive: Transfer) -> Transfer:
+        """Say early that a message is to come; `swap` then waits for it.
+
+        Over gloo the sender is told now, and need not ask when its turn has come: on a slow link
+        the question would stand behind what is sent the other way.
+        """
+        if not self._two_way:
+            return receive  # NCCL begins sends and receives of a round together
+        group = self._way(receive.peer, self.rank)
+        return replace(receive, work=dist.irecv(receive.tensor, receive.peer, group))
+
     def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
         """Send and receive some messages at once, and wait for all of them."""
         self.bytes_sent += sum(each.tensor.nbytes for each in sends)
-        operations = [
-            dist.P2POp(dist.isend, each.tensor, each.peer, self._way(self.rank, each.peer))
-            for each in sends
-        ] + [
-            dist.P2POp(dist.irecv, each.tensor, each.peer, self._way(each.peer, self.rank))
-            for each in receives
-        ]
+        works: list[Any]
         if self._two_way:
-            works: list[Any] = [each.op(each.tensor, each.peer, each.group) for each in operations]
+            expected = [each if each.work else self.expect(each) for each in receives]
+            works = [each.work for each in expected]
+            for each in sends:
+                works.append(dist.isend(each.tensor, each.peer, self._way(self.rank, each.peer)))
         else:
+            operations = [
+                dist.P2POp(dist.isend, each.tensor, each.peer, self._all) for each in sends
+            ] + [dist.P2POp(dist.irecv, each.tensor, each.peer, self._all) for each in receives]
             works = list(dist.batch_isend_irecv(operations)) if operations else []
         for work in works:
             work.wait()

@@ -33,29 +33,30 @@ class GTopK(SparseExchange):
         """
         rank, world = self.fabric.rank, self.fabric.world
         power = 1 << (world.bit_length() - 1)
-        put_back: list[PutBack] = []
         if rank >= power:
+            result = self._expect(k, rank - power)
             self.fabric.swap([Transfer(own.pack(), rank - power)], [])
-            return self._receive(k, rank - power), []
+            return self._received(result), []
         partner = rank + power if rank + power < world else None
-        held = own
-        if partner is not None:
-            held, dropped = merge(held, self._receive(k, partner), k)
+        first = None if partner is None else self._expect(k, partner)
+        peers = [rank ^ (1 << bit) for bit in range(power.bit_length() - 1)]
+        messages = [self._expect(k, peer) for peer in peers]
+        held, put_back = own, []
+        if first:
+            held, dropped = merge(held, self._received(first), k)
             put_back.append((dropped, 1.0))
-        for bit in range(power.bit_length() - 1):
-            held, dropped = merge(held, self._swap(held, rank ^ (1 << bit)), k)
-            put_back.append((dropped, 0.5 ** (bit + 1)))
+        for number, (peer, message) in enumerate(zip(peers, messages, strict=True), start=1):
+            self.fabric.swap([Transfer(held.pack(), peer)], [message])
+            held, dropped = merge(held, Sparse.unpack(message.tensor), k)
+            put_back.append((dropped, 0.5**number))
         if partner is not None:
             self.fabric.swap([Transfer(held.pack(), partner)], [])
         return held, put_back
 
-    def _receive(self, k: int, peer: int) -> Sparse:
+    def _expect(self, k: int, peer: int) -> Transfer:
         message = torch.empty(2 * k, dtype=torch.int32, device=self.fabric.device)
-        self.fabric.swap([], [Transfer(message, peer)])
-        return Sparse.unpack(message)
+        return self.fabric.expect(Transfer(message, peer))
 
-    def _swap(self, held: Sparse, peer: int) -> Sparse:
-        message = held.pack()
-        theirs = torch.empty_like(message)
-        self.fabric.swap([Transfer(message, peer)], [Transfer(theirs, peer)])
-        return Sparse.unpack(theirs)
+    def _received(self, message: Transfer) -> Sparse:
+        self.fabric.swap([], [message])
+        return Sparse.unpack(message.tensor)
