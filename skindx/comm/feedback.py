@@ -15,6 +15,7 @@ from skindx.comm.gradients import Gradients
 from skindx.comm.residuals import take_over
 from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse
+from skindx.errors import UserError
 
 # M = elements of the gradient, K = elements that are sent
 
@@ -52,6 +53,8 @@ class SparseExchange(Exchange):
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
         """Start with empty residuals."""
         super().attach(fabric, gradients, steps_per_epoch)
+        if fabric.device.type == "cpu":
+            _check_kernels()
         self.residual_M = torch.zeros_like(gradients.flat)
         self._velocity_M = torch.zeros_like(gradients.flat) if self.settings.momentum else None
 
@@ -121,3 +124,13 @@ class SparseExchange(Exchange):
         take_over(self.residual_M, states, "residual", self.fabric)
         if self._velocity_M is not None:
             take_over(self._velocity_M, states, "velocity", self.fabric)
+
+
+def _check_kernels() -> None:
+    try:
+        import skindx.comm.kernels  # noqa: F401 - here rather than in the first step
+    except ImportError:
+        raise UserError(
+            "sparse exchanges need numba on a CPU, which is not installed; "
+            "run `pip install 'skindx[train]'`."
+        ) from None

@@ -1,15 +1,18 @@
 """What becomes of residuals on other ranks, how the density falls, and momentum by hand."""
 
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import skindx.comm
 from skindx.comm.exchange import Exchange
 from skindx.comm.gradients import Gradients
 from skindx.comm.gtopk import GTopK, GTopKSettings
 from skindx.comm.powersgd import PowerSGD, PowerSGDSettings
+from skindx.errors import UserError
 
 
 class _Alone:
@@ -97,3 +100,12 @@ def test_what_is_not_sent_comes_later_and_momentum_is_sent_once() -> None:
     assert exchange.residual_M.tolist() == [5.0, *[0.0] * 9]
     # Now 0.5 * 5 + 5 = 7.5 joins 5; of the second, whose velocity was sent, 3 are new.
     assert _step(exchange, gradients, first).tolist() == [12.5, *[0.0] * 9]
+
+
+def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "skindx.comm.kernels", raising=False)
+    monkeypatch.delattr(skindx.comm, "kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "skindx.jit", raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(UserError, match=r"run `pip install 'skindx\[train\]'`"):
+        _attached(GTopK(GTopKSettings()), _Alone())
