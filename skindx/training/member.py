@@ -52,6 +52,8 @@ def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) 
 def _deciding(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
     """Return what of a member's settings decides its weights, and what is kept of them."""
     parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots", "targets"})
+    if member.recipe:
+        parts["recipe"] = member.recipe.decisive()
     if member.fold is not None:
         parts["fold"] = [member.fold, settings.folds]
     if member.targets:

@@ -13,6 +13,7 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.errors import UserError
+from skindx.training import member
 from skindx.training.cluster import EngineSettings
 from skindx.training.deepspeed_config import deepspeed_config
 from skindx.training.engine import Engine
@@ -143,6 +144,19 @@ def test_members_of_before_are_still_known(tmp_path: Path) -> None:
         for each in ({}, {"momentum": 0}, {"trust_coefficient": 0.01}, {"base_batch": 8})
     ]
     assert len({mark(), *marks}) == 5
+
+
+def test_a_members_own_recipe_counts_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "manifest.parquet").write_bytes(b"x")
+    seen: list[Any] = []
+    monkeypatch.setattr(member, "fingerprint_of", seen.append)
+    own = {"name": "a", "model": "test_resnet", "recipe": {"epochs": 3}}
+    settings = TrainSettings.parse({"members": [own]})
+    fingerprint(settings, settings.members[0], tmp_path)
+    (parts,) = seen
+    assert parts["recipe"] == parts["member"]["recipe"]
+    assert parts["recipe"]["epochs"] == 3
+    assert "base_batch" not in str(parts)
 
 
 @pytest.mark.parametrize(
