@@ -131,7 +131,7 @@ def _flat(row: ModelRow) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in row.to_dict().items():
         if isinstance(value, dict):
-            flat |= {f"{key}_{part}": value[part] for part in ("mean", "low", "high")}
+            flat |= {f"{key}_{part}": value[part] for part in ("mean", "pooled", "low", "high")}
         else:
             flat[key] = value
     return flat
@@ -163,6 +163,9 @@ def _plot(path: Path, rows: Sequence[ModelRow]) -> None:
         axes.errorbar(x, middle, yerr=errors, fmt="o", capsize=3)
         axes.annotate(row.name, (x, middle), xytext=(6, 4), textcoords="offset points")
     axes.set_xscale("log")
+    axes.margins(x=0.35)  # room for the names beside the points
+    for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        which("{x:g}")
     axes.set_xlabel("inference, pictures/s (log scale)")
     axes.set_ylabel("balanced accuracy on the test folds, %")
     axes.grid(alpha=0.3)
