@@ -13,7 +13,7 @@ from skindx.diagnosis.record import (
     Candidate,
     Diagnosis,
     LesionBox,
-    Picture,
+    Photo,
     Source,
     Vote,
     next_step,
@@ -125,9 +125,15 @@ def diagnose_pixels(
         ),
         disagreement=float(mutual_information(members_MC[:, None], predictor.weights)[0]),
         votes=_votes(predictor.members, members_MC, predictor.taxonomy),
-        boxes=_boxes(prediction),
-        no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
-        picture=Picture(width=width, height=height, sha256=sha256),
+        photos=(
+            Photo(
+                width=width,
+                height=height,
+                sha256=sha256,
+                boxes=_boxes(prediction),
+                no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
+            ),
+        ),
         source=_source(predictor.bundle),
     )
 

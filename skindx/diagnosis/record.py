@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from skindx.config import Settings
+from skindx.diagnosis.case import Patient
 from skindx.taxonomy import SkinClass, Urgency
 
 NOTICE = (
@@ -40,6 +41,8 @@ class Candidate(Settings):
     probability: float = Field(ge=0, le=1)
     description: str
     urgency: Urgency
+    in_set: bool = False
+    """Whether the conformal set holds it; no candidate is where the bundle has no such sets."""
 
 
 class LesionBox(Settings):
@@ -53,12 +56,66 @@ class LesionBox(Settings):
     score: float = Field(ge=0, le=1)
 
 
-class Picture(Settings):
-    """The picture that was looked at; `sha256` is of the file's bytes."""
+class Photo(Settings):
+    """One photo that was looked at; `sha256` is of the file's bytes."""
 
     width: int
     height: int
+    """Pixels of the upright photo, in which boxes are measured."""
     sha256: str
+    boxes: tuple[LesionBox, ...] | None = None
+    """Best first; None: nobody looked, and `no_boxes` says why."""
+    no_boxes: str = ""
+    remarks: tuple[str, ...] = ()
+    """What is not good about it, though good enough to be judged."""
+
+    @property
+    def boxes_found(self) -> str:
+        """What the detector found, or why nobody looked."""
+        if self.boxes is None:
+            return self.no_boxes
+        if not self.boxes:
+            return "The detector outlined no lesion in this picture."
+        count = len(self.boxes)
+        return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
+
+
+class Similar(Settings):
+    """A picture that the bundle learned from and that looks like this one to the networks."""
+
+    key: str
+    name: str
+    """Its class, as the dataset's label confirms it."""
+    similarity: float = Field(ge=-1, le=1)
+    """Cosine of the two embeddings."""
+    sha256: str
+    licence: str = ""
+    credit: str = ""
+    """Creator and attribution, as its licence asks for."""
+    page_url: str = ""
+
+
+class Share(Settings):
+    """A measured share with its 95 % interval."""
+
+    value: float = Field(ge=0, le=1)
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+    pictures: int = Field(ge=1)
+    """Out of so many."""
+
+
+class Promise(Settings):
+    """What the set of classes promises, and what that was found on."""
+
+    level: float = Field(gt=0, lt=1)
+    """The share of pictures whose set holds the true class."""
+    pictures: int
+    """Calibration pictures behind it."""
+    group: str = "all"
+    """Whose pictures they were: `all`, or a skin type that the case names."""
+    urgent_missed: Share | None = None
+    """How often the set of an urgent picture held no urgent class; None: nobody could measure."""
 
 
 class Source(Settings):
@@ -96,15 +153,21 @@ class Diagnosis(Settings):
 
     notice: str = NOTICE
     next_step: NextStep
+    abstained: str = ""
+    """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """Most probable first."""
+    """Most probable first; all of the conformal set are among them."""
+    promise: Promise | None = None
+    """None for a bundle without conformal sets."""
     votes: tuple[Vote, ...] = Field(min_length=1)
     disagreement: float = Field(0.0, ge=0, le=1)
     """How much the members contradict each other: 0 all say the same, 1 each is sure of another."""
-    boxes: tuple[LesionBox, ...] | None
-    """Best first; None: nobody looked, and `no_boxes` says why."""
-    no_boxes: str = ""
-    picture: Picture
+    familiarity: float | None = Field(None, ge=0, le=1)
+    """Share of calibration pictures that lie farther from what the model knows; None: unknown."""
+    photos: tuple[Photo, ...] = Field(min_length=1)
+    similar: tuple[Similar, ...] = ()
+    """Nearest first."""
+    patient: Patient = Patient()
     source: Source
 
     @property
@@ -120,16 +183,6 @@ class Diagnosis(Settings):
         if same == 0:
             return f"None of the {total} networks puts {first.name} first: only their mean does."
         return f"The networks disagree: {same} of {total} put {first.name} first."
-
-    @property
-    def boxes_found(self) -> str:
-        """What the detector found, or why nobody looked."""
-        if self.boxes is None:
-            return self.no_boxes
-        if not self.boxes:
-            return "The detector outlined no lesion in this picture."
-        count = len(self.boxes)
-        return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
 
 
 def next_step(ranked: Sequence[tuple[SkinClass, float]]) -> NextStep:

@@ -39,10 +39,11 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         )
     console.print(table)
     console.print(Text(diagnosis.agreement))
-    console.print(Text(diagnosis.boxes_found))
-    for box in diagnosis.boxes or ():
-        corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
-        console.print(Text(f"  {box.label} {box.score:.0%}, {corners} px"))
+    for photo in diagnosis.photos:
+        console.print(Text(photo.boxes_found))
+        for box in photo.boxes or ():
+            corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
+            console.print(Text(f"  {box.label} {box.score:.0%}, {corners} px"))
     console.print(
         Text(
             f"Bundle {source.name}, version {source.version[:12]}, {source.created}; "

@@ -16,7 +16,17 @@ DISTRIBUTIONS = {
     "train": ("deepspeed", "ninja", "numba", "setuptools"),
     "track": ("mlflow-skinny", "tensorboard", "wandb"),
     "detect": ("ultralytics", "pycocotools"),
-    "app": ("gradio", "fastapi", "uvicorn"),
+    "app": (
+        "fastapi",
+        "fpdf2",
+        "gradio",
+        "gradio-image-annotation",
+        "pillow-heif",
+        "prometheus-client",
+        "python-multipart",
+        "sqlalchemy",
+        "uvicorn",
+    ),
 }
 """What each extra installs, as in pyproject.toml."""
 

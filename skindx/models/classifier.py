@@ -43,9 +43,29 @@ class Classifier(nn.Module):
 
     def forward(self, pictures_BSS3: Tensor) -> Tensor:
         """Return logits; the pictures may be of any dtype on the 0..255 scale."""
-        pixels_B3SS = pictures_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype)
-        logits_BC: Tensor = self.net(pixels_B3SS * self.scale + self.shift)
+        logits_BC: Tensor = self.net(self._normalised(pictures_BSS3))
         return logits_BC
+
+    def features(self, pictures_BSS3: Tensor) -> Tensor:
+        """Return the body's last map: B x D x h x w, or B x h x w x D or B x T x D by the model.
+
+        `head` makes the same logits of it as `forward`, to the bit.
+        """
+        map_: Tensor = self.net.forward_features(self._normalised(pictures_BSS3))  # type: ignore[operator]
+        return map_
+
+    def head(self, map_: Tensor) -> Tensor:
+        """Return logits B x C of the body's last map; cheap, and differentiable by the map."""
+        logits_BC: Tensor = self.net.forward_head(map_)  # type: ignore[operator]
+        return logits_BC
+
+    def pooled(self, map_: Tensor) -> Tensor:
+        """Return what the last layer sees of the body's last map, B x D."""
+        pooled_BD: Tensor = self.net.forward_head(map_, pre_logits=True)  # type: ignore[operator]
+        return pooled_BD
+
+    def _normalised(self, pictures_BSS3: Tensor) -> Tensor:
+        return pictures_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype) * self.scale + self.shift
 
 
 def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:

@@ -1,7 +1,7 @@
 """Several classifiers that answer as one: calibrated probabilities, combined."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,23 @@ from skindx.models.combination import EQUAL, Combination, combine
 from skindx.models.preprocess import Preprocess, centre_square
 from skindx.models.views import Views, views_of
 
-# M = members, N = pictures, C = classes, B = batch, S = side
+# M = members, N = pictures, C = classes, D = dimensions, B = batch, S = side
+
+Body = Callable[[Tensor], Tensor]
+"""Squares B x S x S x 3 uint8 in, a network's last map out: eager, or what it was exported to."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """All that an ensemble sees in pictures, from one pass through its networks."""
+
+    probabilities_NC: NDArray[np.float64]
+    member_MNC: NDArray[np.float64]
+    """Each member's own, calibrated."""
+    embeddings_ND: NDArray[np.float32]
+    """Pooled features of all members side by side, of length 1 in all."""
+    maps: tuple[Tensor, ...]
+    """Each member's last map of the picture as it is (the first view), N x ..."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,13 @@ class Member:
     temperature: float = 1.0
     views: Views = 1
     """It sees each picture so often, flipped and turned, and answers with the mean probability."""
+    exported: Body | None = None
+    """The body in another runtime; none: eager."""
+
+    @property
+    def body(self) -> Body:
+        """What makes the last map of a batch of squares."""
+        return self.exported or self.classifier.features
 
     def log_probabilities(
         self, pictures: Sequence[NDArray[np.uint8]], batch: int = 64
@@ -41,18 +64,30 @@ class Member:
     @torch.inference_mode()
     def judge(self, batches: Iterable[NDArray[np.uint8]]) -> NDArray[np.float64]:
         """Return uncalibrated log-probabilities N x C of central squares, B x S x S x 3 uint8."""
-        device = next(self.classifier.parameters()).device
-        rows = []
-        for squares_BSS3 in batches:
-            squares = torch.from_numpy(squares_BSS3).to(device)
-            seen = [self._look(view_BSS3) for view_BSS3 in views_of(squares, self.views)]
-            # The log of the mean probability; one view is left as it is, to the bit.
-            log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
-            rows.append(log_BC.cpu().numpy())
-        return np.concatenate(rows)
+        return np.concatenate([self._judge(squares_BSS3)[0] for squares_BSS3 in batches])
 
-    def _look(self, squares_BSS3: Tensor) -> Tensor:
-        return torch.log_softmax(self.classifier(squares_BSS3).double(), dim=1)
+    @torch.inference_mode()
+    def look(
+        self, pictures: Sequence[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32], Tensor]:
+        """Return what `log_probabilities` does, pooled features N x D of length 1, and the maps."""
+        squares = np.stack([centre_square(each, self.preprocess) for each in pictures])
+        log_NC, map_ = self._judge(squares)
+        pooled_ND = torch.nn.functional.normalize(self.classifier.pooled(map_).float(), dim=1)
+        return log_NC, pooled_ND.cpu().numpy(), map_
+
+    def _judge(self, squares_BSS3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], Tensor]:
+        """Return log-probabilities, the mean over the views, and the first view's map."""
+        device = next(self.classifier.parameters()).device
+        views = views_of(torch.from_numpy(squares_BSS3).to(device), self.views)
+        first = self.body(views[0])
+        seen = [self._answer(first), *(self._answer(self.body(view)) for view in views[1:])]
+        # The log of the mean probability; one view is left as it is, to the bit.
+        log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
+        return log_BC.cpu().numpy(), first
+
+    def _answer(self, map_: Tensor) -> Tensor:
+        return torch.log_softmax(self.classifier.head(map_).double(), dim=1)
 
 
 @dataclass(frozen=True)
@@ -74,3 +109,19 @@ class Ensemble:
             ]
         )
         return combine(member_MNC, self.temperature, self.combination), member_MNC
+
+    def look(self, pictures: Sequence[NDArray[np.uint8]]) -> Look:
+        """Return the same probabilities and what they were made from, in one batch."""
+        logs, pooled, maps = zip(*(member.look(pictures) for member in self.members), strict=True)
+        member_MNC = np.stack(
+            [
+                apply_temperature(log_NC, member.temperature)
+                for log_NC, member in zip(logs, self.members, strict=True)
+            ]
+        )
+        return Look(
+            combine(member_MNC, self.temperature, self.combination),
+            member_MNC,
+            (np.concatenate(pooled, axis=1) / math.sqrt(len(pooled))).astype(np.float32),
+            maps,
+        )

@@ -60,13 +60,16 @@ def test_the_record_says_what_was_looked_at_and_by_whom(
     exif[274] = 6  # stored lying, to be shown upright
     data = picture(90, 70, exif=exif)
     diagnosis = diagnose_bytes(predictor, data)
-    assert (diagnosis.picture.width, diagnosis.picture.height) == (70, 90)
-    assert diagnosis.picture.sha256 == hashlib.sha256(data).hexdigest()
+    assert (diagnosis.photos[0].width, diagnosis.photos[0].height) == (70, 90)
+    assert diagnosis.photos[0].sha256 == hashlib.sha256(data).hexdigest()
     assert diagnosis.source.version == bundle_version(open_bundle(tiny_bundle))
     assert diagnosis.source.review == "not clinically reviewed"
     assert diagnosis.source.calibrated
-    assert diagnosis.boxes
-    assert all(0 <= box.x1 < box.x2 <= 70 and 0 <= box.y1 < box.y2 <= 90 for box in diagnosis.boxes)
+    assert diagnosis.photos[0].boxes
+    assert all(
+        0 <= box.x1 < box.x2 <= 70 and 0 <= box.y1 < box.y2 <= 90
+        for box in diagnosis.photos[0].boxes
+    )
 
 
 def test_the_record_survives_json(predictor: Predictor) -> None:
@@ -90,7 +93,7 @@ def test_a_file_and_its_bytes_give_the_same(predictor: Predictor, tmp_path: Path
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "BMP", "TIFF"])
 def test_other_formats_are_read_by_content(predictor: Predictor, form: str) -> None:
-    assert diagnose_bytes(predictor, picture(form=form)).picture.width == 90
+    assert diagnose_bytes(predictor, picture(form=form)).photos[0].width == 90
 
 
 def png_header_of(width: int, height: int) -> bytes:
@@ -152,8 +155,8 @@ def test_weights_that_are_no_numbers_give_no_diagnosis(tmp_path: Path) -> None:
 def test_a_bundle_without_detector_says_so(tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle", temperature=1.0)
     diagnosis = diagnose_bytes(Predictor.load(bundle.path), picture())
-    assert diagnosis.boxes is None
-    assert "no lesion detector" in diagnosis.boxes_found
+    assert diagnosis.photos[0].boxes is None
+    assert "no lesion detector" in diagnosis.photos[0].boxes_found
     assert not diagnosis.source.calibrated
 
 
@@ -181,7 +184,7 @@ def test_the_terminal_lists_boxes(predictor: Predictor) -> None:
     diagnosis = diagnose_pixels(predictor, decode(picture()), "0" * 64)
     console = Console(file=io.StringIO(), width=120)
     render(diagnosis, console)
-    assert diagnosis.boxes is not None
+    assert diagnosis.photos[0].boxes is not None
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count(" px") == len(diagnosis.boxes)
-    assert json.loads(diagnosis.model_dump_json())["boxes"]
+    assert text.count(" px") == len(diagnosis.photos[0].boxes)
+    assert json.loads(diagnosis.model_dump_json())["photos"][0]["boxes"]

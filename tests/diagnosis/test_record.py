@@ -7,7 +7,7 @@ from skindx.diagnosis.record import (
     Diagnosis,
     LesionBox,
     NextStep,
-    Picture,
+    Photo,
     Source,
     Vote,
     next_step,
@@ -75,9 +75,7 @@ def a_diagnosis(
         next_step=NextStep(urgency="routine", advice="x", because="y"),
         candidates=(first,),
         votes=tuple(Vote(member=str(i), key=key, probability=0.5) for i, key in enumerate(votes)),
-        boxes=boxes,
-        no_boxes=no_boxes,
-        picture=Picture(width=10, height=10, sha256="0"),
+        photos=(Photo(width=10, height=10, sha256="0", boxes=boxes, no_boxes=no_boxes),),
         source=Source(
             name="b", created="", version="0", calibrated=True, taxonomy="t", review="not reviewed"
         ),
@@ -99,10 +97,10 @@ def test_agreement_counts_the_first_classes(votes: list[str], said: str) -> None
 
 def test_no_box_and_no_detector_are_told_apart() -> None:
     box = LesionBox(x1=0, y1=0, x2=1, y2=1, label="lesion", score=0.5)
-    assert a_diagnosis(["a"]).boxes_found == "no detector"
-    assert "no lesion" in a_diagnosis(["a"], ()).boxes_found
-    assert a_diagnosis(["a"], (box,)).boxes_found == "The detector outlined 1 lesion."
-    assert "2 lesions" in a_diagnosis(["a"], (box, box)).boxes_found
+    assert a_diagnosis(["a"]).photos[0].boxes_found == "no detector"
+    assert "no lesion" in a_diagnosis(["a"], ()).photos[0].boxes_found
+    assert a_diagnosis(["a"], (box,)).photos[0].boxes_found == "The detector outlined 1 lesion."
+    assert "2 lesions" in a_diagnosis(["a"], (box, box)).photos[0].boxes_found
 
 
 def test_the_notice_travels_with_every_record() -> None:

@@ -43,3 +43,24 @@ def test_combine_by_hand() -> None:
 
 def test_certain_members_stay_finite() -> None:
     assert combine(np.array([[[1.0, 0.0]]]), 1.7)[0] == pytest.approx([1.0, 0.0])
+
+
+def test_a_look_says_the_same_and_shows_what_from() -> None:
+    ensemble = Ensemble((_member("a", 64, 1.0), _member("b", 96, 2.0)), 0.5)
+    look = ensemble.look(PICTURES)
+    probabilities_NC, member_MNC = ensemble.probabilities(PICTURES)
+    assert np.array_equal(look.probabilities_NC, probabilities_NC)
+    assert np.array_equal(look.member_MNC, member_MNC)
+    np.testing.assert_allclose(np.linalg.norm(look.embeddings_ND, axis=1), 1, atol=1e-5)
+    assert [tuple(each.shape[:1]) for each in look.maps] == [(3,), (3,)]
+
+
+@pytest.mark.parametrize("model", ["test_resnet", "test_convnext", "mobilenetv2_100"])
+def test_body_and_head_are_the_network(model: str) -> None:
+    settings = ClassifierSettings(model=model, preprocess=Preprocess(size=64))
+    classifier = build_classifier(settings, 4).eval()
+    squares = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        map_ = classifier.features(squares)
+        assert torch.equal(classifier.head(map_), classifier(squares))
+        assert classifier.pooled(map_).ndim == 2

@@ -1,0 +1,51 @@
+"""What a person brings: one to three photos of one place on the skin, and what they care to say."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from skindx.config import Settings
+from skindx.errors import UserError
+
+MAX_PHOTOS = 3
+
+Sex = Literal["female", "male", "other"]
+Site = Literal[
+    "scalp", "face", "neck", "chest", "abdomen", "back", "arm", "hand", "genitals", "leg", "foot"
+]
+Duration = Literal["days", "weeks", "months", "years", "always"]
+SkinType = Literal[1, 2, 3, 4, 5, 6]
+SITES: tuple[Site, ...] = get_args(Site)
+
+
+class Patient(Settings):
+    """What was told about the person; all of it optional, asked and never guessed.
+
+    The networks see photos alone. Skin type chooses the conformal threshold where the calibration
+    pictures know it; the rest stands in the report for whoever reads it.
+    """
+
+    age: int | None = Field(None, ge=0, le=120)
+    """Years."""
+    sex: Sex | None = None
+    site: Site | None = None
+    duration: Duration | None = None
+    """For how long the change has been there."""
+    skin_type: SkinType | None = None
+    """Fitzpatrick 1..6."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Photos of one lesion or region, as files' bytes, and who they are of."""
+
+    photos: tuple[bytes, ...]
+    patient: Patient = field(default_factory=Patient)
+
+    def __post_init__(self) -> None:
+        """Raise UserError for no photo, and for more than three."""
+        if not 1 <= len(self.photos) <= MAX_PHOTOS:
+            raise UserError(
+                f"{len(self.photos)} photos came; give 1 to {MAX_PHOTOS} of the same place."
+            )

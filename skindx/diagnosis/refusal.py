@@ -1,0 +1,17 @@
+"""Why a photo is not judged at all."""
+
+from typing import Literal
+
+from skindx.errors import UserError
+
+Gate = Literal["unreadable", "size", "light", "blur", "no-skin", "unfamiliar"]
+
+
+class Refused(UserError):  # noqa: N818
+    """A photo that no diagnosis should rest on: one sentence on what is wrong and what to do."""
+
+    def __init__(self, gate: Gate, message: str, photo: int = 0) -> None:
+        super().__init__(message)
+        self.gate = gate
+        self.photo = photo
+        """Which of the case's photos, from 0."""
