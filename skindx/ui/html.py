@@ -4,15 +4,10 @@ import base64
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from skindx.diagnosis.record import NOTICE, Diagnosis, percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-LONGEST_SIDE = 1280
 
 
 def top_html() -> str:
@@ -42,27 +37,13 @@ def result_html(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> str:
     )
 
 
-def figure_html(diagnosis: Diagnosis, pixels_HWC: NDArray[np.uint8]) -> str:
+def figure_html(diagnosis: Diagnosis, view: bytes) -> str:
     """Return the picture with the detector's boxes as outlines; the picture is in the HTML itself.
 
     So no file of it needs to be kept for the browser to fetch.
     """
-    jpeg = base64.b64encode(preview_jpeg(pixels_HWC)).decode()
+    jpeg = base64.b64encode(view).decode()
     return _render("figure.html.jinja", diagnosis=diagnosis, jpeg=jpeg)
-
-
-def preview_jpeg(pixels_HWC: NDArray[np.uint8]) -> bytes:
-    """Return a JPEG of at most 1280 pixels on its longer side, without any metadata."""
-    import cv2
-    import simplejpeg
-
-    height, width = pixels_HWC.shape[:2]
-    scale = LONGEST_SIDE / max(height, width)
-    if scale < 1:
-        size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
-        pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
-    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=88)
-    return jpeg
 
 
 def measured(metrics: dict[str, Any] | None) -> str:
