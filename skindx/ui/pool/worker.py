@@ -62,7 +62,7 @@ def _load(bundle: Path, version: str) -> "Predictor":
 
 
 def _answers(predictor: "Predictor", cases: Sequence[Case]) -> list[dict[str, Any]]:
-    from skindx.ui.pool.standin import answer_many
+    from skindx.diagnosis.diagnose import answer_many
 
     try:
         return [_told(each) for each in answer_many(predictor, cases)]
