@@ -253,6 +253,8 @@ def _write_index(folder: Path, spec: BundleSpec) -> None:
 
 def _verify(path: Path, spec: BundleSpec) -> None:
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
+    needed |= {ROWS, TENSORS} if spec.gallery else set()
+    needed |= {SCORES} if spec.novelty else set()
     for name in sorted(needed - set(spec.files)):
         raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
     root = path.resolve()
