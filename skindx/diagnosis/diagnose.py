@@ -96,7 +96,7 @@ def diagnose_pixels(
     Raises UserError for `top` below 1, and for a bundle whose probabilities are no numbers.
     """
     height, width = pixels_HWC.shape[:2]
-    photo = Opened(pixels_HWC, width, height, sha256 or hashlib.sha256(pixels_HWC).hexdigest())
+    photo = Opened(pixels_HWC, width, height, sha256)
     return _diagnosis(predictor, [photo], predictor.predict([pixels_HWC]), top)
 
 
