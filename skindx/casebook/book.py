@@ -30,9 +30,9 @@ class Casebook:
     engine: "Engine"
 
     @classmethod
-    def open(cls, where: str | Path) -> Self:
-        """Open or create a case book by path (SQLite) or URL. Raises UserError."""
-        engine = open_engine(where)
+    def open(cls, where: str | Path, *, create: bool = True) -> Self:
+        """Open, or create where it may, a case book by path (SQLite) or URL. Raises UserError."""
+        engine = open_engine(where, create=create)
         from sqlalchemy.exc import SQLAlchemyError
 
         from skindx.casebook.tables import Base

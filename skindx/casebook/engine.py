@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 
-def open_engine(where: str | Path) -> "Engine":
+def open_engine(where: str | Path, *, create: bool) -> "Engine":
     """Return an engine for a path (SQLite) or a URL such as postgresql+psycopg://user@host/book.
 
     Raises UserError for a missing driver, a wrong URL and a file that cannot be opened.
@@ -25,7 +25,7 @@ def open_engine(where: str | Path) -> "Engine":
         ) from None
     text = str(where)
     if not re.match(r"^[a-z0-9+]+://", text):
-        return _sqlite(Path(text))
+        return _sqlite(Path(text), create)
     try:
         return create_engine(text, pool_pre_ping=True)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
@@ -41,8 +41,11 @@ def without_password(url: str) -> str:
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
 
 
-def _sqlite(path: Path) -> "Engine":
+def _sqlite(path: Path, create: bool) -> "Engine":
     from sqlalchemy import URL, create_engine, event
+
+    if not create and not path.is_file():
+        raise UserError(f"there is no case book {path}; check the path.")
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

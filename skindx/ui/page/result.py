@@ -89,8 +89,8 @@ def familiar(diagnosis: Diagnosis) -> str:
 
 def _share(share: Share) -> str:
     return (
-        f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
-        f"{100 * share.high:.1f} %, {share.pictures:,} photos)"
+        f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
+        f"{100 * share.high:.1f} %, {share.pictures:,} photos)"
     )
 
 
