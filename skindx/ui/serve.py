@@ -62,7 +62,7 @@ def serve(
             ssr_mode=False,
             pwa=False,
             theme=theme(),
-            css=resources.files("skindx.ui").joinpath("page.css").read_text(encoding="utf-8"),
+
             app_kwargs={"middleware": [Middleware(Guard)], "openapi_url": None},
         )
         reach = "" if host in _LOOPBACK else " Everyone who reaches this machine can use it."

@@ -15,7 +15,6 @@ from skindx.models.bundle import Bundle, open_bundle
 from skindx.offline import go_offline
 from skindx.ui.guard import Guard
 from skindx.ui.page import build_page
-from skindx.ui.page.look import css
 from skindx.ui.serve import theme
 
 
@@ -32,7 +31,6 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
         build_page(Painter(), bundle, casebook),
         path="",
         theme=theme(),
-        css=css(),
         run_history=False,
         footer_links=[],
         show_error=False,

@@ -7,6 +7,7 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.record import NOTICE, Diagnosis, Promise, Share, percent
 from skindx.taxonomy import Urgency
 from skindx.ui.html import data_url, render, sentence
+from skindx.ui.page.look import css
 from skindx.ui.page.measured import measured
 
 TIERS: dict[Urgency, str] = {
@@ -18,8 +19,14 @@ TIERS: dict[Urgency, str] = {
 
 
 def top_html() -> str:
-    """Return what the page is, and the notice."""
-    return render("top.html.jinja", notice=NOTICE)
+    """Return what the page is, the notice, and the page's styles.
+
+    The styles are written into the page: Gradio rewrites those that it is given, and breaks what
+    holds for phones alone.
+    """
+    from markupsafe import Markup
+
+    return render("top.html.jinja", notice=NOTICE, css=Markup(css()))  # noqa: S704 (our own file)
 
 
 def waiting_html() -> str:
