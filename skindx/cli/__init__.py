@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
-from skindx.cli import boxes
+from skindx.cli import boxes, casebook
 from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
@@ -41,6 +41,7 @@ app = typer.Typer(
 
 
 app.add_typer(boxes.app, name="boxes")
+app.add_typer(casebook.app, name="casebook")
 app.add_typer(user, name="user")
 
 
