@@ -131,11 +131,12 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
 ) -> None:
     """Rank what a picture may show, with calibrated probabilities and lesion boxes."""
-    from skindx.diagnosis.diagnose import diagnose_file
+    from skindx.diagnosis.case import Case
+    from skindx.diagnosis.diagnose import answer, read_picture
     from skindx.diagnosis.predictor import Predictor
     from skindx.diagnosis.terminal import render
 
-    diagnosis = diagnose_file(Predictor.load(bundle), picture)
+    diagnosis = answer(Predictor.load(bundle), Case((read_picture(picture),))).diagnosis
     if as_json:
         print(diagnosis.model_dump_json(indent=2))
     else:

@@ -1,14 +1,15 @@
-"""From the bytes of a picture to a diagnosis; whatever is wrong with them is told in a sentence."""
+"""From cases to answers: photos of all cases go through the networks in one batch."""
 
 import hashlib
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decode import DamagedPicture, decode
-from skindx.data.screening.magic import picture_suffix
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.opening import MAX_BYTES, Opened, open_photo, read_picture
 from skindx.diagnosis.record import (
     Candidate,
     Diagnosis,
@@ -18,6 +19,7 @@ from skindx.diagnosis.record import (
     Vote,
     next_step,
 )
+from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, METRICS, Bundle
 from skindx.models.combination import mutual_information
@@ -27,87 +29,93 @@ from skindx.taxonomy import Taxonomy
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
-MAX_BYTES = 20 * 1024 * 1024
-MIN_SIDE = 32
-MAX_RATIO = 10
+__all__ = [
+    "MAX_BYTES",
+    "answer",
+    "answer_many",
+    "bundle_version",
+    "diagnose_pixels",
+    "read_picture",
+]
 
+# P = photos of a case, C = classes, M = members
+
+TOP = 5
 _NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
 
 
-def diagnose_bytes(predictor: "Predictor", data: bytes, top: int = 5) -> Diagnosis:
-    """Return the `top` most probable classes of a picture file's bytes, and what goes with them.
+def answer(predictor: "Predictor", case: Case) -> Answer:
+    """Return the answer to a case.
 
-    Raises UserError for bytes that are no whole picture, too many bytes or pixels, and a shape
-    that no photo has.
+    Raises Refused for a photo that cannot be judged, and UserError for a damaged bundle.
     """
-    return diagnose_pixels(predictor, open_picture(data), hashlib.sha256(data).hexdigest(), top)
+    (answered,) = answer_many(predictor, [case])
+    if isinstance(answered, UserError):
+        raise answered
+    return answered
 
 
-def diagnose_file(predictor: "Predictor", path: Path, top: int = 5) -> Diagnosis:
-    """Return the diagnosis of a picture on disk. Raises UserError as `diagnose_bytes` does."""
-    return diagnose_bytes(predictor, read_picture(path), top)
+def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | UserError]:
+    """Return each case's answer, or why it has none; the networks see all photos in one batch."""
+    opened = [_open(case) for case in cases]
+    sound = [photos for photos in opened if not isinstance(photos, UserError)]
+    predictions = iter(predictor.predict([each.pixels_HWC for photos in sound for each in photos]))
+    answers: list[Answer | UserError] = []
+    for case, photos in zip(cases, opened, strict=True):
+        if isinstance(photos, UserError):
+            answers.append(photos)
+            continue
+        try:
+            answers.append(_answer(predictor, case, photos, [next(predictions) for _ in photos]))
+        except UserError as error:
+            answers.append(error)
+    return answers
 
 
-def read_picture(path: Path) -> bytes:
-    """Read a picture file, never more than the limit. Raises UserError."""
+def _open(case: Case) -> tuple[Opened, ...] | UserError:
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise UserError(f"picture {path} does not exist; check the path.") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"picture {path} cannot be read ({reason}); give a file.") from None
+        return tuple(open_photo(data, photo) for photo, data in enumerate(case.photos))
+    except UserError as error:
+        return error
 
 
-def open_picture(data: bytes) -> NDArray[np.uint8]:
-    """Decode and check a picture; return pixels_HWC, upright. Raises UserError."""
-    if not data:
-        raise UserError("the file is empty; choose a JPEG, PNG or WebP photo.")
-    if len(data) > MAX_BYTES:
-        raise UserError(
-            f"the file has more than {MAX_BYTES >> 20} MB; save the photo smaller and try again."
-        )
-    if picture_suffix(data[:16]) is None:
-        raise UserError(
-            "the file is no picture that can be read here, whatever its name says; "
-            "choose a JPEG, PNG or WebP photo (save HEIC as JPEG first)."
-        )
-    try:
-        pixels_HWC = decode(data)
-    except DamagedPicture as error:
-        # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
-        reason = str(error) if error.__cause__ is None else "it is damaged or cut short"
-        raise UserError(
-            f"the picture cannot be read ({reason}); take it again or export it anew as JPEG."
-        ) from None
-    height, width = pixels_HWC.shape[:2]
-    if min(height, width) < MIN_SIDE or max(height, width) > MAX_RATIO * min(height, width):
-        raise UserError(
-            f"the picture measures {width} x {height} pixels; choose one of at least "
-            f"{MIN_SIDE} on each side and at most {MAX_RATIO} times longer than wide."
-        )
-    return pixels_HWC
+def _answer(
+    predictor: "Predictor", case: Case, photos: Sequence[Opened], predicted: Sequence[Prediction]
+) -> Answer:
+    diagnosis = _diagnosis(predictor, photos, predicted).model_copy(
+        update={"patient": case.patient}
+    )
+    return Answer(diagnosis, tuple(View(view_jpeg(each.pixels_HWC)) for each in photos))
 
 
 def diagnose_pixels(
-    predictor: "Predictor", pixels_HWC: NDArray[np.uint8], sha256: str, top: int = 5
+    predictor: "Predictor", pixels_HWC: NDArray[np.uint8], sha256: str, top: int = TOP
 ) -> Diagnosis:
     """Return the diagnosis of a decoded picture (H x W x 3 RGB uint8).
 
     Raises UserError for `top` below 1, and for a bundle whose probabilities are no numbers.
     """
+    height, width = pixels_HWC.shape[:2]
+    photo = Opened(pixels_HWC, width, height, sha256)
+    return _diagnosis(predictor, [photo], predictor.predict([pixels_HWC]), top)
+
+
+def _diagnosis(
+    predictor: "Predictor",
+    photos: Sequence[Opened],
+    predicted: Sequence[Prediction],
+    top: int = TOP,
+) -> Diagnosis:
     if top < 1:
         raise UserError(f"top {top} shows nothing; ask for at least 1 class.")
-    (prediction,) = predictor.predict([pixels_HWC])
-    members_MC = prediction.member_probabilities_MC
-    if not (np.isfinite(prediction.probabilities_C).all() and np.isfinite(members_MC).all()):
+    probabilities_C = np.mean([each.probabilities_C for each in predicted], axis=0)
+    members_MC = np.mean([each.member_probabilities_MC for each in predicted], axis=0)
+    if not (np.isfinite(probabilities_C).all() and np.isfinite(members_MC).all()):
         raise UserError(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
         )
-    height, width = pixels_HWC.shape[:2]
-    classes, probabilities_C = predictor.taxonomy.classes, prediction.probabilities_C
+    classes = predictor.taxonomy.classes
     order = np.argsort(-probabilities_C, kind="stable")
     ranked = [(classes[i], float(probabilities_C[i])) for i in order]
     return Diagnosis(
@@ -117,7 +125,7 @@ def diagnose_pixels(
                 key=each.key,
                 name=each.name,
                 icd10=each.icd10,
-                probability=probability,
+                probability=min(probability, 1.0),  # a mean may exceed it by a rounding
                 description=each.description,
                 urgency=each.urgency,
             )
@@ -125,14 +133,15 @@ def diagnose_pixels(
         ),
         disagreement=float(mutual_information(members_MC[:, None], predictor.weights)[0]),
         votes=_votes(predictor.members, members_MC, predictor.taxonomy),
-        photos=(
+        photos=tuple(
             Photo(
-                width=width,
-                height=height,
-                sha256=sha256,
-                boxes=_boxes(prediction),
+                width=photo.width,
+                height=photo.height,
+                sha256=photo.sha256,
+                boxes=_boxes(prediction, photo),
                 no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
-            ),
+            )
+            for photo, prediction in zip(photos, predicted, strict=True)
         ),
         source=_source(predictor.bundle),
     )
@@ -151,17 +160,25 @@ def _votes(
     members: tuple[str, ...], members_MC: NDArray[np.float64], taxonomy: Taxonomy
 ) -> tuple[Vote, ...]:
     return tuple(
-        Vote(member=name, key=taxonomy.keys[row_C.argmax()], probability=float(row_C.max()))
+        Vote(member=name, key=taxonomy.keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
         for name, row_C in zip(members, members_MC, strict=True)
     )
 
 
-def _boxes(prediction: Prediction) -> tuple[LesionBox, ...] | None:
+def _boxes(prediction: Prediction, photo: Opened) -> tuple[LesionBox, ...] | None:
+    """Return the boxes in pixels of the photo at full scale."""
     if prediction.boxes is None:
         return None
+    height, width = photo.pixels_HWC.shape[:2]
+    across, down = photo.width / width, photo.height / height
     return tuple(
         LesionBox(
-            x1=box.x1, y1=box.y1, x2=box.x2, y2=box.y2, label=box.label, score=box.score or 0.0
+            x1=box.x1 * across,
+            y1=box.y1 * down,
+            x2=box.x2 * across,
+            y2=box.y2 * down,
+            label=box.label,
+            score=box.score or 0.0,
         )
         for box in prediction.boxes
     )

@@ -11,12 +11,13 @@ from rich.console import Console
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.data.screening.decode import decode
+from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import (
     MAX_BYTES,
+    answer,
     bundle_version,
-    diagnose_bytes,
-    diagnose_file,
     diagnose_pixels,
+    read_picture,
 )
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
@@ -33,6 +34,10 @@ def picture(width: int = 90, height: int = 70, form: str = "JPEG", **options: ob
     return file.getvalue()
 
 
+def diagnose_bytes(predictor: Predictor, data: bytes) -> Diagnosis:
+    return answer(predictor, Case((data,))).diagnosis
+
+
 @pytest.fixture(scope="module")
 def predictor(tiny_bundle: Path) -> Predictor:
     return Predictor.load(tiny_bundle)
@@ -40,7 +45,7 @@ def predictor(tiny_bundle: Path) -> Predictor:
 
 def test_candidates_are_the_ensembles_own_probabilities_ranked(predictor: Predictor) -> None:
     data = picture()
-    diagnosis = diagnose_bytes(predictor, data, top=4)
+    diagnosis = diagnose_pixels(predictor, decode(data), "", top=4)
     (prediction,) = predictor.predict([decode(data)])
     best = np.argsort(-prediction.probabilities_C)[:4]
     keys = predictor.taxonomy.keys
@@ -78,17 +83,11 @@ def test_the_record_survives_json(predictor: Predictor) -> None:
 
 
 def test_more_classes_than_there_are_shows_all(predictor: Predictor) -> None:
-    diagnosis = diagnose_bytes(predictor, picture(), top=999)
+    diagnosis = diagnose_pixels(predictor, decode(picture()), "", top=999)
     assert len(diagnosis.candidates) == len(predictor.taxonomy.classes)
     assert sum(each.probability for each in diagnosis.candidates) == pytest.approx(1)
     with pytest.raises(UserError, match="at least 1"):
-        diagnose_bytes(predictor, picture(), top=0)
-
-
-def test_a_file_and_its_bytes_give_the_same(predictor: Predictor, tmp_path: Path) -> None:
-    file = tmp_path / "named.txt"
-    file.write_bytes(picture())
-    assert diagnose_file(predictor, file) == diagnose_bytes(predictor, file.read_bytes())
+        diagnose_pixels(predictor, decode(picture()), "", top=0)
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "BMP", "TIFF"])
@@ -139,11 +138,11 @@ def test_what_is_no_photo_is_refused_in_one_sentence(
     assert any(verb in message for verb in ("choose", "take", "save"))
 
 
-def test_a_path_that_is_no_file_is_named(predictor: Predictor, tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.jpg does not exist"):
-        diagnose_file(predictor, tmp_path / "nowhere.jpg")
+        read_picture(tmp_path / "nowhere.jpg")
     with pytest.raises(UserError, match="cannot be read"):
-        diagnose_file(predictor, tmp_path)
+        read_picture(tmp_path)
 
 
 def test_weights_that_are_no_numbers_give_no_diagnosis(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from tiny_bundle import pack_tiny
 
 from skindx.errors import UserError
 from skindx.models.bundle import add_metrics, open_bundle
-from skindx.models.conformal import Conformal, fit_conformal
+from skindx.models.conformal import Conformal
+from skindx.models.conformal_fit import fit_conformal
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
