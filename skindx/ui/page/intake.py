@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex
-from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.opening import MAX_BYTES
 from skindx.errors import UserError
 from skindx.ui.html import render
 from skindx.ui.page.uploads import take_uploads

@@ -7,7 +7,7 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.record import NOTICE, Diagnosis, Promise, Share, percent
 from skindx.taxonomy import Urgency
 from skindx.ui.html import data_url, render, sentence
-from skindx.ui.page.look import css
+from skindx.ui.page.look import styles
 from skindx.ui.page.measured import measured
 
 TIERS: dict[Urgency, str] = {
@@ -26,7 +26,7 @@ def top_html() -> str:
     """
     from markupsafe import Markup
 
-    return render("top.html.jinja", notice=NOTICE, css=Markup(css()))  # noqa: S704 (our own file)
+    return render("top.html.jinja", notice=NOTICE, css=Markup(styles()))  # noqa: S704 (our own file)
 
 
 def waiting_html() -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from skindx.diagnosis.diagnose import read_picture
+from skindx.diagnosis.opening import read_picture
 from skindx.errors import UserError
 
 _GONE = "a photo did not arrive or was cleared away; send it again."

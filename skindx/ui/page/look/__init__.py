@@ -5,8 +5,8 @@ from importlib import resources
 _STYLES = ("tokens", "shell", "intake", "result", "why", "book")
 
 
-def css() -> str:
-    """Return the page's styles."""
+def styles() -> str:
+    """Return the page's styles, which `top_html` writes into the page: Gradio is given none."""
     return "\n".join(_read(f"{name}.css") for name in _STYLES)
 
 
