@@ -105,7 +105,6 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
     import gradio as gr
 
     from skindx.ui.asgi import USER
-    from skindx.ui.page.look import css
     from skindx.ui.serve import theme
 
     def user(request: Any) -> str | None:
@@ -127,5 +126,4 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
         ssr_mode=False,
         pwa=False,
         theme=theme(),
-        css=css(),
     )

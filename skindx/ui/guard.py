@@ -155,9 +155,7 @@ class _Owners:
 
 
 def _is_needed(route: str) -> bool:
-    return any(
-        route == each or (route.startswith(each) and each.endswith("/")) for each in _NEEDED
-    )
+    return any(route == each or (route.startswith(each) and each.endswith("/")) for each in _NEEDED)
 
 
 def _owned(sent: dict[str, Any]) -> Iterator[str]:

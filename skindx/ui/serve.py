@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +103,8 @@ def _run(app: "App", host: str, port: int, proxy: str | None, *, logged_in: bool
         ws="none",
         lifespan="on",
     )
-    try:
+    with suppress(KeyboardInterrupt):
         Server(config).run()
-    except (KeyboardInterrupt, SystemExit):
-        pass
     if kept:
         raise kept[0]
 
@@ -146,9 +144,7 @@ def _check_extra() -> None:
     needed = ("fastapi", "gradio", "multipart", "prometheus_client", "uvicorn")
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        raise UserError(
-            f"the server needs {', '.join(missing)}; run `pip install 'skindx[app]'`."
-        )
+        raise UserError(f"the server needs {', '.join(missing)}; run `pip install 'skindx[app]'`.")
 
 
 def _casebook(where: str | None) -> "Casebook | None":

@@ -80,7 +80,7 @@ def test_messages_come_through_as_they_are(value: object) -> None:
 def test_a_case_is_the_same_on_the_other_side() -> None:
     case = Case((b"one", b"two"), Patient(age=40, site="back", skin_type=3))
     assert wire.rebuilt(Case, wire.plain(case)) == case
-    with pytest.raises(ValueError, match="3 photos|validation error"):
+    with pytest.raises(ValueError, match=r"1 to 3"):
         wire.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
 
 

@@ -1,5 +1,6 @@
 """What a person who runs the server should watch, for Prometheus; nothing about any one case."""
 
+import math
 import time
 from bisect import bisect_left
 from collections import Counter as Counted
@@ -18,10 +19,12 @@ from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.pool import PoolStatus
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    pass
 
 WINDOW = 1000
 """Drift is told of the last so many answers, "last" since the server started."""
+LEAST = 100
+"""Fewer answers differ from anything by chance: no index is told of them."""
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 180)
 _OUTCOMES = ("answered", "abstained", "refused", "bad-input", "busy", "failed", "left")
 
@@ -30,8 +33,16 @@ class Metrics:
     """Counters of one server in a registry of their own."""
 
     def __init__(self, bundle: Bundle, version: str, status: Callable[[], PoolStatus]) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+        from prometheus_client import (
+            CollectorRegistry,
+            Counter,
+            Gauge,
+            Histogram,
+            Info,
+            disable_created_metrics,
+        )
 
+        disable_created_metrics()
         self.registry: CollectorRegistry = CollectorRegistry()
         here: dict[str, Any] = {"registry": self.registry}
         Info("skindx_bundle", "The bundle that answers.", **here).info(
@@ -62,7 +73,7 @@ class Metrics:
         ):
             Gauge(f"skindx_{name}", about, **here).set_function(read)
         measured = bundle.metrics()
-        first = {key: 0.0 for key in bundle.taxonomy.keys} | class_shares(measured)
+        first = dict.fromkeys(bundle.taxonomy.keys, 0.0) | class_shares(measured)
         self._drift = {
             "class": _Drift("class_first", list(first), list(first.values()), here),
             "score": _Drift("top_probability", *_bins(score_shares(measured)), here),
@@ -146,14 +157,16 @@ class _Drift:
         seen = Gauge(f"skindx_{name}_seen", f"{about}, by bin.", [label], **here)
         wanted = Gauge(f"skindx_{name}_expected", "The same when measured.", [label], **here)
         for each, share in zip(bins, expected, strict=True):
-            seen.labels(each).set_function(lambda each=each: self._share(each))
+            shown = each if isinstance(each, str) else f"{each:.3g}"
+            seen.labels(shown).set_function(lambda each=each: self._share(each))
             if known:
-                wanted.labels(each).set(share)
+                wanted.labels(shown).set(share)
         if known:
             Gauge(
                 f"skindx_{name}_shift",
                 f"Population stability index of the last {WINDOW} answers against the expected "
-                "shares; above 0.25 the pictures are others than those the bundle was made for.",
+                "shares; above 0.25 the pictures are others than those the bundle was made for. "
+                f"NaN before {LEAST} answers.",
                 **here,
             ).set_function(self._shift)
 
@@ -168,8 +181,8 @@ class _Drift:
         return self._last.count(each) / len(self._last) if self._last else 0.0
 
     def _shift(self) -> float:
-        if not self._last:
-            return 0.0
+        if len(self._last) < LEAST:
+            return math.nan
         counts = Counted(self._last)
         return shift([counts[each] / len(self._last) for each in self._bins], self._expected)
 

@@ -147,7 +147,9 @@ def _set_cookie(scope: Message, token: str, life_s: int) -> str:
 
 def _basic(authorization: str) -> tuple[str, str]:
     try:
-        name, _, password = base64.b64decode(authorization[6:], validate=True).decode().partition(":")
+        name, _, password = (
+            base64.b64decode(authorization[6:], validate=True).decode().partition(":")
+        )
     except ValueError:
         return "", ""
     return name, password

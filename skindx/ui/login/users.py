@@ -77,9 +77,7 @@ def read_users(path: Path) -> dict[str, str]:
     """Return name -> hash. Raises UserError for a file of another kind, or that others can read."""
     try:
         if path.stat().st_mode & 0o077:
-            raise UserError(
-                f"{path} can be read by others than its owner; run `chmod 600 {path}`."
-            )
+            raise UserError(f"{path} can be read by others than its owner; run `chmod 600 {path}`.")
         known = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
@@ -104,9 +102,9 @@ def _change(path: Path, name: str, hashed: str | None) -> None:
 
 
 def _hash(password: str) -> str:
-    salt = os.urandom(16)
-    parts = (_COST, _BLOCK, _PARALLEL, _text(salt), _text(_scrypt(password, salt)))
-    return "$".join(("scrypt", *map(str, parts)))
+    salt, costs = os.urandom(16), (_COST, _BLOCK, _PARALLEL)
+    made = _scrypt(password, salt, *costs)
+    return "$".join(("scrypt", *map(str, costs), _text(salt), _text(made)))
 
 
 def _matches(password: str, hashed: str) -> bool:
@@ -120,9 +118,7 @@ def _matches(password: str, hashed: str) -> bool:
     return hmac.compare_digest(made, base64.b64decode(expected))
 
 
-def _scrypt(
-    password: str, salt: bytes, cost: int = _COST, block: int = _BLOCK, parallel: int = _PARALLEL
-) -> bytes:
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
     return hashlib.scrypt(
         password.encode(), salt=salt, n=cost, r=block, p=parallel, maxmem=_MEMORY_BYTES
     )
