@@ -1,0 +1,111 @@
+"""What follows from the probabilities: the set of classes, the next step, or an honest abstention.
+
+Urgency is that of the most urgent class which the conformal set does not rule out.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.diagnosis.case import SkinType
+from skindx.diagnosis.record import NextStep, Promise, Share, next_step
+from skindx.models.combination import mutual_information
+from skindx.taxonomy import URGENCY_ADVICE, SkinClass
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.predictor import Predictor
+
+LARGEST_SET = 5
+"""A set of more classes, or of more than half of all, is no answer."""
+MOST_DISAGREEMENT = 0.4
+"""Of 1, at which each member is sure of another class."""
+LEAST_FAMILIARITY = 0.05
+"""Stranger than 19 of 20 calibration pictures, though not so strange that it is refused."""
+
+# C = classes, M = members
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a diagnosis says beyond probabilities; `ranked` are all classes, likeliest first."""
+
+    ranked: tuple[tuple[SkinClass, float, bool], ...]
+    """Class, probability, and whether the conformal set holds it."""
+    next_step: NextStep
+    abstained: str
+    promise: Promise | None
+    disagreement: float
+
+
+def conclude(
+    predictor: "Predictor",
+    probabilities_C: NDArray[np.float64],
+    members_MC: NDArray[np.float64],
+    *,
+    skin_type: SkinType | None = None,
+    familiarity: float | None = None,
+) -> Conclusion:
+    """Draw the conclusion from one case's probabilities."""
+    classes, conformal = predictor.taxonomy.classes, predictor.conformal
+    in_set_C = np.zeros(len(classes), dtype=bool)
+    if conformal:
+        (in_set_C,) = conformal.sets(probabilities_C[None], [skin_type])
+    order = np.argsort(-probabilities_C, kind="stable")
+    ranked = tuple(
+        (classes[i], min(float(probabilities_C[i]), 1.0), bool(in_set_C[i])) for i in order
+    )
+    disagreement = float(mutual_information(members_MC[:, None], predictor.weights)[0])
+    step = next_step(ranked)
+    first_M = members_MC.argmax(axis=1) == order[0]
+    abstained = _abstained(
+        step.classes, len(classes), disagreement, float(first_M.mean()), familiarity
+    )
+    if abstained and step.urgency == "routine":
+        # Who does not know what it is cannot say that it may wait.
+        step = step.model_copy(
+            update={
+                "urgency": "unknown",
+                "advice": URGENCY_ADVICE["unknown"],
+                "because": "Nothing urgent stands out, but the answer is not sure enough to wait.",
+            }
+        )
+    return Conclusion(ranked, step, abstained, _promise(predictor, skin_type), disagreement)
+
+
+def _abstained(
+    leading: int, classes: int, disagreement: float, agree: float, familiarity: float | None
+) -> str:
+    """Return why no condition is named with confidence; empty where one or a few are."""
+    if familiarity is not None and familiarity <= LEAST_FAMILIARITY:
+        return (
+            "This does not look much like anything the networks learned from, so what they say "
+            "of it may mean little; let a clinician look at it."
+        )
+    if leading > LARGEST_SET or 2 * leading > classes:
+        return (
+            f"The photos do not tell the conditions apart: {leading} of {classes} remain possible; "
+            "a sharper, closer photo may help, a clinician will."
+        )
+    if disagreement > MOST_DISAGREEMENT or agree < 0.5:
+        return (
+            "The networks contradict each other about this, so none of the conditions is named "
+            "with confidence; let a clinician look at it."
+        )
+    return ""
+
+
+def _promise(predictor: "Predictor", skin_type: SkinType | None) -> Promise | None:
+    conformal = predictor.conformal
+    if conformal is None:
+        return None
+    group = conformal.group(skin_type)
+    missed = conformal.urgent_missed
+    return Promise(
+        level=conformal.level,
+        urgent_level=conformal.urgent_level,
+        pictures=conformal.pictures_of(group),
+        group=group,
+        urgent_missed=Share(**missed.model_dump()) if missed else None,
+    )
