@@ -16,12 +16,19 @@ def skin_pixels(
     rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.normal(128, 12, (5, 6)).clip(0, 255).astype(np.uint8))
     light = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)) / 128.0
-    grain = rng.normal(0, 0.06, (height, width))
+    grain = sum(_grain(rng, width, height, across) for across in (width, 400, 200, 100, 50))
     y, x = np.mgrid[:height, :width]
     centre_y, centre_x = rng.uniform(0.4, 0.6, 2) * (height, width)
     spot = np.hypot((y - centre_y) / height, (x - centre_x) / width) < rng.uniform(0.12, 0.2)
     shade = light * (1 + grain) * np.where(spot, 0.6, 1.0)
     return (np.array(TONES[skin_type]) * shade[..., None]).clip(0, 255).astype(np.uint8)
+
+
+def _grain(rng: np.random.Generator, width: int, height: int, across: int) -> np.ndarray:
+    """Return H x W of noise so coarse that it has `across` grains; skin has some at every scale."""
+    size = (min(across, width), max(1, round(min(across, width) * height / width)))
+    noise = Image.fromarray(rng.normal(0, 0.03, size[::-1]).astype(np.float32))
+    return np.asarray(noise.resize((width, height), Image.Resampling.BICUBIC))
 
 
 def skin_photo(

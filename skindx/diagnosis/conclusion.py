@@ -24,7 +24,7 @@ MOST_DISAGREEMENT = 0.4
 LEAST_FAMILIARITY = 0.05
 """Stranger than 19 of 20 calibration pictures, though not so strange that it is refused."""
 
-# C = classes, M = members
+# P = photos of the case, C = classes, M = members
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,35 @@ class Conclusion:
 
 def conclude(
     predictor: "Predictor",
-    probabilities_C: NDArray[np.float64],
-    members_MC: NDArray[np.float64],
+    probabilities_PC: NDArray[np.float64],
+    members_MPC: NDArray[np.float64],
     *,
     skin_type: SkinType | None = None,
     familiarity: float | None = None,
 ) -> Conclusion:
-    """Draw the conclusion from one case's probabilities."""
+    """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
+
+    The set is what any of the photos leaves possible: each photo's own set keeps its promise, so
+    all of them together do, whereas nothing was ever promised of a mean.
+    """
     classes, conformal = predictor.taxonomy.classes, predictor.conformal
+    probabilities_C, members_MC = probabilities_PC.mean(axis=0), members_MPC.mean(axis=1)
     in_set_C = np.zeros(len(classes), dtype=bool)
     if conformal:
-        (in_set_C,) = conformal.sets(probabilities_C[None], [skin_type])
+        sets_PC = conformal.sets(probabilities_PC, [skin_type] * len(probabilities_PC))
+        in_set_C = sets_PC.any(axis=0)
+        in_set_C[probabilities_C.argmax()] = True
     order = np.argsort(-probabilities_C, kind="stable")
     ranked = tuple(
         (classes[i], min(float(probabilities_C[i]), 1.0), bool(in_set_C[i])) for i in order
     )
     disagreement = float(mutual_information(members_MC[:, None], predictor.weights)[0])
     step = next_step(ranked)
-    first_M = members_MC.argmax(axis=1) == order[0]
-    abstained = _abstained(
-        step.classes, len(classes), disagreement, float(first_M.mean()), familiarity
+    abstained = (
+        _unfamiliar(familiarity)
+        or _differing(probabilities_PC)
+        or _too_many(step.classes, len(classes))
+        or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
     if abstained and step.urgency == "routine":
         # Who does not know what it is cannot say that it may wait.
@@ -74,26 +83,41 @@ def conclude(
     return Conclusion(ranked, step, abstained, _promise(predictor, skin_type), disagreement)
 
 
-def _abstained(
-    leading: int, classes: int, disagreement: float, agree: float, familiarity: float | None
-) -> str:
-    """Return why no condition is named with confidence; empty where one or a few are."""
-    if familiarity is not None and familiarity <= LEAST_FAMILIARITY:
-        return (
-            "This does not look much like anything the networks learned from, so what they say "
-            "of it may mean little; let a clinician look at it."
-        )
-    if leading > LARGEST_SET or 2 * leading > classes:
-        return (
-            f"The photos do not tell the conditions apart: {leading} of {classes} remain possible; "
-            "a sharper, closer photo may help, a clinician will."
-        )
-    if disagreement > MOST_DISAGREEMENT or agree < 0.5:
-        return (
-            "The networks contradict each other about this, so none of the conditions is named "
-            "with confidence; let a clinician look at it."
-        )
-    return ""
+def _unfamiliar(familiarity: float | None) -> str:
+    if familiarity is None or familiarity > LEAST_FAMILIARITY:
+        return ""
+    return (
+        "This does not look much like anything the networks learned from, so what they say of it "
+        "may mean little; let a clinician look at it."
+    )
+
+
+def _differing(probabilities_PC: NDArray[np.float64]) -> str:
+    """Photos are asked here as members are: each sure of another class means no answer."""
+    if float(mutual_information(probabilities_PC[:, None])[0]) <= MOST_DISAGREEMENT:
+        return ""
+    return (
+        "The photos seem to show different things, so none of the conditions is named with "
+        "confidence; give photos of one and the same place."
+    )
+
+
+def _too_many(possible: int, classes: int) -> str:
+    if possible <= LARGEST_SET and 2 * possible <= classes:
+        return ""
+    return (
+        f"The conditions cannot be told apart here: {possible} of {classes} remain possible; "
+        "a sharper, closer photo may help, a clinician will."
+    )
+
+
+def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
+    if disagreement <= MOST_DISAGREEMENT and first_M.mean() >= 0.5:
+        return ""
+    return (
+        "The networks contradict each other about this, so none of the conditions is named with "
+        "confidence; let a clinician look at it."
+    )
 
 
 def _promise(predictor: "Predictor", skin_type: SkinType | None) -> Promise | None:

@@ -106,13 +106,13 @@ def _judge(
     predictions: Sequence[Prediction],
     look: Look,
 ) -> _Judged:
-    """Combine what is said of a case's photos: the mean of their probabilities.
+    """Combine what is said of a case's photos.
 
     Raises Refused for a photo unlike all that is known, UserError for a bundle without sense.
     """
-    probabilities_C = np.mean([each.probabilities_C for each in predictions], axis=0)
-    members_MC = np.mean([each.member_probabilities_MC for each in predictions], axis=0)
-    if not (np.isfinite(probabilities_C).all() and np.isfinite(members_MC).all()):
+    probabilities_PC = np.stack([each.probabilities_C for each in predictions])
+    members_MPC = np.stack([each.member_probabilities_MC for each in predictions], axis=1)
+    if not (np.isfinite(probabilities_PC).all() and np.isfinite(members_MPC).all()):
         raise UserError(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
@@ -126,12 +126,13 @@ def _judge(
             raise Refused("unfamiliar", _FAR, strangest).among(len(photos))
     conclusion = conclude(
         predictor,
-        probabilities_C,
-        members_MC,
+        probabilities_PC,
+        members_MPC,
         skin_type=case.patient.skin_type,
         familiarity=familiarity,
     )
-    top = int(probabilities_C.argmax())
+    top = int(probabilities_PC.mean(axis=0).argmax())
+    members_MC = members_MPC.mean(axis=1)
     return _Judged(photos, places, predictions, members_MC, conclusion, familiarity, top)
 
 

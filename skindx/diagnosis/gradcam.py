@@ -21,8 +21,8 @@ from skindx.models.preprocess import Preprocess
 LONGEST_SIDE = 320
 """Pixels of a heat map, which knows some ten places across: more would only be sent."""
 _LEVELS = 64
-_STRONGEST = 0.75
-"""Opacity of the hottest place: the skin must be seen through it."""
+_STRONGEST, _COLD = 0.65, 0.2
+"""Opacity of the hottest place, through which the skin must be seen, and heat without any."""
 
 
 def heat_maps(
@@ -73,8 +73,8 @@ def heat_png(heat_HW: NDArray[np.float32]) -> bytes:
     picture = Image.fromarray((heat_HW * (_LEVELS - 1)).round().astype(np.uint8), "P")
     picture.putpalette(colours_L3.tobytes())
     file = io.BytesIO()
-    opacity = (steps * _STRONGEST).round().astype(np.uint8).tobytes()
-    picture.save(file, "PNG", transparency=opacity, optimize=False)
+    opacity_L = _STRONGEST * (steps / 255.0 - _COLD).clip(0) / (1 - _COLD)
+    picture.save(file, "PNG", transparency=(255 * opacity_L).round().astype(np.uint8).tobytes())
     return file.getvalue()
 
 

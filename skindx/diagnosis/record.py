@@ -109,7 +109,7 @@ class Promise(Settings):
     """What the set of classes promises, and what that was found on."""
 
     level: float = Field(gt=0, lt=1)
-    """The share of single photos whose set holds the true class."""
+    """The share of photos whose set holds the true class; several of a case give no less."""
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The same share of photos of urgent classes; None: they have no threshold of their own."""
     pictures: int

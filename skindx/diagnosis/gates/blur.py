@@ -15,6 +15,8 @@ from skindx.diagnosis.gates.reduced import Reduced
 
 FLOOR = 0.3
 """Variance, in squared levels, that rounding and compression leave in the finest band."""
+BRIGHT = 150.0
+"""Below this brightness detail is fainter too: the floor sinks with it, for dark skin's sake."""
 REFUSED, REMARKED = -0.5, -0.2
 
 
@@ -23,7 +25,8 @@ def sharpness(luma_HW: NDArray[np.float32]) -> float:
     import cv2
 
     fine_HW, coarse_HW = (cv2.GaussianBlur(luma_HW, (0, 0), sigma) for sigma in (1, 2))
-    finest = float((luma_HW - fine_HW).var()) - FLOOR
+    light = min(1.0, float(np.percentile(luma_HW, 95)) / BRIGHT)
+    finest = float((luma_HW - fine_HW).var()) - FLOOR * light**2
     return math.log10(max(finest, 1e-3) / (float((fine_HW - coarse_HW).var()) + 1e-3))
 
 

@@ -29,4 +29,8 @@ class Reduced:
         """Brightness on the 0..255 scale."""
         import cv2
 
-        return cv2.cvtColor(self.pixels_HWC, cv2.COLOR_RGB2GRAY).astype(np.float32)
+        # In floating point: rounding it again would pass for detail in a dark photo.
+        luma_HW: NDArray[np.float32] = cv2.cvtColor(
+            self.pixels_HWC.astype(np.float32), cv2.COLOR_RGB2GRAY
+        )
+        return luma_HW
