@@ -7,12 +7,12 @@ from PIL import Image
 from tiny_bundle import odd_taxonomy, pack_tiny
 
 from skindx.diagnosis.diagnose import diagnose_pixels
+from skindx.diagnosis.measured import measured
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import NOTICE
 from skindx.diagnosis.view import view_jpeg
 from skindx.ui.html import (
     figure_html,
-    measured,
     problem_html,
     result_html,
     top_html,
