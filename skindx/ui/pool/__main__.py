@@ -1,4 +1,4 @@
-"""Start a worker: `python -m skindx.ui.pool DESCRIPTOR BUNDLE VERSION`, from `process.py` alone."""
+"""Start a worker: `python -m skindx.ui.pool DESCRIPTOR BUNDLE VERSION FOLDER`, from `process.py` alone."""
 
 import socket
 import sys
@@ -9,6 +9,6 @@ from skindx.ui.pool.worker import work
 
 if __name__ == "__main__":
     go_offline()
-    descriptor, bundle, version = sys.argv[1:]
+    descriptor, bundle, version, folder = sys.argv[1:]
     with socket.socket(fileno=int(descriptor)) as connection:
-        work(connection, Path(bundle), version)
+        work(connection, Path(bundle), version, Path(folder))

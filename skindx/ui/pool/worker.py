@@ -5,6 +5,7 @@ It ends when its server does, however that ended: a thread waits for the connect
 
 import logging
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Sequence
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def work(connection: socket.socket, bundle: Path, version: str) -> None:
-    """Answer until the connection closes; the process is over then.
+def work(connection: socket.socket, bundle: Path, version: str, folder: Path) -> None:
+    """Answer until the connection closes; the process is over then, and `folder` is gone.
 
     Sends `{"ready": true}` first, or `{"unusable": sentence}` for a bundle that cannot be loaded
     or is no longer the one of this `version`.
     """
     inbox: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    threading.Thread(target=_receive, args=(connection, inbox, folder), daemon=True).start()
     try:
         predictor = _load(bundle, version)
     except UserError as error:
@@ -81,7 +82,7 @@ def _told(answer: Any) -> dict[str, Any]:
     return {"answer": wire.plain(answer)}
 
 
-def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]") -> None:
+def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]", folder: Path) -> None:
     while True:
         try:
             head = _exactly(
@@ -89,6 +90,7 @@ def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]") -> None:
             )
             inbox.put(wire.unpack(head, [_exactly(connection, n) for n in wire.blob_sizes(head)]))
         except OSError:  # the server is gone, so nobody waits for an answer
+            shutil.rmtree(folder, ignore_errors=True)
             os._exit(0)
 
 
