@@ -5,9 +5,8 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,10 @@ class Worker:
 
 
 @asynccontextmanager
-async def started(bundle: Path, version: str) -> AsyncIterator[Worker]:
+async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
     """Start a worker, and see to it that its process is over at the end.
 
-    It is a new process and no fork: nothing of this one's memory, threads and files is in it. What
+    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process and no fork: nothing of this one's memory, threads and files is in it. What
     it writes for a moment lies in a folder of its own, in memory where there is room, which goes
     with it.
     """
@@ -75,10 +74,7 @@ async def started(bundle: Path, version: str) -> AsyncIterator[Worker]:
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     with theirs:
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "skindx.ui.pool"),
-                *(str(theirs.fileno()), str(bundle), version, folder),
-            ],
+            [*command, str(theirs.fileno()), folder],
             env=os.environ
             | dict.fromkeys(_ONE_THREAD, "1")
             | {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
