@@ -101,13 +101,15 @@ class Served:
         """Return what the page is told about an uploaded file."""
         self.join(path, session, client).raise_for_status()
         said, params = "", {"session_hash": session}
-        with nullcontext(client) if client else self.client() as each:
-            with each.stream("GET", "/gradio_api/queue/data", params=params) as events:
-                for line in events.iter_lines():
-                    event = json.loads(line.removeprefix("data:")) if line else {}
-                    said += json.dumps(event.get("output", ""))
-                    if event.get("msg") == "process_completed":
-                        return Told(bool(event["success"]), said)
+        with (
+            nullcontext(client) if client else self.client() as each,
+            each.stream("GET", "/gradio_api/queue/data", params=params) as events,
+        ):
+            for line in events.iter_lines():
+                event = json.loads(line.removeprefix("data:")) if line else {}
+                said += json.dumps(event.get("output", ""))
+                if event.get("msg") == "process_completed":
+                    return Told(bool(event["success"]), said)
         raise AssertionError("the server closed without an answer")
 
 

@@ -64,9 +64,9 @@ class Worker:
 async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
     """Start a worker, and see to it that its process is over at the end.
 
-    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process and no fork: nothing of this one's memory, threads and files is in it. What
-    it writes for a moment lies in a folder of its own, in memory where there is room, which goes
-    with it.
+    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process
+    and no fork: nothing of this one's memory, threads and files is in it. What it writes for a
+    moment lies in that folder of its own, in memory where there is room, which goes with it.
     """
     folder = tempfile.mkdtemp(prefix="skindx-worker-", dir=_in_memory())
     ours, theirs = socket.socketpair()
