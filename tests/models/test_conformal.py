@@ -138,6 +138,7 @@ def test_a_bundle_carries_its_sets_and_an_older_one_has_none(tmp_path: Path) -> 
 URGENT_C = np.array([True, False, False, True, False])
 
 
+@pytest.mark.filterwarnings("ignore:WARNING. your conformalization dataset has less:UserWarning")
 def test_urgent_classes_have_the_threshold_of_their_own_pictures() -> None:
     """MAPIE, fitted on the pictures of each kind by themselves, gives the same columns."""
     calibration_NC, truth_N = simulate(500)

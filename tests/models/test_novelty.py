@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 def points(n: int, seed: int, about: float = 0.0) -> Floats:
     """Return points of length 1; `about` moves them round the sphere."""
     random = np.random.default_rng(seed)
-    vectors_ND = random.normal(size=(n, 12)) + np.array([3, about, *[0] * 10])
+    vectors_ND = random.normal(scale=0.5, size=(n, 12)) + np.array([3, about, *[0] * 10])
     lengths = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     return (vectors_ND / lengths).astype(np.float32)
 
