@@ -57,7 +57,9 @@ def test_a_bundle_gives_its_gallery_back(whole: Bundle) -> None:
     gallery = open_bundle(whole.path).gallery()
     assert gallery is not None
     assert (len(gallery), gallery.spec.pictures, gallery.spec.shown) == (40, 40, 20)
-    assert gallery.rows[3] == GalleryRow(f"{3:064x}", "Basal_Cell_Carcinoma", 1, "CC BY 4.0", "A. Painter")
+    assert gallery.rows[3] == GalleryRow(
+        f"{3:064x}", "Basal_Cell_Carcinoma", 1, "CC BY 4.0", "A. Painter"
+    )
     assert gallery.thumbnail(3) == b""
     assert gallery.thumbnail(2)[:2] == b"\xff\xd8"
     assert {ROWS, TENSORS} <= set(whole.spec.files)
