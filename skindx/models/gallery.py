@@ -100,7 +100,7 @@ class Gallery:
     def cosines(self, embeddings_QD: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the dot products Q x N with embeddings of length 1, in single precision."""
         others_DQ = torch.from_numpy(np.ascontiguousarray(embeddings_QD)).T
-        parts = [each.float() @ others_DQ for each in self.embeddings_ND.split(_CHUNK)]
+        parts = [each.float() @ others_DQ for each in torch.split(self.embeddings_ND, _CHUNK)]
         products_QN: NDArray[np.float32] = torch.cat(parts).T.clamp(-1, 1).numpy()
         return products_QN
 
