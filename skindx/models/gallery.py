@@ -1,7 +1,6 @@
 """The gallery of a bundle: embeddings of pictures that it learned from, and what is known of them.
 
-The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy;
-how near they are also tells whether a photo is of a kind that the networks know.
+The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy.
 """
 
 from collections.abc import Collection, Iterable
