@@ -102,7 +102,9 @@ class Novelty:
             "rest": np.array(self.familiar.rest),
             "scores": self.scores_N,
         }
-        tensors = {name: torch.from_numpy(np.array(each, order="C")) for name, each in arrays.items()}
+        tensors = {
+            name: torch.from_numpy(np.array(each, order="C")) for name, each in arrays.items()
+        }
         save_file(tensors, folder / STATISTICS)
 
     @classmethod
