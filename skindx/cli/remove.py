@@ -29,13 +29,16 @@ def remove(
         typer.Option(help="Gallery to take it out of; DATASET/gallery is always seen to."),
     ] = None,
     bundle: Annotated[
-        list[Path] | None, typer.Option(help="Bundle that is to say whether it learned from it.")
+        list[Path] | None,
+        typer.Option(
+            help="Bundle: its gallery loses it, its card says whether the weights learned from it."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go; write nothing.")
     ] = False,
 ) -> None:
-    """Take a picture down: out of datasets, galleries and published copies, and keep it out.
+    """Take a picture down: out of datasets, galleries, bundles and published copies, for good.
 
     Its near copies (scaled, turned, recoded) go with it and are listed. DATASET/blocklist.jsonl
     holds its hashes and URL: no later build takes it in or fetches it again. Killed at any moment,
@@ -49,6 +52,8 @@ def remove(
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
+    for each in () if dry_run else bundle or []:
+        _clear(each)
     galleries = _galleries(datasets, gallery or [])
     _check_published(published or [])
     with progress_bars() as progress:
@@ -64,7 +69,7 @@ def remove(
     used = [(each, _used(each, planned)) for each in bundle or []]
     _tell(planned, dry_run)
     for path, uses in used:
-        for line in _bundle_lines(path, uses):
+        for line in (*_bundle_lines(path, uses), *_gallery_lines(path, planned)):
             print(line)
     for file in own_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
@@ -82,8 +87,9 @@ def remove(
 
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
-        from skindx.models.removal import record_removal
+        from skindx.models.removal import drop_from_gallery, record_removal
 
+        drop_from_gallery(path, gone)
         record_removal(path, uses)
     lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in datasets)
     print(f"{len(gone)} on the block list: {lists}")
@@ -119,6 +125,19 @@ def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
     from skindx.models.removal import uses
 
     return uses(bundle, planned.blocked.by_sha.values())
+
+
+def _clear(bundle: Path) -> None:
+    from skindx.models.removal import clear_leftovers
+
+    clear_leftovers(bundle)
+
+
+def _gallery_lines(bundle: Path, planned: "Plan") -> list[str]:
+    from skindx.models.removal import shown_of
+
+    out = shown_of(bundle, planned.blocked.by_sha)
+    return [f"bundle {bundle}: its gallery loses {out}, they and what shows the same."][:out]
 
 
 def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:

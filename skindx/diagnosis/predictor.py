@@ -13,8 +13,10 @@ from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector
-from skindx.models.ensemble import Ensemble
+from skindx.models.ensemble import Ensemble, Look
 from skindx.models.fusion import FusionSpec, assist, box_crops
+from skindx.models.gallery import Gallery
+from skindx.models.novelty import Novelty
 from skindx.models.prediction import Prediction
 from skindx.models.removal import MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
@@ -31,6 +33,10 @@ class Predictor:
     """Why there are no boxes although the bundle has a detector; empty otherwise."""
     fusion: FusionSpec | None = None
     """How the crop around the best box is judged beside the whole picture."""
+    gallery: Gallery | None = None
+    """Pictures that the bundle learned from; None for a bundle of an older version."""
+    novelty: Novelty | None = None
+    """How familiar a photo is; None for an older bundle, and without calibration pictures."""
 
     @classmethod
     def load(cls, path: Path, device: str = "cpu") -> Self:
@@ -44,7 +50,15 @@ class Predictor:
             detector = bundle.detector()
         except UserError as error:
             missing = str(error)
-        return cls(bundle, bundle.ensemble(device), detector, missing, bundle.spec.fusion)
+        return cls(
+            bundle,
+            bundle.ensemble(device),
+            detector,
+            missing,
+            bundle.spec.fusion,
+            bundle.gallery(),
+            bundle.novelty(),
+        )
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -58,8 +72,29 @@ class Predictor:
 
     @property
     def conformal(self) -> Conformal | None:
-        """The rule of the sets of classes; None for a bundle without one."""
-        return self.bundle.spec.conformal
+        """The rule of the sets of classes, fitted on answers as this predictor gives them.
+
+        None: the bundle has none, or none for a predictor without its detector; `no_sets` says so.
+        """
+        spec = self.bundle.spec
+        return spec.whole_conformal if self._without_crops else spec.conformal
+
+    @property
+    def no_sets(self) -> str:
+        """Why there are no sets of classes, in a sentence; empty where there are."""
+        if self.conformal:
+            return ""
+        if self._without_crops and self.bundle.spec.conformal:
+            return (
+                "The sets of classes were fitted for answers that look at the detector's box as "
+                "well; without the detector they promise nothing, so none is shown."
+            )
+        return "The bundle had no calibration pictures, so it can promise no set of classes."
+
+    @property
+    def _without_crops(self) -> bool:
+        """Whether answers lack the view around the box that the bundle's own answers have."""
+        return bool(self.fusion and self.fusion.weight and not self.detector)
 
     @property
     def seen(self) -> Mapping[str, Split] | None:
@@ -90,7 +125,26 @@ class Predictor:
         """
         if not pictures:
             return []
-        whole = self.ensemble.probabilities(pictures)
+        return self._predict(pictures, self.ensemble.probabilities(pictures), confidence)
+
+    def look(
+        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+    ) -> tuple[list[Prediction], Look]:
+        """Return the same predictions, and what the networks see in the whole pictures.
+
+        One pass gives both: the maps are for heat maps, the embeddings for `gallery` and
+        `novelty`. All pictures are one batch; at least one is needed.
+        """
+        look = self.ensemble.look(pictures)
+        whole = (look.probabilities_NC, look.member_MNC)
+        return self._predict(pictures, whole, confidence), look
+
+    def _predict(
+        self,
+        pictures: Sequence[NDArray[np.uint8]],
+        whole: tuple[NDArray[np.float64], NDArray[np.float64]],
+        confidence: float | None,
+    ) -> list[Prediction]:
         boxes = self.detector.detect(pictures, confidence) if self.detector else None
         crops: dict[int, NDArray[np.uint8]] = {}
         probabilities_NC, member_MNC = whole

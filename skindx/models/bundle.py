@@ -23,6 +23,8 @@ from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.fusion import FusionSpec
+from skindx.models.gallery import ROWS, TENSORS, Gallery
+from skindx.models.novelty import STATISTICS, Novelty
 from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.taxonomy import Taxonomy
 
@@ -64,6 +66,14 @@ class Bundle:
             return None
         return load_detector(self.path / "detector", self.spec.detector)
 
+    def gallery(self) -> Gallery | None:
+        """Return what the bundle shows of the pictures that it learned from; None for none."""
+        return Gallery.load(self.path) if self.spec.gallery else None
+
+    def novelty(self) -> Novelty | None:
+        """Return how to tell whether a photo is familiar; None where too little is known."""
+        return Novelty.load(self.path, self.spec.novelty) if self.spec.novelty else None
+
     def seen(self) -> Mapping[str, Split] | None:
         """Return the split of each picture that the bundle was made from, by SHA-256.
 
@@ -99,6 +109,8 @@ def pack(
     combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
+    gallery: Gallery | None = None,
+    novelty: Novelty | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
 ) -> Bundle:
@@ -115,6 +127,8 @@ def pack(
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
         conformal=conformal,
+        gallery=gallery.spec if gallery is not None else None,
+        novelty=novelty.spec if novelty else None,
         provenance=provenance or {},
     )
     with atomic_folder(path) as folder:
@@ -125,6 +139,9 @@ def pack(
             save_file({key: value.contiguous() for key, value in state.items()}, file)
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
+        for part in (gallery, novelty):
+            if part is not None:
+                part.save(folder)
         if seen is not None:
             write_seen(folder / SEEN, seen)
         write_text(folder / CARD, model_card(spec, taxonomy, None))
@@ -158,12 +175,26 @@ def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
     _rewrite(open_bundle(path), {}, metrics)
 
 
-def set_fusion(path: Path, fusion: FusionSpec, conformal: Conformal | None) -> Bundle:
-    """Put how the crop around the best box is judged, and the sets' rule, into the bundle."""
+def set_fusion(
+    path: Path,
+    fusion: FusionSpec,
+    conformal: Conformal | None,
+    whole_conformal: Conformal | None = None,
+) -> Bundle:
+    """Put how the crop around the best box is judged, and the sets' rules, into the bundle.
+
+    `whole_conformal` is for whoever serves the bundle without its detector.
+    """
     bundle = open_bundle(path)
-    spec = bundle.spec.model_copy(update={"fusion": fusion, "conformal": conformal})
-    _rewrite(replace(bundle, spec=spec), {}, bundle.metrics())
+    change = {"fusion": fusion, "conformal": conformal, "whole_conformal": whole_conformal}
+    _rewrite(_changed(bundle, change), {}, bundle.metrics())
     return open_bundle(path)
+
+
+def set_gallery(path: Path, gallery: Gallery) -> None:
+    """Put another gallery in the place of the bundle's own, in one step."""
+    bundle = open_bundle(path)
+    _rewrite(_changed(bundle, {"gallery": gallery.spec}), {}, bundle.metrics(), gallery)
 
 
 def add_provenance(path: Path, facts: dict[str, Any]) -> None:
@@ -172,14 +203,26 @@ def add_provenance(path: Path, facts: dict[str, Any]) -> None:
     _rewrite(bundle, facts, bundle.metrics())
 
 
-def _rewrite(bundle: Bundle, facts: dict[str, Any], metrics: dict[str, Any] | None) -> None:
+def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
+    return replace(bundle, spec=bundle.spec.model_copy(update=change))
+
+
+def _rewrite(
+    bundle: Bundle,
+    facts: dict[str, Any],
+    metrics: dict[str, Any] | None,
+    gallery: Gallery | None = None,
+) -> None:
     provenance = bundle.spec.provenance | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
+    anew = {METRICS, CARD} | ({ROWS, TENSORS} if gallery is not None else set())
     with atomic_folder(bundle.path) as folder:
         for name in spec.files:
-            if name not in (METRICS, CARD):
+            if name not in anew:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 _link(bundle.path / name, folder / name)
+        if gallery is not None:
+            gallery.save(folder)
         if metrics is not None:
             write_json(folder / METRICS, metrics)
         write_text(folder / CARD, model_card(spec, bundle.taxonomy, metrics))
@@ -208,6 +251,8 @@ def _write_index(folder: Path, spec: BundleSpec) -> None:
 
 def _verify(path: Path, spec: BundleSpec) -> None:
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
+    needed |= {ROWS, TENSORS} if spec.gallery else set()
+    needed |= {STATISTICS} if spec.novelty else set()
     for name in sorted(needed - set(spec.files)):
         raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
     root = path.resolve()

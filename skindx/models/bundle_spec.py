@@ -10,6 +10,8 @@ from skindx.models.combination import EQUAL, Combination
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec
+from skindx.models.gallery import GallerySpec
+from skindx.models.novelty import NoveltySpec
 from skindx.models.views import Views
 
 
@@ -37,6 +39,11 @@ class BundleSpec(Settings):
     """How the crop around the best box is judged beside the whole picture; none: it is not."""
     conformal: Conformal | None = None
     """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
+    whole_conformal: Conformal | None = None
+    """Those of answers by the whole picture alone, where `conformal` is of answers with a crop."""
+    gallery: GallerySpec | None = None
+    novelty: NoveltySpec | None = None
+    """How familiar a photo is, by how far it lies from the gallery; None without calibration."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""

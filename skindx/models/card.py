@@ -3,6 +3,7 @@
 from typing import Any
 
 from skindx.models.bundle_spec import BundleSpec
+from skindx.models.conformal import ALL
 from skindx.taxonomy import Taxonomy
 
 _FIGURES = (
@@ -31,6 +32,8 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- detector: {'yes' if spec.detector else 'none'}",
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- conformal sets: {_sets(spec)}",
+        f"- gallery: {_gallery(spec)}",
+        f"- strange photos: {_strange(spec)}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]
     lines += [f"- {key}: {_plain(value)}" for key, value in spec.provenance.items()]
@@ -96,9 +99,36 @@ def _sets(spec: BundleSpec) -> str:
     fitted = spec.conformal
     if fitted is None:
         return "none, for want of calibration pictures"
-    return (
+    said = (
         f"every class of at least {fitted.least_probability:.3f}, for a coverage of "
         f"{fitted.level:.0%}; fitted on {fitted.pictures} pictures"
+    )
+    if fitted.urgent and fitted.urgent_level:
+        least = fitted.urgent[ALL]
+        said += f"; an urgent class from {least:.3f}, for a coverage of {fitted.urgent_level:.0%}"
+    if fitted.group_pictures:
+        said += f"; thresholds of their own for {', '.join(fitted.group_pictures)}"
+    if fitted.urgent_missed:
+        missed = fitted.urgent_missed
+        said += (
+            f"; of the {missed.pictures} of urgent classes {missed.value:.1%} "
+            f"[{missed.low:.1%}, {missed.high:.1%}] have no urgent class in their set"
+        )
+    return said
+
+
+def _gallery(spec: BundleSpec) -> str:
+    if spec.gallery is None:
+        return "none"
+    return f"{spec.gallery.pictures} pictures learned from, {spec.gallery.shown} to be shown"
+
+
+def _strange(spec: BundleSpec) -> str:
+    if spec.novelty is None:
+        return "not told apart"
+    return (
+        f"refused if farther from what was learned than {1 - spec.novelty.rate:.1%} of "
+        f"{spec.novelty.pictures} calibration pictures"
     )
 
 

@@ -1,6 +1,7 @@
 """Conformal sets: the classes that a picture may show, right at a promised rate."""
 
-import math
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +10,25 @@ from pydantic import Field, model_validator
 from skindx.config import Settings
 
 LEVEL = 0.9
+URGENT_LEVEL = 0.95
 ALL = "all"
 
 # N = pictures, C = classes
+
+
+def skin_type_group(skin_type: int) -> str:
+    """Name the group of pictures of a Fitzpatrick type."""
+    return f"skin type {skin_type}"
+
+
+class MeasuredShare(Settings):
+    """A share that was counted, with its 95 % interval."""
+
+    value: float = Field(ge=0, le=1)
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+    pictures: int = Field(ge=1)
+    """Out of so many."""
 
 
 class Conformal(Settings):
@@ -19,9 +36,10 @@ class Conformal(Settings):
 
     A set holds every class of at least the threshold's probability, and always the likeliest one.
     Of all rules with the same coverage this one gives the smallest sets on average; it draws no
-    lots, so that a picture has the same set each time, and its one number can be told to a reader.
-    Its price is that coverage is promised over all pictures and not for each class; that is what
-    adaptive rules (APS, RAPS) lessen with larger sets, and thresholds by group do away with.
+    lots, so that a picture has the same set each time, and its numbers can be told to a reader.
+    The thresholds are Mondrian (Vovk et al. 2005, section 4.5): urgent classes have their own, so
+    that the promise holds for their pictures by themselves, and so have skin types of which there
+    are enough pictures.
     """
 
     level: float = Field(LEVEL, gt=0, lt=1)
@@ -30,48 +48,76 @@ class Conformal(Settings):
     """Calibration pictures that the thresholds were fitted on."""
     thresholds: dict[str, float]
     """Least probability of a class in a set, by group of pictures; `all` is any picture's."""
+    urgent: dict[str, float] = Field(default_factory=dict)
+    """The same of an urgent class, for the same groups; empty: they have none of their own."""
+    urgent_columns: tuple[int, ...] = ()
+    """Which classes are urgent, by their places in the taxonomy."""
+    urgent_level: float | None = Field(None, gt=0, lt=1)
+    """The share of pictures of urgent classes whose set holds the true class: 0.95, or what so few
+    calibration pictures can bear out; None where urgent classes have no threshold of their own."""
+    urgent_missed: MeasuredShare | None = None
+    """How often a calibration picture of an urgent class has a set without any urgent class.
+
+    None: there was no such picture, or the bundle is of an older version.
+    """
+    group_pictures: dict[str, int] = Field(default_factory=dict)
+    """Calibration pictures of each skin type that has thresholds of its own."""
 
     @model_validator(mode="after")
-    def _has_one_for_all(self) -> "Conformal":
+    def _fits_together(self) -> Self:
         if ALL not in self.thresholds:
             raise ValueError(f"thresholds must hold {ALL!r}, the one for any picture")
-        for group, threshold in self.thresholds.items():
+        for group, threshold in (*self.thresholds.items(), *self.urgent.items()):
             if not 0 <= threshold <= 1:
                 raise ValueError(f"the threshold of {group} must be in 0..1, not {threshold}")
+        if self.urgent and self.urgent.keys() != self.thresholds.keys():
+            raise ValueError("urgent must name the same groups as thresholds, or none")
+        if any(column < 0 for column in self.urgent_columns):
+            raise ValueError("urgent_columns are places of classes, from 0")
         return self
 
     @property
     def least_probability(self) -> float:
-        """The threshold of any picture; 0 puts every class into every set."""
+        """The threshold of any picture, for classes that are not urgent; 0 takes in all classes."""
         return self.thresholds[ALL]
 
-    def sets(self, probabilities_NC: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which classes are in each picture's set, N x C."""
-        sets_NC: NDArray[np.bool_] = probabilities_NC >= self.least_probability
-        sets_NC[np.arange(len(sets_NC)), probabilities_NC.argmax(axis=1)] = True
+    def group(self, skin_type: int | None) -> str:
+        """Return whose thresholds a picture is judged by: a skin type's, or `all`."""
+        name = ALL if skin_type is None else skin_type_group(skin_type)
+        return name if name in self.thresholds else ALL
+
+    def pictures_of(self, group: str) -> int:
+        """Return how many calibration pictures stand behind a group's thresholds."""
+        return self.group_pictures.get(group, self.pictures)
+
+    def least_probabilities(self, group: str, classes: int) -> NDArray[np.float64]:
+        """Return the threshold of each class, C, for a group of pictures.
+
+        Raises ValueError when an urgent class is beyond the last one.
+        """
+        if any(column >= classes for column in self.urgent_columns):
+            raise ValueError(f"urgent columns {self.urgent_columns} do not fit {classes} classes")
+        least_C = np.full(classes, self.thresholds[group])
+        if self.urgent:
+            least_C[list(self.urgent_columns)] = self.urgent[group]
+        return least_C
+
+    def sets(
+        self,
+        probabilities_NC: NDArray[np.float64],
+        skin_types: Sequence[int | None] | None = None,
+    ) -> NDArray[np.bool_]:
+        """Return which classes are in each picture's set, N x C.
+
+        `skin_types` are Fitzpatrick 1..6 where somebody said so, one a picture.
+        """
+        pictures, classes = probabilities_NC.shape
+        known = skin_types if skin_types is not None else [None] * pictures
+        if len(known) != pictures:
+            raise ValueError(f"{len(known)} skin types for {pictures} pictures")
+        groups = [self.group(each) for each in known]
+        least = {group: self.least_probabilities(group, classes) for group in {ALL, *groups}}
+        least_NC = np.array([least[group] for group in groups]).reshape(pictures, classes)
+        sets_NC: NDArray[np.bool_] = probabilities_NC >= least_NC
+        sets_NC[np.arange(pictures), probabilities_NC.argmax(axis=1)] = True
         return sets_NC
-
-
-def fit_conformal(
-    probabilities_NC: NDArray[np.float64], truth_N: NDArray[np.integer], level: float = LEVEL
-) -> Conformal:
-    """Fit the threshold on calibration pictures, which nothing else was chosen or fitted on.
-
-    Of n true classes' probabilities it is the ceil((n + 1) level)-th greatest: with this
-    correction a new picture's set holds its true class with at least the probability `level`,
-    if it is drawn as those were (Vovk et al. 2005). Too few pictures for the level, 8 or fewer
-    at 0.9, put every class into every set. Raises ValueError for what does not fit.
-    """
-    if probabilities_NC.ndim != 2 or truth_N.shape != probabilities_NC.shape[:1]:
-        raise ValueError(
-            f"need probabilities (N, C) and truth (N), got {probabilities_NC.shape}, "
-            f"{truth_N.shape}"
-        )
-    if not np.isfinite(probabilities_NC).all():
-        raise ValueError("probabilities must be finite")
-    n = len(truth_N)
-    # Rounded first: (9 + 1) * 0.9 is 9, and not a hair above it.
-    place = math.ceil(round((n + 1) * level, 9))
-    own_N = np.sort(probabilities_NC[np.arange(n), truth_N])[::-1]
-    threshold = float(own_N[place - 1]) if place <= n else 0.0
-    return Conformal(level=level, pictures=n, thresholds={ALL: threshold})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.models.ensemble import Ensemble, Member
+from skindx.models.ensemble import Ensemble, Look, Member
 
 # M = members, N = pictures, C = classes
 
@@ -44,6 +44,20 @@ def predict_records(
     parts = [ensemble.probabilities(batch) for batch in _decoded(dataset, records)]
     whole, members = zip(*parts, strict=True)
     return np.concatenate(whole), np.concatenate(members, axis=1)
+
+
+def look_at_records(
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record]
+) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], Look]]:
+    """Yield batches of records, their pictures, and all that the ensemble sees in them.
+
+    Raises UserError for a picture that is gone or damaged.
+    """
+    first = 0
+    for pictures in _decoded(dataset, records):
+        batch = records[first : first + len(pictures)]
+        first += len(pictures)
+        yield batch, pictures, ensemble.look(pictures)
 
 
 def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:

@@ -1,10 +1,15 @@
-"""What a take-down means for a bundle: weights cannot forget, so it says what it learned."""
+"""What a take-down means for a bundle: weights cannot forget, so it says what it learned.
 
-from collections.abc import Iterable, Mapping
+Its gallery can, and does.
+"""
+
+import re
+import shutil
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from skindx.data.removal.blocklist import Blocked
-from skindx.models.bundle import add_provenance, open_bundle
+from skindx.models.bundle import add_provenance, open_bundle, set_gallery
 
 MANIFEST_KEY = "manifest sha256"
 LEARNED = "taken down since, but learned from"
@@ -52,3 +57,44 @@ def record_removal(path: Path, used: Mapping[str, str | None]) -> None:
             facts[key] = listed
     if facts:
         add_provenance(path, facts)
+
+
+def shown_of(path: Path, sha256s: Collection[str]) -> int:
+    """Return how many pictures a take-down takes out of a bundle's gallery. Raises UserError.
+
+    A picture goes with all of its group: what shows the same lesion may be a copy that no hash
+    finds.
+    """
+    gallery = open_bundle(path).gallery()
+    return 0 if gallery is None else len(gallery) - len(gallery.without(sha256s))
+
+
+def drop_from_gallery(path: Path, sha256s: Collection[str]) -> int:
+    """Take pictures and their groups out of a bundle's gallery, in one step; return how many.
+
+    Nothing is written where none of them is there. Raises UserError for no bundle.
+    """
+    gallery = open_bundle(path).gallery()
+    if gallery is None:
+        return 0
+    left = gallery.without(sha256s)
+    if len(left) < len(gallery):
+        set_gallery(path, left)
+    return len(gallery) - len(left)
+
+
+def clear_leftovers(path: Path) -> None:
+    """Finish or undo what a kill cut short while the bundle was written again.
+
+    Such a rest holds an older gallery, with the pictures that were to go. Only for when nothing
+    else writes the bundle.
+    """
+    path = path.resolve()
+    mine = re.compile(re.escape(path.name) + r"\.tmp-[a-z0-9_]{8}(\.old)?")
+    around = path.parent.iterdir() if path.parent.is_dir() else ()
+    unfinished = sorted(each for each in around if mine.fullmatch(each.name))
+    if not path.exists():  # killed between the two renames: the older one is whole
+        for old in (each for each in unfinished if each.suffix == ".old"):
+            old.replace(path)
+    for rest in unfinished:
+        shutil.rmtree(rest, ignore_errors=True)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
+from skindx.models.conformal import ALL, Conformal
 from skindx.models.prediction import Prediction
 from skindx.taxonomy import SkinClass
 
@@ -35,6 +36,20 @@ class Answers:
     """The classes in each picture's conformal set; None for a bundle without any."""
     level: float | None = None
     """The share of pictures whose set should hold the true class."""
+    urgent_level: float | None = None
+    """The same of urgent classes; None where they have no threshold of their own."""
+    fitted_types: tuple[int, ...] = ()
+    """Skin types that have thresholds of their own."""
+
+    def with_sets(self, rule: Conformal) -> Self:
+        """Return the same answers with the conformal sets of a rule."""
+        return replace(
+            self,
+            sets_NC=rule.sets(self.ensemble_NC, self.skin_types),
+            level=rule.level,
+            urgent_level=rule.urgent_level,
+            fitted_types=tuple(t for t in range(1, 7) if rule.group(t) != ALL),
+        )
 
     @classmethod
     def of(

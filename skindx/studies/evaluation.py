@@ -135,8 +135,7 @@ def evaluate_served(
     classes = predictor.taxonomy.classes
     answers = Answers.of(records, predictions, classes, predictor.members)
     if predictor.conformal:
-        sets_NC = predictor.conformal.sets(answers.ensemble_NC)
-        answers = replace(answers, sets_NC=sets_NC, level=predictor.conformal.level)
+        answers = answers.with_sets(predictor.conformal)
     evaluation = score(
         answers,
         draws=draws,

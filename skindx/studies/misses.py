@@ -25,7 +25,7 @@ they have none by what their name holds."""
 
 @dataclass(frozen=True, slots=True)
 class UrgentMisses:
-    """Pictures of urgent classes whose likeliest class is not an urgent one."""
+    """Pictures of urgent classes for which no urgent class was named."""
 
     n: int
     missed: int

@@ -15,6 +15,7 @@ from skindx.studies.origin import Origin
 from skindx.studies.pages import render
 from skindx.studies.plots import confusion_plot, reliability_plot, risk_plot, top_confusions
 from skindx.studies.results import Evaluation
+from skindx.studies.set_scores import SetScores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,6 +102,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"Conformal sets for {percent(sets.level)}: {percent(sets.coverage)} "
             f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
         )
+        said += _said_of_groups(sets)
     said += [
         f"By {each.attribute}: {each.note}."
         for each in evaluation.breakdowns
@@ -119,6 +121,22 @@ def sentences(evaluation: Evaluation) -> list[str]:
         said.append(
             f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
             f"on {found.pictures} pictures with {found.boxes} boxes."
+        )
+    return said
+
+
+def _said_of_groups(sets: SetScores) -> list[str]:
+    said = [
+        f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
+        f"class, {percent(each.promised)} promised, {each.n} pictures."
+        for each in sets.by_group
+        if each.n and each.promised is not None
+    ]
+    if sets.urgent_missed:
+        missed = sets.urgent_missed
+        said.append(
+            f"No urgent class in the set: {missed.missed} of {missed.n} pictures of urgent "
+            f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
         )
     return said
 

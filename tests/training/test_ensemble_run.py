@@ -15,11 +15,11 @@ from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.combination import log
-from skindx.models.conformal import fit_conformal
+from skindx.models.conformal_fit import fit_on_records
 from skindx.models.predicting import predict_members, predict_records
 from skindx.models.removal import FOLDED
 from skindx.training.ensembles.folds import partition
-from skindx.training.ensembles.pack import fit_sets
+from skindx.training.ensembles.pack import fit_on_calibration
 from skindx.training.run import train
 from skindx.training.settings import TrainSettings
 
@@ -132,15 +132,17 @@ def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
     held = split_of(read_manifest(small_dataset), "calibration")
     assert held
     probabilities_NC, _ = predict_records(predictor.ensemble, small_dataset, held)
-    keys = predictor.taxonomy.keys
-    truth_N = np.array([keys.index(record.label) for record in held])
-    fitted = fit_conformal(probabilities_NC, truth_N)
+    fitted = fit_on_records(probabilities_NC, held, predictor.taxonomy)
     assert predictor.conformal is not None
     assert predictor.conformal.pictures == len(held)
-    assert predictor.conformal.least_probability == pytest.approx(fitted.least_probability)
+    assert predictor.conformal.thresholds == pytest.approx(fitted.thresholds)
+    assert predictor.conformal.urgent == pytest.approx(fitted.urgent)
     # A dataset without a calibration split, such as a fold of a cross-validation.
     others = [each for each in read_manifest(small_dataset) if each.split != "calibration"]
-    assert fit_sets(predictor.ensemble, small_dataset, others, predictor.taxonomy) is None
+    parts = fit_on_calibration(
+        predictor.ensemble, small_dataset, others, predictor.taxonomy, predictor.gallery
+    )
+    assert parts == (None, None)
 
 
 @pytest.mark.distributed

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bundle import Bundle, open_bundle, set_fusion
-from skindx.models.conformal import Conformal, fit_conformal
+from skindx.models.conformal_fit import fit_on_records
 from skindx.models.detector import Detector
-from skindx.models.ensemble import Ensemble
 from skindx.models.fusion import FusionSpec, assist, box_crops, fit_weight
 from skindx.models.removal import FOLDED
 from skindx.training.feeding.pictures import class_numbers
@@ -25,7 +24,8 @@ Crops = Mapping[int, NDArray[np.uint8]]
 def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     """Fit the weight on the validation pictures in which the bundle's detector is sure of a box.
 
-    Conformal sets are fitted again, on calibration alone, since they must fit what is served.
+    Conformal sets are fitted again, on calibration alone, since they must fit what is served;
+    those of the whole picture stay beside them, for whoever serves it without the detector.
     Raises UserError for a picture that cannot be read, and without ultralytics.
     """
     bundle = open_bundle(path)
@@ -51,26 +51,16 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
         "validation pictures; of the others no sure box shows less than the whole"
     )
     fusion = FusionSpec(weight=weight, margin=margin)
-    conformal = bundle.spec.conformal
-    if conformal and weight:
-        held = split_of(records, "calibration")
-        views = _looked(detector, dataset, held, margin)
-        conformal = _fit_sets(ensemble, views, class_numbers(held, classes), fusion, conformal)
-    return set_fusion(path, fusion, conformal)
-
-
-def _fit_sets(
-    ensemble: Ensemble,
-    views: Iterator[tuple[int, Pictures, Crops]],
-    truth_N: NDArray[np.int64],
-    fusion: FusionSpec,
-    plain: Conformal,
-) -> Conformal:
-    parts = [
-        assist(ensemble, crops, ensemble.probabilities(pictures), fusion.weight)[0]
-        for _, pictures, crops in views
-    ]
-    return fit_conformal(np.concatenate(parts), truth_N, plain.level)
+    plain = bundle.spec.whole_conformal or bundle.spec.conformal
+    if not (plain and weight):
+        return set_fusion(path, fusion, plain)
+    held = split_of(records, "calibration")
+    looked = _looked(detector, dataset, held, margin)
+    fused_NC = np.concatenate(
+        [assist(ensemble, crops, ensemble.probabilities(p), weight)[0] for _, p, crops in looked]
+    )
+    fused = fit_on_records(fused_NC, held, bundle.taxonomy, plain.level)
+    return set_fusion(path, fusion, fused, plain)
 
 
 def _looked(

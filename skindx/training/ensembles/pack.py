@@ -17,9 +17,13 @@ from rich.console import Console
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle import Bundle, pack
-from skindx.models.conformal import Conformal, fit_conformal
+from skindx.models.conformal import Conformal
+from skindx.models.conformal_fit import fit_on_records
 from skindx.models.ensemble import Ensemble
-from skindx.models.predicting import predict_records
+from skindx.models.gallery import Gallery
+from skindx.models.gallery_making import make_gallery
+from skindx.models.novelty import FEWEST, Novelty, fit_novelty
+from skindx.models.predicting import look_at_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 from skindx.training.cluster import resolve_accelerator
@@ -63,6 +67,9 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
     ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
+    gallery = make_gallery(ensemble, dataset, learned)
+    print(_shown(gallery))
+    conformal, novelty = fit_on_calibration(ensemble, dataset, records, taxonomy, gallery)
     return pack(
         run / "bundle",
         settings.name,
@@ -71,7 +78,9 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         temperature=assembly.temperature,
         combination=assembly.combination,
         detector=packed_parts(run, settings),
-        conformal=fit_sets(ensemble, dataset, records, taxonomy),
+        conformal=conformal,
+        gallery=gallery,
+        novelty=novelty,
         provenance={
             "dataset": dataset.resolve().name,
             MANIFEST_KEY: sha256_file(dataset / MANIFEST),
@@ -83,19 +92,43 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     )
 
 
-def fit_sets(
-    ensemble: Ensemble, dataset: Path, records: Sequence[Record], taxonomy: Taxonomy
-) -> Conformal | None:
-    """Fit conformal sets on the calibration split, which nothing else looks at.
+def fit_on_calibration(
+    ensemble: Ensemble,
+    dataset: Path,
+    records: Sequence[Record],
+    taxonomy: Taxonomy,
+    gallery: Gallery,
+) -> tuple[Conformal | None, Novelty | None]:
+    """Fit conformal sets and the novelty score on the calibration split, in one pass over it.
 
-    None, and a line that says so, for a dataset without one.
+    Nothing else looks at that split. None, and a line that says so, where it has too few pictures.
     """
     held = split_of(records, "calibration")
     if not held:
-        print("no conformal sets: the dataset has no calibration pictures to fit them on")
-        return None
-    probabilities_NC, _ = predict_records(ensemble, dataset, held)
-    return fit_conformal(probabilities_NC, class_numbers(held, taxonomy.keys))
+        print(
+            "no conformal sets and no check for strange photos: the dataset has no calibration "
+            "pictures to fit them on"
+        )
+        return None, None
+    said, embeddings = [], []
+    for _, _, look in look_at_records(ensemble, dataset, held):
+        said.append(look.probabilities_NC)
+        embeddings.append(look.embeddings_ND)
+    novelty = fit_novelty(gallery, np.concatenate(embeddings))
+    if novelty is None:
+        print(
+            f"no check for strange photos: {len(held)} calibration pictures are too few to say "
+            f"what is strange, it takes {FEWEST}"
+        )
+    return fit_on_records(np.concatenate(said), held, taxonomy), novelty
+
+
+def _shown(gallery: Gallery) -> str:
+    spec = gallery.spec
+    return (
+        f"gallery of {spec.pictures} training pictures; {spec.shown} may be shown by their "
+        "licences and by what people decided on them"
+    )
 
 
 def _learned_from(

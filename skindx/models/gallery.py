@@ -1,0 +1,166 @@
+"""The gallery of a bundle: embeddings of pictures that it learned from, and what is known of them.
+
+The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+
+from skindx.config import Settings
+
+ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
+
+_CHUNK = 4096  # rows that are single precision at a time
+
+# N = pictures of the gallery, Q = pictures that are compared with it, D = dimensions
+
+
+class GallerySpec(Settings):
+    """What a bundle's index says of its gallery."""
+
+    pictures: int = Field(ge=0)
+    shown: int = Field(ge=0)
+    """Those that have a small copy, since their licence allows showing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryRow:
+    """One picture; `label` is a class's key. What credits it is empty where nobody may be named."""
+
+    sha256: str
+    label: str
+    group: int
+    """Pictures of one lesion, patient or cluster of duplicates have the same."""
+    licence: str = ""
+    creator: str = ""
+    attribution: str = ""
+    page_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A row of the gallery and how near it is; `thumbnail` is a JPEG, empty if not to be shown."""
+
+    row: GalleryRow
+    cosine: float
+    thumbnail: bytes
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Rows, their embeddings of length 1 in half precision, and small copies end to end."""
+
+    rows: tuple[GalleryRow, ...]
+    embeddings_ND: torch.Tensor
+    thumbnails: torch.Tensor
+    """uint8, all JPEGs one after the other."""
+    offsets: NDArray[np.int64]
+    """N + 1 places in `thumbnails`; a picture without a copy begins where the next one does."""
+
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[GalleryRow],
+        embeddings_ND: NDArray[np.floating],
+        thumbnails: Iterable[bytes],
+    ) -> Self:
+        """Put a gallery together. Raises ValueError for parts of different lengths."""
+        rows, jpegs = tuple(rows), list(thumbnails)
+        if not len(rows) == len(jpegs) == len(embeddings_ND):
+            raise ValueError(
+                f"{len(rows)} rows, {len(embeddings_ND)} embeddings, {len(jpegs)} thumbnails"
+            )
+        offsets = np.cumsum([0, *map(len, jpegs)], dtype=np.int64)
+        data = torch.from_numpy(np.frombuffer(b"".join(jpegs), np.uint8).copy())
+        return cls(rows, torch.from_numpy(embeddings_ND.astype(np.float16)), data, offsets)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def spec(self) -> GallerySpec:
+        """What the index says of it."""
+        return GallerySpec(pictures=len(self), shown=int((np.diff(self.offsets) > 0).sum()))
+
+    def thumbnail(self, index: int) -> bytes:
+        """Return a picture's small JPEG; empty where its licence does not allow showing it."""
+        start, end = self.offsets[index : index + 2]
+        data: bytes = self.thumbnails[start:end].numpy().tobytes()
+        return data
+
+    def cosines(self, embeddings_QD: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the dot products Q x N with embeddings of length 1, in single precision."""
+        others_DQ = torch.from_numpy(np.ascontiguousarray(embeddings_QD)).T
+        parts = [each.float() @ others_DQ for each in torch.split(self.embeddings_ND, _CHUNK)]
+        products_QN: NDArray[np.float32] = torch.cat(parts).T.clamp(-1, 1).numpy()
+        return products_QN
+
+    def nearest(self, embedding_D: NDArray[np.float32], k: int) -> list[Near]:
+        """Return the k nearest pictures, nearest first, no two of one group."""
+        if not len(self):
+            return []
+        (cosine_N,) = self.cosines(embedding_D[None])
+        found: dict[int, Near] = {}
+        for index in np.argsort(-cosine_N, kind="stable").tolist():
+            if len(found) == k:
+                break
+            row = self.rows[index]
+            if row.group not in found:
+                found[row.group] = Near(row, float(cosine_N[index]), self.thumbnail(index))
+        return list(found.values())
+
+    def without(self, sha256s: Collection[str]) -> Self:
+        """Return the gallery without these pictures and without all of their groups."""
+        groups = {row.group for row in self.rows if row.sha256 in sha256s}
+        kept = [index for index, row in enumerate(self.rows) if row.group not in groups]
+        return self.of(
+            [self.rows[index] for index in kept],
+            self.embeddings_ND[kept].numpy(),
+            [self.thumbnail(index) for index in kept],
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write it below a bundle's folder."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        (folder / ROWS).parent.mkdir(parents=True)
+        columns = {name: [getattr(row, name) for row in self.rows] for name in _schema().names}
+        pq.write_table(pa.table(columns, schema=_schema()), folder / ROWS)
+        tensors = {
+            "embeddings": self.embeddings_ND.contiguous(),
+            "thumbnails": self.thumbnails.contiguous(),
+            "offsets": torch.from_numpy(self.offsets),
+        }
+        save_file(tensors, folder / TENSORS)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read it from a bundle's folder; embeddings and copies stay on disk until looked at."""
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(folder / ROWS, schema=_schema()).to_pylist()
+        tensors = load_file(folder / TENSORS)
+        return cls(
+            tuple(GalleryRow(**row) for row in rows),
+            tensors["embeddings"],
+            tensors["thumbnails"],
+            tensors["offsets"].numpy(),
+        )
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    special = {"group": pa.int32()}
+    return pa.schema(
+        [(each.name, special.get(each.name, pa.string())) for each in fields(GalleryRow)]
+    )

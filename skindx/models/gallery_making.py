@@ -1,0 +1,77 @@
+"""Make a bundle's gallery of the pictures that its members trained on."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from skindx.data.gallery.thumbnails import small_jpeg
+from skindx.data.manifest import Record
+from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
+from skindx.data.publish.row import web_address
+from skindx.models.ensemble import Ensemble
+from skindx.models.gallery import Gallery, GalleryRow
+from skindx.models.predicting import look_at_records
+
+CAP = 20_000
+LONGEST_SIDE = 224
+
+
+def make_gallery(
+    ensemble: Ensemble, dataset: Path, records: Sequence[Record], cap: int = CAP
+) -> Gallery:
+    """Embed pictures of `dataset`, at most `cap`, in one pass that holds a batch of them at a time.
+
+    A picture has a small copy where `skindx publish` would give it away: its licence allows that,
+    and no person and no open flag speaks against it. Raises UserError for a picture that is gone
+    or damaged.
+    """
+    chosen = stratified(records, cap)
+    withheld = withheld_of(dataset, chosen)
+    # A picture is embedded as it is: flipped and turned views only serve the probabilities.
+    plain = Ensemble(tuple(replace(member, views=1) for member in ensemble.members))
+    embeddings, thumbnails = [], []
+    for batch, pictures, look in look_at_records(plain, dataset, chosen):
+        embeddings.append(look.embeddings_ND.astype(np.float16))
+        thumbnails += [
+            b"" if record.sha256 in withheld else small_jpeg(pixels, LONGEST_SIDE)
+            for record, pixels in zip(batch, pictures, strict=True)
+        ]
+    number = {group: n for n, group in enumerate(dict.fromkeys(each.group for each in chosen))}
+    private = {sha256 for sha256, (reason, _) in withheld.items() if reason in PRIVATE_REASONS}
+    rows = [_row(each, number[each.group], named=each.sha256 not in private) for each in chosen]
+    return Gallery.of(rows, np.concatenate(embeddings), thumbnails)
+
+
+def stratified(records: Sequence[Record], cap: int) -> list[Record]:
+    """Return at most `cap` records, of each class its share and at least one, in their order.
+
+    Which ones their hashes decide, so that the same dataset gives the same gallery.
+    """
+    if len(records) <= cap:
+        return list(records)
+    of_class: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: record.sha256):
+        of_class[record.label].append(record)
+    # The first of every class comes before any second, then the shares grow evenly.
+    ranked = sorted(
+        (place / len(members), record.sha256)
+        for members in of_class.values()
+        for place, record in enumerate(members)
+    )
+    kept = {sha256 for _, sha256 in ranked[:cap]}
+    return [record for record in records if record.sha256 in kept]
+
+
+def _row(record: Record, group: int, *, named: bool) -> GalleryRow:
+    row = GalleryRow(record.sha256, record.label, group, record.licence)
+    if not named:
+        return row
+    return replace(
+        row,
+        creator=record.creator,
+        attribution=record.attribution,
+        page_url=web_address(record.page_url),
+    )
