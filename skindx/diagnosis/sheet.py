@@ -68,7 +68,7 @@ class Sheet:
             self._known(words),
             fill=fill is not None,
             align="L",
-            padding=2.5 if fill else 0,
+            padding=2 if fill else 0,
             new_x="LMARGIN",
             new_y="NEXT",
         )
@@ -129,8 +129,11 @@ class Sheet:
         words = " ".join(printable(line) for line in words.splitlines())
         if self._font == "Helvetica":
             return "".join(_latin(char) for char in words.translate(_PLAIN))
-        known = self.pdf.fonts["dejavu"].cmap  # type: ignore[attr-defined]
-        return "".join(char if ord(char) in known else "?" for char in words)
+        from fpdf.fonts import TTFFont
+
+        font = self.pdf.fonts["dejavu"]
+        assert isinstance(font, TTFFont)
+        return "".join(char if ord(char) in font.cmap else "?" for char in words)
 
 
 def _latin(char: str) -> str:

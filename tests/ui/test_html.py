@@ -4,9 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from skin_photo import skin_photo
 from tiny_bundle import odd_taxonomy, pack_tiny
 
-from skindx.diagnosis.diagnose import diagnose_pixels
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import NOTICE
@@ -57,9 +59,9 @@ def test_a_figure_alone_is_told() -> None:
 
 def test_names_from_a_bundle_are_text_not_markup(tmp_path: Path) -> None:
     predictor = Predictor.load(pack_tiny(tmp_path / "bundle", taxonomy=odd_taxonomy()).path)
-    pixels_HWC = np.full((64, 80, 3), 128, dtype=np.uint8)
-    diagnosis = diagnose_pixels(predictor, pixels_HWC, "0" * 64)
-    html = result_html(diagnosis, None) + figure_html(diagnosis, view_jpeg(pixels_HWC))
+    answered = answer(predictor, Case((skin_photo(),)))
+    diagnosis = answered.diagnosis
+    html = result_html(diagnosis, None) + figure_html(diagnosis, answered.views[0].jpeg)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script" not in html
     assert "<b>" not in html
