@@ -117,8 +117,14 @@ class Sheet:
             self.pdf.set_xy(MARGIN_MM, lowest + 2)
 
     def pdf_bytes(self) -> bytes:
-        """Return the document."""
-        return bytes(self.pdf.output())
+        """Return the document; nothing can be added to it any more."""
+        from fpdf.fonts import TTFFont
+
+        document = bytes(self.pdf.output())
+        for font in self.pdf.fonts.values():
+            if isinstance(font, TTFFont):
+                font.ttfont.close()  # it is read as letters are needed, and would stay open
+        return document
 
     def _ink(self, size: float, bold: bool = False, faint: bool = False) -> None:
         self.pdf.set_font(self._font, "B" if bold else "", size)

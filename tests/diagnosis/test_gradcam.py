@@ -27,7 +27,8 @@ def member(model: str, **model_args: object) -> Member:
     settings = ClassifierSettings(model=model, model_args=model_args, preprocess=preprocess)
     classifier = build_classifier(settings, 5).eval()
     head = classifier.net.get_classifier()
-    torch.nn.init.normal_(head.weight)  # type: ignore[union-attr, arg-type]
+    # All weights point up, so that no class' heat is zero everywhere by chance.
+    torch.nn.init.uniform_(head.weight)  # type: ignore[union-attr, arg-type]
     return Member(model, classifier, preprocess)
 
 
@@ -62,7 +63,6 @@ def test_a_cnns_heat_is_captums(cnn: Member) -> None:
     ],
 )
 def test_maps_of_every_layout_become_places(model: str, args: dict[str, object]) -> None:
-    """The derivative tells where: heat is the same when it is found by moving the map."""
     one = member(model, **args)
     (map_,) = maps_of(one)
     cam_Nhw = grad_cam(one, map_, CLASSES)
@@ -72,19 +72,29 @@ def test_maps_of_every_layout_become_places(model: str, args: dict[str, object])
     assert not map_.requires_grad
 
 
-def test_tokens_stand_where_their_patches_are() -> None:
-    one = member("test_vit", img_size=64, global_pool="avg")
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        ("swin_tiny_patch4_window7_224", {"img_size": 64, "embed_dim": 24, "depths": (1, 1, 1, 1)}),
+        ("test_vit", {"img_size": 64, "global_pool": "avg"}),
+    ],
+)
+def test_channels_last_and_tokens_stand_where_they_belong(
+    model: str, args: dict[str, object]
+) -> None:
+    one = member(model, **args)
     (map_,) = maps_of(one)
     cam_hw = grad_cam(one, map_, CLASSES)[0]
-    columns = cam_hw.shape[1]
-    hot = int(cam_hw.argmax())
-    prefix = one.classifier.net.num_prefix_tokens
-    assert isinstance(prefix, int)
+    row, column = np.unravel_index(cam_hw.argmax(), cam_hw.shape)
     cold = map_.clone()
-    cold[0, prefix + hot] = 0
-    again_hw = grad_cam(one, cold, CLASSES)[0]
-    changed = np.abs(again_hw - cam_hw)
-    assert divmod(int(changed.argmax()), columns) == divmod(hot, columns)
+    if cold.ndim == 3:
+        prefix = one.classifier.net.num_prefix_tokens
+        assert isinstance(prefix, int)
+        cold[0, prefix + row * cam_hw.shape[1] + column] = 0
+    else:
+        cold[0, row, column] = 0
+    changed_hw = np.abs(grad_cam(one, cold, CLASSES)[0] - cam_hw)
+    assert np.unravel_index(changed_hw.argmax(), cam_hw.shape) == (row, column)
 
 
 def test_a_network_that_reads_its_class_token_alone_has_no_heat(cnn: Member) -> None:
