@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.models.conformal import Conformal
-from skindx.models.ensemble import Ensemble
+from skindx.models.ensemble import Ensemble, Look
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.novelty import Novelty, NoveltySpec
 
@@ -71,11 +72,12 @@ def test_a_batch_answers_as_its_cases_do_alone(
     ]
     passes = []
     look = Ensemble.look
-    monkeypatch.setattr(
-        Ensemble,
-        "look",
-        lambda self, pictures: passes.append(len(pictures)) or look(self, pictures),
-    )
+
+    def counted(ensemble: Ensemble, pictures: Sequence[np.ndarray]) -> Look:
+        passes.append(len(pictures))
+        return look(ensemble, pictures)
+
+    monkeypatch.setattr(Ensemble, "look", counted)
     together = answer_many(predictor, cases)
     assert passes == [6]
     for case, found in zip(cases, together, strict=True):

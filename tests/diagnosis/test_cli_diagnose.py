@@ -62,6 +62,6 @@ def test_a_refused_photo_leaves_no_report(tiny_bundle: Path, photos: list[str]) 
     blurred = Path(photos[0]).with_name("blurred.jpg")
     blurred.write_bytes(skin_photo(blur=9))
     report = blurred.with_suffix(".pdf")
-    with pytest.raises(Refused, match="^photo 2: the photo is too blurred"):
+    with pytest.raises(Refused, match=r"^photo 2: the photo is too blurred"):
         typed(tiny_bundle, photos[0], str(blurred), "--pdf", str(report))
     assert not report.exists()

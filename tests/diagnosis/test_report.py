@@ -53,11 +53,8 @@ def words_of(pdf: bytes) -> str:
             page = zlib.decompress(part.split(b"\nendstream")[0])
         except zlib.error:
             continue
-        said += [
-            line.rsplit(b") Tj")[0].split(b"(", 1)[1]
-            for line in page.split(b"\n")
-            if b") Tj" in line
-        ]
+        drawn = [line for line in page.split(b"\n") if b") Tj" in line]
+        said += [line.rsplit(b") Tj")[0].split(b"(", 1)[1] for line in drawn]
     return b" ".join(said).decode("latin-1")
 
 
@@ -94,6 +91,7 @@ def test_letters_of_other_scripts_are_set_where_a_font_has_them(answered: Answer
     assert b"DejaVuSans" in pdf
     page = sheet.Sheet("test", WHEN)
     assert page._known("Łuszczyca – псориаз 乾癬\x07") == "Łuszczyca – псориаз ??\ufffd"
+    page.pdf_bytes()
 
 
 def test_it_says_nothing_of_the_machine_and_is_the_same_again(answered: Answer) -> None:
