@@ -77,7 +77,10 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
             )
         with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
             result = gr.HTML(
-                waiting_html(), apply_default_css=False, js_on_load=None, elem_id="sx-answer"
+                waiting_html(),
+                apply_default_css=False,
+                js_on_load=script("result"),
+                elem_id="sx-answer",
             )
             follow = gr.HTML(
                 "", apply_default_css=False, js_on_load=script("act"), elem_id="sx-follow"
