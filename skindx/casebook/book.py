@@ -47,9 +47,7 @@ class Casebook:
             ) from None
         return cls(engine)
 
-    def keep(
-        self, owner: str, answer: Answer, *, patient: str, lesion: str, consent: bool
-    ) -> str:
+    def keep(self, owner: str, answer: Answer, *, patient: str, lesion: str, consent: bool) -> str:
         """Keep an answer and its photos; return the case's id. Raises UserError without consent."""
         from skindx.casebook.tables import CaseRow, PhotoRow
 

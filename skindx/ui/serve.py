@@ -62,7 +62,6 @@ def serve(
             ssr_mode=False,
             pwa=False,
             theme=theme(),
-
             app_kwargs={"middleware": [Middleware(Guard)], "openapi_url": None},
         )
         reach = "" if host in _LOOPBACK else " Everyone who reaches this machine can use it."

@@ -9,9 +9,7 @@ from skindx.errors import UserError
 from skindx.ui.html import data_url, render, sentence
 
 
-def followup_html(
-    answer: Answer, *, keeps: bool, kept: str = "", problem: str = ""
-) -> str:
+def followup_html(answer: Answer, *, keeps: bool, kept: str = "", problem: str = "") -> str:
     """Return the follow-up; the report is in the HTML itself and leaves nothing on the server.
 
     `keeps`: there is a case book; `kept` says that this answer is in it, `problem` why it is not.

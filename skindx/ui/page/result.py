@@ -81,7 +81,8 @@ def missed(promise: Promise | None) -> str:
         return ""
     if promise.urgent_missed is None:
         return "How often such a set misses an urgent condition could not be measured."
-    return f"Of urgent calibration photos, {_share(promise.urgent_missed)} had no urgent condition in their set."
+    share = _share(promise.urgent_missed)
+    return f"Of urgent calibration photos, {share} had no urgent condition in their set."
 
 
 def familiar(diagnosis: Diagnosis) -> str:
