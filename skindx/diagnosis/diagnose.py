@@ -1,47 +1,50 @@
 """From cases to answers: photos of all cases go through the networks in one batch."""
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.opening import MAX_BYTES, Opened, open_photo, read_picture
-from skindx.diagnosis.record import (
-    Candidate,
-    Diagnosis,
-    LesionBox,
-    Photo,
-    Source,
-    Vote,
-    next_step,
-)
+from skindx.diagnosis.conclusion import Conclusion, conclude
+from skindx.diagnosis.opening import MAX_BYTES, read_picture
+from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.seeing import Seen, see
+from skindx.diagnosis.similar import similar_cases
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
-from skindx.models.bundle import CARD, METRICS, Bundle
-from skindx.models.combination import mutual_information
+from skindx.models.ensemble import Look
 from skindx.models.prediction import Prediction
-from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
-__all__ = [
-    "MAX_BYTES",
-    "answer",
-    "answer_many",
-    "bundle_version",
-    "diagnose_pixels",
-    "read_picture",
-]
+__all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_picture"]
 
 # P = photos of a case, C = classes, M = members
 
-TOP = 5
-_NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
+_FAR = (
+    "the photo does not look like anything that the networks learned from, so nothing they say "
+    "of it would mean anything; take it again, near and sharp, or show the place to a clinician."
+)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A case after the networks; `places` are those of its photos among all of the batch."""
+
+    photos: tuple[Seen, ...]
+    places: slice
+    predictions: Sequence[Prediction]
+    members_MC: NDArray[np.float64]
+    conclusion: Conclusion
+    familiarity: float | None
+    top: int
+    """Place of the likeliest class in the taxonomy."""
 
 
 def answer(predictor: "Predictor", case: Case) -> Answer:
@@ -57,140 +60,123 @@ def answer(predictor: "Predictor", case: Case) -> Answer:
 
 def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | UserError]:
     """Return each case's answer, or why it has none; the networks see all photos in one batch."""
-    opened = [_open(case) for case in cases]
-    sound = [photos for photos in opened if not isinstance(photos, UserError)]
-    predictions = iter(predictor.predict([each.pixels_HWC for photos in sound for each in photos]))
-    answers: list[Answer | UserError] = []
-    for case, photos in zip(cases, opened, strict=True):
-        if isinstance(photos, UserError):
-            answers.append(photos)
-            continue
+    answers: dict[int, Answer | UserError] = {}
+    seen: dict[int, tuple[Seen, ...]] = {}
+    needed = _needed(predictor)
+    for n, case in enumerate(cases):
         try:
-            answers.append(_answer(predictor, case, photos, [next(predictions) for _ in photos]))
+            seen[n] = see(case, needed)
         except UserError as error:
-            answers.append(error)
-    return answers
+            answers[n] = error
+    pictures = [each.opened.pixels_HWC for photos in seen.values() for each in photos]
+    if pictures:
+        predictions, look = predictor.look(pictures)
+        judged: dict[int, _Judged] = {}
+        start = 0
+        for n, photos in seen.items():
+            places = slice(start, start := start + len(photos))
+            try:
+                judged[n] = _judge(predictor, cases[n], photos, places, predictions[places], look)
+            except UserError as error:
+                answers[n] = error
+        heats = _heats(predictor, look, judged)
+        for n, each in judged.items():
+            answers[n] = _answer(predictor, cases[n], each, look, heats[n])
+    return [answers[n] for n in range(len(cases))]
 
 
-def _open(case: Case) -> tuple[Opened, ...] | UserError:
-    try:
-        return tuple(open_photo(data, photo) for photo, data in enumerate(case.photos))
-    except UserError as error:
-        return error
+def _needed(predictor: "Predictor") -> int | None:
+    """Return the pixels of a photo's shorter side that its judges need; None: as it is.
 
-
-def _answer(
-    predictor: "Predictor", case: Case, photos: Sequence[Opened], predicted: Sequence[Prediction]
-) -> Answer:
-    diagnosis = _diagnosis(predictor, photos, predicted).model_copy(
-        update={"patient": case.patient}
-    )
-    return Answer(diagnosis, tuple(View(view_jpeg(each.pixels_HWC)) for each in photos))
-
-
-def diagnose_pixels(
-    predictor: "Predictor", pixels_HWC: NDArray[np.uint8], sha256: str, top: int = TOP
-) -> Diagnosis:
-    """Return the diagnosis of a decoded picture (H x W x 3 RGB uint8).
-
-    Raises UserError for `top` below 1, and for a bundle whose probabilities are no numbers.
+    The view around a small box takes what there is, so a photo is then never made smaller.
     """
-    height, width = pixels_HWC.shape[:2]
-    photo = Opened(pixels_HWC, width, height, sha256)
-    return _diagnosis(predictor, [photo], predictor.predict([pixels_HWC]), top)
+    if predictor.fusion and predictor.fusion.weight and predictor.has_detector:
+        return None
+    sides = [each.preprocess.margin_size for each in predictor.ensemble.members]
+    if predictor.detector:
+        sides.append(predictor.detector.spec.size)
+    return max(sides)
 
 
-def _diagnosis(
+def _judge(
     predictor: "Predictor",
-    photos: Sequence[Opened],
-    predicted: Sequence[Prediction],
-    top: int = TOP,
-) -> Diagnosis:
-    if top < 1:
-        raise UserError(f"top {top} shows nothing; ask for at least 1 class.")
-    probabilities_C = np.mean([each.probabilities_C for each in predicted], axis=0)
-    members_MC = np.mean([each.member_probabilities_MC for each in predicted], axis=0)
-    if not (np.isfinite(probabilities_C).all() and np.isfinite(members_MC).all()):
+    case: Case,
+    photos: tuple[Seen, ...],
+    places: slice,
+    predictions: Sequence[Prediction],
+    look: Look,
+) -> _Judged:
+    """Combine what is said of a case's photos.
+
+    Raises Refused for a photo unlike all that is known, UserError for a bundle without sense.
+    """
+    probabilities_PC = np.stack([each.probabilities_C for each in predictions])
+    members_MPC = np.stack([each.member_probabilities_MC for each in predictions], axis=1)
+    if not (np.isfinite(probabilities_PC).all() and np.isfinite(members_MPC).all()):
         raise UserError(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
         )
-    classes = predictor.taxonomy.classes
-    order = np.argsort(-probabilities_C, kind="stable")
-    ranked = [(classes[i], float(probabilities_C[i])) for i in order]
-    return Diagnosis(
-        next_step=next_step(ranked),
-        candidates=tuple(
-            Candidate(
-                key=each.key,
-                name=each.name,
-                icd10=each.icd10,
-                probability=min(probability, 1.0),  # a mean may exceed it by a rounding
-                description=each.description,
-                urgency=each.urgency,
-            )
-            for each, probability in ranked[:top]
-        ),
-        disagreement=float(mutual_information(members_MC[:, None], predictor.weights)[0]),
-        votes=_votes(predictor.members, members_MC, predictor.taxonomy),
-        photos=tuple(
-            Photo(
-                width=photo.width,
-                height=photo.height,
-                sha256=photo.sha256,
-                boxes=_boxes(prediction, photo),
-                no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
-            )
-            for photo, prediction in zip(photos, predicted, strict=True)
-        ),
-        source=_source(predictor.bundle),
+    familiarity = None
+    if predictor.novelty:
+        familiar_P = predictor.novelty.familiarity(look.embeddings_ND[places])
+        strangest = int(familiar_P.argmin())
+        familiarity = float(familiar_P[strangest])
+        if predictor.novelty.is_far(familiarity):
+            raise Refused("unfamiliar", _FAR, strangest).among(len(photos))
+    conclusion = conclude(
+        predictor,
+        probabilities_PC,
+        members_MPC,
+        skin_type=case.patient.skin_type,
+        familiarity=familiarity,
     )
+    top = int(probabilities_PC.mean(axis=0).argmax())
+    members_MC = members_MPC.mean(axis=1)
+    return _Judged(photos, places, predictions, members_MC, conclusion, familiarity, top)
 
 
-def bundle_version(bundle: Bundle) -> str:
-    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy."""
-    files = {
-        name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)
-    }
-    deciding = bundle.spec.model_copy(update={"files": files})
-    return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()
+def _heats(
+    predictor: "Predictor", look: Look, judged: Mapping[int, _Judged]
+) -> dict[int, list[bytes]]:
+    """Return the heat map of each case's photos as PNG, b"" where there is none."""
+    from skindx.diagnosis.gradcam import heat_maps, heat_png
 
-
-def _votes(
-    members: tuple[str, ...], members_MC: NDArray[np.float64], taxonomy: Taxonomy
-) -> tuple[Vote, ...]:
-    return tuple(
-        Vote(member=name, key=taxonomy.keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
-        for name, row_C in zip(members, members_MC, strict=True)
-    )
-
-
-def _boxes(prediction: Prediction, photo: Opened) -> tuple[LesionBox, ...] | None:
-    """Return the boxes in pixels of the photo at full scale."""
-    if prediction.boxes is None:
-        return None
-    height, width = photo.pixels_HWC.shape[:2]
-    across, down = photo.width / width, photo.height / height
-    return tuple(
-        LesionBox(
-            x1=box.x1 * across,
-            y1=box.y1 * down,
-            x2=box.x2 * across,
-            y2=box.y2 * down,
-            label=box.label,
-            score=box.score or 0.0,
+    places = [n for each in judged.values() for n in range(each.places.start, each.places.stop)]
+    photos = [(each.top, seen.opened) for each in judged.values() for seen in each.photos]
+    if not photos:
+        return {}
+    heats = iter(
+        heat_maps(
+            predictor.ensemble,
+            [map_[places] for map_ in look.maps],
+            [top for top, _ in photos],
+            [(opened.height, opened.width) for _, opened in photos],
         )
-        for box in prediction.boxes
     )
+    return {
+        n: [b"" if (heat := next(heats)) is None else heat_png(heat) for _ in each.photos]
+        for n, each in judged.items()
+    }
 
 
-def _source(bundle: Bundle) -> Source:
-    temperatures = (bundle.spec.temperature, *(each.temperature for each in bundle.spec.members))
-    return Source(
-        name=bundle.spec.name,
-        created=bundle.spec.created,
-        version=bundle_version(bundle),
-        calibrated=any(each != 1 for each in temperatures),
-        taxonomy=bundle.taxonomy.title,
-        review=bundle.taxonomy.review_note,
+def _answer(
+    predictor: "Predictor", case: Case, judged: _Judged, look: Look, heats: Sequence[bytes]
+) -> Answer:
+    similar, thumbnails = similar_cases(predictor, look.embeddings_ND[judged.places])
+    pairs = zip(judged.photos, judged.predictions, strict=True)
+    diagnosis = assemble(
+        predictor,
+        case.patient,
+        tuple(photo_of(predictor, seen, prediction) for seen, prediction in pairs),
+        judged.conclusion,
+        judged.members_MC,
+        familiarity=judged.familiarity,
+        similar=similar,
+        has_heat=any(heats),
     )
+    views = tuple(
+        View(view_jpeg(seen.opened.pixels_HWC), heat)
+        for seen, heat in zip(judged.photos, heats, strict=True)
+    )
+    return Answer(diagnosis, views, thumbnails)

@@ -1,0 +1,39 @@
+"""HEIC photos, decoded in a process of their own with limits of memory and time."""
+
+import importlib.util
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.screening.decode import MAX_PIXELS, DamagedPicture
+from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
+
+LIMITS = Limits(timeout_s=15, memory_mb=1500)
+
+
+def can_read_heic() -> bool:
+    """Tell whether pillow-heif is installed (the extra `app` has it)."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def decode_apart(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: Limits = LIMITS
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, upright. Raises DamagedPicture, whatever the bytes do.
+
+    The photo and its pixels stand in a private folder for as long as the decoder runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="skindx-heic-") as name:
+        folder = Path(name)
+        file = folder / "photo"
+        file.write_bytes(data)
+        job = {"folder": name, "max_pixels": max_pixels}
+        ((_, answer),) = run_apart("heic", job, [file], limits, workers=1)
+        if isinstance(answer, Failure):
+            raise DamagedPicture(answer.detail, answer.reason)
+        if answer["reason"]:
+            raise DamagedPicture(answer["detail"], answer["reason"])
+        pixels_HWC: NDArray[np.uint8] = np.load(folder / "pixels.npy", allow_pickle=False)
+        return pixels_HWC

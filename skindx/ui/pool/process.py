@@ -1,0 +1,85 @@
+"""A worker process as its server sees it."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from skindx.ui.pool import wire
+
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "RAYON_NUM_THREADS",
+)
+_BUFFER_BYTES = 1 << 20
+
+
+class Lost(Exception):  # noqa: N818
+    """The process ended, or answered nothing sensible."""
+
+
+class Worker:
+    """One running process; made by `started`."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.process = process
+        self._reader, self._writer = reader, writer
+
+    async def told(self) -> Any:
+        """Return the next message. Raises Lost when the process ends instead."""
+        try:
+            size = int.from_bytes(await self._reader.readexactly(wire.LENGTH_BYTES), "big")
+            head = await self._reader.readexactly(size)
+            blobs = [await self._reader.readexactly(each) for each in wire.blob_sizes(head)]
+            return wire.unpack(head, blobs)
+        except (asyncio.IncompleteReadError, OSError, ValueError, LookupError, TypeError) as error:
+            raise Lost(type(error).__name__) from None
+
+    async def tell(self, body: Any) -> None:
+        """Send a message. Raises Lost when nobody takes it."""
+        try:
+            self._writer.write(wire.pack(body))
+            await self._writer.drain()
+        except OSError as error:
+            raise Lost(type(error).__name__) from None
+
+
+@asynccontextmanager
+async def started(bundle: Path, version: str) -> AsyncIterator[Worker]:
+    """Start a worker, and see to it that its process is over at the end.
+
+    It is a new process and no fork: nothing of this one's memory, threads and files is in it.
+    """
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skindx.ui.pool", str(theirs.fileno()), str(bundle), version],
+            env=os.environ | dict.fromkeys(_ONE_THREAD, "1") | {"MALLOC_ARENA_MAX": "2"},
+            pass_fds=[theirs.fileno()],
+            process_group=0,  # Ctrl+C is the server's alone: it ends its workers itself
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
+    try:
+        yield Worker(process, reader, writer)
+    finally:
+        writer.transport.abort()
+        process.kill()  # it holds nothing that would have to be put away
+        process.wait()
