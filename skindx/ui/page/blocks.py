@@ -101,7 +101,7 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
         else:
             said = await asyncio.to_thread(result_html, answer, metrics)
             yield {result: said, follow: "", form: _told("answered")}
-            after = await asyncio.to_thread(followup_html, answer, keeps=bool(casebook))
+            after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
 
     def again() -> dict[Any, Any]:
@@ -113,10 +113,10 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
     form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
     form.again(again, None, shows, **quiet)
     if casebook:
-        follow.act(_keeper(casebook), kept_answer, follow, **quiet)
+        follow.act(_keeper(casebook, metrics), kept_answer, follow, **quiet)
 
 
-def _keeper(casebook: Casebook) -> Any:
+def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
     import gradio as gr
 
     def keep(answer: Answer | None, event: gr.EventData, request: gr.Request) -> str:
@@ -133,9 +133,9 @@ def _keeper(casebook: Casebook) -> Any:
                 consent=sent.get("consent") == "yes",
             )
         except UserError as error:
-            return followup_html(answer, keeps=True, problem=str(error))
+            return followup_html(answer, metrics, keeps=True, problem=str(error))
         kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
-        return followup_html(answer, keeps=True, kept=kept)
+        return followup_html(answer, metrics, keeps=True, kept=kept)
 
     return keep
 
