@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,8 +120,10 @@ class Casebook:
         # What SQLite deleted is zeroes already; this gives the room back, here and elsewhere.
         if self.engine.dialect.name in ("sqlite", "postgresql"):
             from sqlalchemy import text
+            from sqlalchemy.exc import OperationalError
 
-            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as link:
+            # While somebody else reads, the room is given back at the next deletion.
+            with suppress(OperationalError), self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as link:
                 link.execute(text("VACUUM"))
 
     def _read(self, *conditions: object) -> list[KeptCase]:
