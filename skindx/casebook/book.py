@@ -122,8 +122,9 @@ class Casebook:
             from sqlalchemy import text
             from sqlalchemy.exc import OperationalError
 
+            alone = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             # While somebody else reads, the room is given back at the next deletion.
-            with suppress(OperationalError), self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as link:
+            with suppress(OperationalError), alone.connect() as link:
                 link.execute(text("VACUUM"))
 
     def _read(self, *conditions: object) -> list[KeptCase]:
