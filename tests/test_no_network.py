@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from network_guard import calls_in, run_guarded
-from PIL import Image
 from served import Served
+from skin_photo import skin_photo
 
 DIAGNOSE = """
 import sys
@@ -43,7 +43,7 @@ print(json.dumps({
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
     file = tmp_path / "picture.png"
-    Image.linear_gradient("L").convert("RGB").save(file)
+    file.write_bytes(skin_photo(form="PNG"))
     return file
 
 

@@ -54,9 +54,8 @@ def diagnose(
 
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(told, origin="patient")
-    case = Case(tuple(read_picture(photo) for photo in photos), patient)
     predictor = Predictor.load(bundle)
-    answered = answer(predictor, case)
+    answered = answer(predictor, Case(tuple(read_picture(photo) for photo in photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
         with atomic_file(pdf) as file:

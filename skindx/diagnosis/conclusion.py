@@ -56,8 +56,8 @@ def conclude(
     probabilities_C, members_MC = probabilities_PC.mean(axis=0), members_MPC.mean(axis=1)
     in_set_C = np.zeros(len(classes), dtype=bool)
     if conformal:
-        sets_PC = conformal.sets(probabilities_PC, [skin_type] * len(probabilities_PC))
-        in_set_C = sets_PC.any(axis=0)
+        for photo_C in conformal.sets(probabilities_PC, [skin_type] * len(probabilities_PC)):
+            in_set_C |= photo_C
         in_set_C[probabilities_C.argmax()] = True
     order = np.argsort(-probabilities_C, kind="stable")
     ranked = tuple(

@@ -76,7 +76,7 @@ def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | 
         for n, photos in seen.items():
             places = slice(start, start := start + len(photos))
             try:
-                judged[n] = _judge(predictor, cases[n], photos, places, predictions[places], look)
+                judged[n] = _judge(predictor, cases[n], (photos, places, predictions[places]), look)
             except UserError as error:
                 answers[n] = error
         heats = _heats(predictor, look, judged)
@@ -101,15 +101,14 @@ def _needed(predictor: "Predictor") -> int | None:
 def _judge(
     predictor: "Predictor",
     case: Case,
-    photos: tuple[Seen, ...],
-    places: slice,
-    predictions: Sequence[Prediction],
+    own: tuple[tuple[Seen, ...], slice, Sequence[Prediction]],
     look: Look,
 ) -> _Judged:
-    """Combine what is said of a case's photos.
+    """Combine what is said of a case's own photos.
 
     Raises Refused for a photo unlike all that is known, UserError for a bundle without sense.
     """
+    photos, places, predictions = own
     probabilities_PC = np.stack([each.probabilities_C for each in predictions])
     members_MPC = np.stack([each.member_probabilities_MC for each in predictions], axis=1)
     if not (np.isfinite(probabilities_PC).all() and np.isfinite(members_MPC).all()):

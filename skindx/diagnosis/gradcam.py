@@ -86,7 +86,7 @@ def _places(map_: Tensor, net: torch.nn.Module) -> Tensor:
         rows, columns = getattr(embed, "grid_size", (0, 0))
         if rows * columns != own.shape[1]:  # halved on its way, or of a stem without a grid
             rows = columns = round(own.shape[1] ** 0.5)
-        return own.transpose(1, 2).unflatten(2, (rows, columns))
+        return own.transpose(1, 2).reshape(len(own), -1, rows, columns)
     channels = getattr(net, "num_features", map_.shape[1])
     if map_.shape[1] != channels and map_.shape[-1] == channels:
         return map_.permute(0, 3, 1, 2)

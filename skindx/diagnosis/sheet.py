@@ -68,7 +68,7 @@ class Sheet:
             self._known(words),
             fill=fill is not None,
             align="L",
-            padding=2.5 if fill else 0,
+            padding=2 if fill else 0,
             new_x="LMARGIN",
             new_y="NEXT",
         )
@@ -117,8 +117,14 @@ class Sheet:
             self.pdf.set_xy(MARGIN_MM, lowest + 2)
 
     def pdf_bytes(self) -> bytes:
-        """Return the document."""
-        return bytes(self.pdf.output())
+        """Return the document; nothing can be added to it any more."""
+        from fpdf.fonts import TTFFont
+
+        document = bytes(self.pdf.output())
+        for font in self.pdf.fonts.values():
+            if isinstance(font, TTFFont):
+                font.ttfont.close()  # it is read as letters are needed, and would stay open
+        return document
 
     def _ink(self, size: float, bold: bool = False, faint: bool = False) -> None:
         self.pdf.set_font(self._font, "B" if bold else "", size)
@@ -129,8 +135,11 @@ class Sheet:
         words = " ".join(printable(line) for line in words.splitlines())
         if self._font == "Helvetica":
             return "".join(_latin(char) for char in words.translate(_PLAIN))
-        known = self.pdf.fonts["dejavu"].cmap  # type: ignore[attr-defined]
-        return "".join(char if ord(char) in known else "?" for char in words)
+        from fpdf.fonts import TTFFont
+
+        font = self.pdf.fonts["dejavu"]
+        assert isinstance(font, TTFFont)
+        return "".join(char if ord(char) in font.cmap else "?" for char in words)
 
 
 def _latin(char: str) -> str:

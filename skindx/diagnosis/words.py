@@ -23,12 +23,13 @@ def promised(diagnosis: Diagnosis) -> str:
         return diagnosis.no_promise
     whose = "" if promise.group == "all" else f" of {promise.group}"
     said = (
-        f"Marked conditions are not ruled out: of {promise.pictures} photos{whose} kept for "
-        f"calibration, such sets hold the true condition in {promise.level:.0%}."
+        f"Marked conditions are not ruled out: such a set holds the true condition in at least "
+        f"{promise.level:.0%} of photos like the {promise.pictures}{whose} that were kept for "
+        "calibration."
     )
     if missed := promise.urgent_missed:
         said += (
-            f" Of {missed.pictures} photos of urgent conditions {missed.value:.1%} (95 % interval "
-            f"{missed.low:.1%} to {missed.high:.1%}) had no urgent one in their set."
+            f" Of {missed.pictures} such photos of urgent conditions {missed.value:.1%} (95 % "
+            f"interval {missed.low:.1%} to {missed.high:.1%}) had no urgent one in their set."
         )
     return said

@@ -4,7 +4,6 @@
 thresholds in `skindx.diagnosis.gates` were chosen by its figures.
 """
 
-import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ def tally(photos: list[Pixels]) -> str:
         for fatal in (True, False):
             hit = sum((gate, fatal) in [(name, each.fatal) for name, each in one] for one in found)
             cells.append(f"{hit / len(photos):7.1%}")
-    sharp = [sharpness(each.luma_HW) for each in reduced]
+    sharp = [sharpness(each.luma) for each in reduced]
     cells += [f"{each:7.2f}" for each in np.percentile(sharp, [1, 50, 99])]
     cells.append(f"{np.percentile([skin_share(each) for each in reduced], 1):7.2f}")
     return " ".join(cells)
@@ -80,7 +79,8 @@ def photos_of(folder: Path, count: int = PHOTOS) -> list[Pixels]:
     files = sorted(each for each in folder.rglob("*") if each.suffix.lower() in (".jpg", ".png"))
     if not files:
         raise UserError(f"{folder} holds no JPEG or PNG photo; give a folder of photos of skin.")
-    return list(_decoded(random.Random(0).sample(files, min(count, len(files)))))
+    chosen = np.random.default_rng(0).permutation(len(files))[:count]
+    return list(_decoded([files[place] for place in chosen]))
 
 
 def _decoded(files: list[Path]) -> Iterator[Pixels]:

@@ -67,7 +67,8 @@ def grey_noise(rng: np.random.Generator) -> Pixels:
 def colour_noise(rng: np.random.Generator) -> Pixels:
     """Paint noise of all colours, coarse enough to stay coloured when it is reduced."""
     small = rng.integers(0, 256, (HEIGHT // 8, WIDTH // 8, 3), dtype=np.uint8)
-    return small.repeat(8, axis=0).repeat(8, axis=1)
+    large: Pixels = small.repeat(8, axis=0).repeat(8, axis=1)
+    return large
 
 
 KINDS: dict[str, Callable[[np.random.Generator], Pixels]] = {

@@ -32,7 +32,7 @@ def sharpness(luma_HW: NDArray[np.float32]) -> float:
 
 def blurred(photo: Reduced) -> Finding | None:
     """Find a photo that is out of focus or shaken."""
-    value = sharpness(photo.luma_HW)
+    value = sharpness(photo.luma)
     if value >= REMARKED:
         return None
     if value >= REFUSED:

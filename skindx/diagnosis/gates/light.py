@@ -17,7 +17,7 @@ BRIGHT, PALE = 252.0, 235.0
 
 def badly_lit(photo: Reduced) -> Finding | None:
     """Find a photo in which hardly anything can be told apart for want or excess of light."""
-    darkest, brightest = np.percentile(photo.luma_HW, [5, 95])
+    darkest, brightest = np.percentile(photo.luma, [5, 95])
     if brightest < DIM:
         return Finding(
             "the photo is too dark to be judged; take it again in daylight or with the flash."

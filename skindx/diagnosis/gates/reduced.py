@@ -25,8 +25,8 @@ class Reduced:
         return cls(shrink(pixels_HWC, SIDE))
 
     @cached_property
-    def luma_HW(self) -> NDArray[np.float32]:
-        """Brightness on the 0..255 scale."""
+    def luma(self) -> NDArray[np.float32]:
+        """Brightness H x W on the 0..255 scale."""
         import cv2
 
         # In floating point: rounding it again would pass for detail in a dark photo.
