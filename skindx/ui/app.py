@@ -20,6 +20,7 @@ from skindx.ui.headers import Headers
 from skindx.ui.limits import BodyLimit
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.users import Users
+from skindx.ui.pool.loading import worker_command
 from skindx.ui.pool.pool import Pool, PoolSettings
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     from skindx.ui.page import build_page
 
     version = bundle_version(bundle)
-    pool = Pool(bundle.path, version, wiring.pool)
+    pool = Pool(worker_command(bundle.path, version), wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
 
     @asynccontextmanager

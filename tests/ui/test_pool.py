@@ -1,7 +1,7 @@
 """The pool with real processes: it answers, survives what happens to its workers, and ends."""
 
 import asyncio
-import io
+import hashlib
 import os
 import signal
 import subprocess
@@ -11,40 +11,25 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 from network_guard import guarded_environment
-from PIL import Image
-from tiny_bundle import pack_tiny
 
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case, Patient
-from skindx.diagnosis.diagnose import bundle_version
-from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import JobError, UserError
 from skindx.ui.pool import wire
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.line import Line, Ticket
+from skindx.ui.pool.loading import load_bundle
 from skindx.ui.pool.pool import Pool, PoolSettings
 
-
-def photo(seed: int = 0, size: tuple[int, int] = (120, 90)) -> bytes:
-    small = np.random.default_rng(seed).integers(90, 220, (9, 12, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(small).resize(size).save(file, "JPEG", quality=92)
-    return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def bare_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle without detector: a worker is ready in a moment."""
-    return pack_tiny(tmp_path_factory.mktemp("bare") / "bundle").path
+QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 
 
 @asynccontextmanager
-async def pool_of(bundle: Path, **settings: float) -> AsyncIterator[Pool]:
-    version = bundle_version(open_bundle(bundle))
-    async with Pool(bundle, version, PoolSettings.parse({"workers": 1} | settings)) as pool:
+async def pool_of(**settings: float) -> AsyncIterator[Pool]:
+    async with Pool(QUICK, PoolSettings.parse({"workers": 1} | settings)) as pool:
         yield pool
 
 
@@ -87,106 +72,114 @@ def test_a_case_is_the_same_on_the_other_side() -> None:
 def test_the_line_is_shared_out_fairly() -> None:
     async def scenario() -> None:
         line = Line(10)
+        tickets = [Ticket(Case((bytes([n]),))) for n in range(6)]
+        tickets[4].tries = 1
         takers = [asyncio.ensure_future(line.take(4)) for _ in range(2)]
         await asyncio.sleep(0)
-        tickets = [Ticket(Case((bytes([n]),))) for n in range(5)]
-        tickets[3].tries = 1
-        for each in tickets:
+        for each in tickets[:4]:
             await line.join(each)
-        first, second = await asyncio.gather(*takers)
-        rest = [await line.take(4) for _ in range(len(line) and 2)]
-        taken = [first, second, *rest]
-        assert [each for group in taken for each in group] == tickets
-        assert len(first) <= 3, "the second worker had nothing to do"
-        assert second
+        assert await asyncio.gather(*takers) == [tickets[:2], tickets[2:4]]
+        for each in tickets[4:]:
+            await line.join(each)
         # What a worker was lost with comes alone.
-        assert [tickets[3]] in taken
+        assert await line.take(4) == [tickets[4]]
+        assert await line.take(4) == [tickets[5]]
 
     asyncio.run(scenario())
 
 
-def test_a_pool_answers_and_tells_what_is_wrong(bare_bundle: Path) -> None:
+def test_a_pool_answers_and_tells_what_is_wrong() -> None:
     async def scenario() -> None:
-        async with pool_of(bare_bundle, workers=2, waiting=64) as pool:
+        async with pool_of(workers=2, waiting=64) as pool:
             assert pool.status.ready == 2
-            cases = [Case((photo(n),)) for n in range(12)]
+            cases = [Case((b"photo %d" % n,), Patient(age=n)) for n in range(40)]
             answers = await asyncio.gather(*(pool.diagnose(each) for each in cases))
-            assert all(isinstance(each, Answer) for each in answers)
-            assert all(isinstance(each.views[0], View) for each in answers)
-            assert len({each.diagnosis.photos[0].sha256 for each in answers}) == 12
-            bad = pool.diagnose(Case((b"no picture",)))
-            told = await asyncio.gather(bad, pool.diagnose(cases[0]), return_exceptions=True)
-            assert isinstance(told[0], UserError)
-            assert isinstance(told[1], Answer)
-            assert told[1].diagnosis.candidates[0].key == answers[0].diagnosis.candidates[0].key
+            for case, answer in zip(cases, answers, strict=True):
+                sha256 = hashlib.sha256(case.photos[0]).hexdigest()
+                assert answer.diagnosis.photos[0].sha256 == sha256
+                assert answer.diagnosis.patient == case.patient
+                assert answer.views == (View(case.photos[0] * 1000, b"heat"),)
+                assert answer.thumbnails == (b"", b"thumbnail")
+            said = [b"refuse", b"wrong", b"break", b"photo"]
+            told = await asyncio.gather(
+                *(pool.diagnose(Case((each,))) for each in said), return_exceptions=True
+            )
+            assert isinstance(told[0], Refused)
+            assert (told[0].gate, str(told[0])) == ("blur", "it is blurred.")
+            assert str(told[1]) == "it is wrong."
+            assert isinstance(told[2], Unanswered)
+            assert isinstance(told[3], Answer)  # whatever was in one batch with it
+            assert pool.status.restarts == 0
             pids = pool.pids
         assert all(over(pid) for pid in pids)
 
     asyncio.run(scenario())
 
 
-def test_a_killed_worker_comes_back_and_its_case_is_answered(bare_bundle: Path) -> None:
+def test_a_killed_worker_comes_back_and_its_case_is_answered() -> None:
     async def scenario() -> None:
-        async with pool_of(bare_bundle) as pool:
+        async with pool_of() as pool:
             (pid,) = pool.pids
             os.kill(pid, signal.SIGKILL)  # while it has nothing to do
             await until(lambda: pool.pids not in ([pid], []))
             assert pool.status.restarts == 1
             (pid,) = pool.pids
             os.kill(pid, signal.SIGSTOP)  # so that it surely dies with the case in its hands
-            asked = asyncio.ensure_future(pool.diagnose(Case((photo(),))))
-            await until(lambda: not pool.status.waiting)
-            await asyncio.sleep(0.05)
+            asked = asyncio.ensure_future(pool.diagnose(Case((b"photo",))))
+            await asyncio.sleep(0.1)
+            assert not pool.status.waiting
             os.kill(pid, signal.SIGKILL)
-            answer = await asked
-            assert answer.diagnosis.candidates
+            assert (await asked).diagnosis.candidates
             assert pool.status.restarts == 2
+            assert pool.status.problem == ""
 
     asyncio.run(scenario())
 
 
-def test_a_case_that_always_breaks_its_worker_is_given_up(bare_bundle: Path) -> None:
+@pytest.mark.parametrize("does", [b"die", b"hang"])
+def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
     async def scenario() -> None:
-        async with pool_of(bare_bundle, work_s=0.2) as pool:
-            asked = asyncio.ensure_future(pool.diagnose(Case((photo(),))))
-            for _ in range(2):
-                await until(lambda: bool(pool.pids))
-                with_it = pool.pids[0]
-                os.kill(with_it, signal.SIGSTOP)
-                await until(lambda pid=with_it: over(pid))  # type: ignore[misc]
-            with pytest.raises(Unanswered, match="try another photo"):
-                await asked
+        async with pool_of(work_s=1.0, batch=8) as pool:
+            os.kill(pool.pids[0], signal.SIGSTOP)  # until all of them wait, and go in one batch
+            said = [b"zero", b"one", does, b"two"]
+            asked = [asyncio.ensure_future(pool.diagnose(Case((each,)))) for each in said]
+            await asyncio.sleep(0.1)
+            os.kill(pool.pids[0], signal.SIGCONT)
+            told = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(told.pop(2), Unanswered)
+            assert all(isinstance(each, Answer) for each in told)
             await until(lambda: bool(pool.pids))
 
     asyncio.run(scenario())
 
 
-def test_too_many_cases_are_refused_and_none_waits_for_ever(bare_bundle: Path) -> None:
+def test_too_many_cases_are_refused_and_none_waits_for_ever() -> None:
     async def scenario() -> None:
-        async with pool_of(bare_bundle, waiting=2, batch=1, patience_s=0.5) as pool:
+        async with pool_of(waiting=2, batch=1, patience_s=1.0) as pool:
             (pid,) = pool.pids
             os.kill(pid, signal.SIGSTOP)
             asked = []
             for n in range(3):  # one is in the worker's hands, two wait
-                asked.append(asyncio.ensure_future(pool.diagnose(Case((photo(n),)))))
+                asked.append(asyncio.ensure_future(pool.diagnose(Case((b"%d" % n,)))))
                 await asyncio.sleep(0.05)
             with pytest.raises(Busy) as refused:
-                await pool.diagnose(Case((photo(9),)))
+                await pool.diagnose(Case((b"one more",)))
             assert refused.value.retry_after_s > 0
             for each in asked:
                 with pytest.raises(Unanswered, match="in time"):
                     await each
             assert pool.status.waiting == 0
             os.kill(pid, signal.SIGCONT)
+            assert await pool.diagnose(Case((b"later",)))
 
     asyncio.run(scenario())
 
 
-def test_a_stopped_pool_lets_nobody_wait(bare_bundle: Path) -> None:
+def test_a_stopped_pool_lets_nobody_wait() -> None:
     async def scenario() -> None:
-        async with pool_of(bare_bundle, batch=1) as pool:
+        async with pool_of(batch=1) as pool:
             os.kill(pool.pids[0], signal.SIGSTOP)
-            asked = [asyncio.ensure_future(pool.diagnose(Case((photo(n),)))) for n in range(3)]
+            asked = [asyncio.ensure_future(pool.diagnose(Case((b"%d" % n,)))) for n in range(3)]
             await asyncio.sleep(0.1)
         for each in asked:
             with pytest.raises(Unanswered, match="stopped"):
@@ -195,33 +188,43 @@ def test_a_stopped_pool_lets_nobody_wait(bare_bundle: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_bundle_that_was_replaced_is_not_loaded(bare_bundle: Path, tmp_path: Path) -> None:
-    async def start(bundle: Path, version: str) -> None:
-        async with Pool(bundle, version, PoolSettings(workers=2)):
+def test_a_pool_that_cannot_start_says_why() -> None:
+    async def start(command: tuple[str, ...]) -> None:
+        async with Pool(command, PoolSettings(workers=2)):
             raise AssertionError("it must not start")
 
+    with pytest.raises(UserError, match=r"the bundle is damaged\."):
+        asyncio.run(start((*QUICK, "unusable")))
+    with pytest.raises(JobError, match="before it was ready"):
+        asyncio.run(start((sys.executable, "-c", "pass")))
+
+
+def test_only_the_bundle_that_was_checked_is_loaded(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting in ("torch.set_num_threads", "cv2.setNumThreads"):
+        monkeypatch.setattr(setting, lambda threads: None)  # other tests have theirs
     with pytest.raises(UserError, match="was replaced"):
-        asyncio.run(start(bare_bundle, "0" * 64))
-    with pytest.raises(UserError, match="does not exist"):
-        asyncio.run(start(tmp_path / "none", "0" * 64))
+        load_bundle(tiny_bundle, "0" * 64)
 
 
 ORPHANS = """
 import asyncio, sys
-from pathlib import Path
+from skindx.diagnosis.case import Case
 from skindx.ui.pool.pool import Pool, PoolSettings
 async def run():
-    async with Pool(Path(sys.argv[1]), sys.argv[2], PoolSettings(workers=2)) as pool:
+    async with Pool(sys.argv[1:], PoolSettings(workers=2)) as pool:
+        asyncio.ensure_future(pool.diagnose(Case((b"hang",))))
+        await asyncio.sleep(0.1)
         print(*pool.pids, flush=True)
         await asyncio.sleep(600)
 asyncio.run(run())
 """
 
 
-def test_workers_end_with_a_server_that_was_killed(bare_bundle: Path, tmp_path: Path) -> None:
-    version = bundle_version(open_bundle(bare_bundle))
+def test_workers_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
     server = subprocess.Popen(
-        [sys.executable, "-c", ORPHANS, bare_bundle, version],
+        [sys.executable, "-c", ORPHANS, *QUICK],
         env=guarded_environment(tmp_path),
         stdout=subprocess.PIPE,
         text=True,
@@ -230,8 +233,16 @@ def test_workers_end_with_a_server_that_was_killed(bare_bundle: Path, tmp_path: 
         assert server.stdout is not None
         pids = [int(each) for each in server.stdout.readline().split()]
         assert len(pids) == 2
+        folders = [environment_of(pid)["TMPDIR"] for pid in pids]
+        assert all(Path(each).is_dir() for each in folders)
         server.kill()
     deadline = time.monotonic() + 30
     while not all(over(pid) for pid in pids):
         assert time.monotonic() < deadline, "a worker outlived its server"
         time.sleep(0.05)
+    assert not any(Path(each).exists() for each in folders)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode()
+    return dict(each.split("=", 1) for each in text.split("\0") if "=" in each)

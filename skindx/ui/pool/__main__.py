@@ -1,14 +1,8 @@
-"""Start a worker: `python -m skindx.ui.pool DESCRIPTOR BUNDLE VERSION`, from `process.py` alone."""
+"""Start a worker; `process.started` alone does."""
 
-import socket
 import sys
-from pathlib import Path
 
-from skindx.offline import go_offline
-from skindx.ui.pool.worker import work
+from skindx.ui.pool.loading import main
 
 if __name__ == "__main__":
-    go_offline()
-    descriptor, bundle, version = sys.argv[1:]
-    with socket.socket(fileno=int(descriptor)) as connection:
-        work(connection, Path(bundle), version)
+    main(sys.argv[1:])

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field
@@ -64,11 +63,14 @@ class PoolStatus:
 
 
 class Pool:
-    """Worker processes behind one line; start and stop it in one event loop."""
+    """Worker processes behind one line; start and stop it in one event loop.
 
-    def __init__(self, bundle: Path, version: str, settings: PoolSettings) -> None:
+    `command` starts a worker: see `loading.worker_command`.
+    """
+
+    def __init__(self, command: Sequence[str], settings: PoolSettings) -> None:
         self.settings = settings
-        self._bundle, self._version = bundle, version
+        self._command = command
         self._line = Line(settings.waiting)
         self._tasks: list[asyncio.Task[None]] = []
         self._ready: dict[int, Worker] = {}
@@ -140,7 +142,7 @@ class Pool:
             await asyncio.sleep(_PAUSE_S[min(failures, len(_PAUSE_S) - 1)])
             failures += 1
             try:
-                async with started(self._bundle, self._version) as worker:
+                async with started(self._command) as worker:
                     await self._until_ready(worker)
                     self._ready[number], self._problem, failures = worker, "", 0
                     if not begun.done():

@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
-import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _ONE_THREAD = (
     "RAYON_NUM_THREADS",
 )
 _BUFFER_BYTES = 1 << 20
+_SHARED_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 256 << 20  # noqa: S108
 
 
 class Lost(Exception):  # noqa: N818
@@ -59,18 +61,23 @@ class Worker:
 
 
 @asynccontextmanager
-async def started(bundle: Path, version: str) -> AsyncIterator[Worker]:
+async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
     """Start a worker, and see to it that its process is over at the end.
 
-    It is a new process and no fork: nothing of this one's memory, threads and files is in it.
+    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process and no fork: nothing of this one's memory, threads and files is in it. What
+    it writes for a moment lies in a folder of its own, in memory where there is room, which goes
+    with it.
     """
+    folder = tempfile.mkdtemp(prefix="skindx-worker-", dir=_in_memory())
     ours, theirs = socket.socketpair()
     for each in (ours, theirs):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "skindx.ui.pool", str(theirs.fileno()), str(bundle), version],
-            env=os.environ | dict.fromkeys(_ONE_THREAD, "1") | {"MALLOC_ARENA_MAX": "2"},
+            [*command, str(theirs.fileno()), folder],
+            env=os.environ
+            | dict.fromkeys(_ONE_THREAD, "1")
+            | {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
             pass_fds=[theirs.fileno()],
             process_group=0,  # Ctrl+C is the server's alone: it ends its workers itself
             stdin=subprocess.DEVNULL,
@@ -83,3 +90,12 @@ async def started(bundle: Path, version: str) -> AsyncIterator[Worker]:
         writer.transport.abort()
         process.kill()  # it holds nothing that would have to be put away
         process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _in_memory() -> Path | None:
+    try:
+        roomy = shutil.disk_usage(_SHARED_MEMORY).free > _ROOM_BYTES
+        return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
+    except OSError:
+        return None

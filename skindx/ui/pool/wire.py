@@ -50,7 +50,7 @@ def rebuilt(kind: type[T], values: Any) -> T:
 
 
 @cache
-def _adapter(kind: type) -> "TypeAdapter[Any]":
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

@@ -5,75 +5,54 @@ It ends when its server does, however that ended: a thread waits for the connect
 
 import logging
 import os
+import shutil
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.ui.pool import wire
 
-if TYPE_CHECKING:
-    from skindx.diagnosis.predictor import Predictor
-
 log = logging.getLogger(__name__)
 
+Answerer = Callable[[Sequence[Case]], Sequence[Answer | UserError]]
 
-def work(connection: socket.socket, bundle: Path, version: str) -> None:
-    """Answer until the connection closes; the process is over then.
 
-    Sends `{"ready": true}` first, or `{"unusable": sentence}` for a bundle that cannot be loaded
-    or is no longer the one of this `version`.
+def work(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) -> None:
+    """Answer until the connection closes; the process is over then, and `folder` is gone.
+
+    Sends `{"ready": true}` first, or `{"unusable": sentence}` where `load` raises UserError.
     """
     inbox: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    threading.Thread(target=_receive, args=(connection, inbox, folder), daemon=True).start()
     try:
-        predictor = _load(bundle, version)
+        answer_many = load()
     except UserError as error:
         connection.sendall(wire.pack({"unusable": str(error)}))
         return
     connection.sendall(wire.pack({"ready": True}))
     while True:
         cases = [wire.rebuilt(Case, each) for each in inbox.get()]
-        connection.sendall(wire.pack(_answers(predictor, cases)))
+        connection.sendall(wire.pack(_told_of(answer_many, cases)))
 
 
-def _load(bundle: Path, version: str) -> "Predictor":
-    import cv2
-    import torch
-
-    # One photo is too little work to share: two threads wait for each other at barriers, many
-    # times as long when anything else runs on the machine. Several workers use several cores.
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-    from skindx.diagnosis.diagnose import bundle_version
-    from skindx.diagnosis.predictor import Predictor
-
-    predictor = Predictor.load(bundle)
-    if bundle_version(predictor.bundle) != version:
-        raise UserError(
-            f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
-        )
-    return predictor
-
-
-def _answers(predictor: "Predictor", cases: Sequence[Case]) -> list[dict[str, Any]]:
-    from skindx.diagnosis.diagnose import answer_many
-
+def _told_of(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any]]:
     try:
-        return [_told(each) for each in answer_many(predictor, cases)]
+        return [_told(each) for each in answer_many(cases)]
     except Exception:
         if len(cases) > 1:  # one of them spoils it for all
-            return [told for case in cases for told in _answers(predictor, [case])]
+            return [told for case in cases for told in _told_of(answer_many, [case])]
         log.exception("a case could not be answered")
         return [{"failed": True}]
 
 
-def _told(answer: Any) -> dict[str, Any]:
+def _told(answer: Answer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
         return {"refused": str(answer), "gate": answer.gate, "photo": answer.photo}
     if isinstance(answer, UserError):
@@ -81,14 +60,14 @@ def _told(answer: Any) -> dict[str, Any]:
     return {"answer": wire.plain(answer)}
 
 
-def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]") -> None:
+def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]", folder: Path) -> None:
     while True:
         try:
-            head = _exactly(
-                connection, int.from_bytes(_exactly(connection, wire.LENGTH_BYTES), "big")
-            )
+            size = int.from_bytes(_exactly(connection, wire.LENGTH_BYTES), "big")
+            head = _exactly(connection, size)
             inbox.put(wire.unpack(head, [_exactly(connection, n) for n in wire.blob_sizes(head)]))
         except OSError:  # the server is gone, so nobody waits for an answer
+            shutil.rmtree(folder, ignore_errors=True)
             os._exit(0)
 
 
