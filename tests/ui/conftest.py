@@ -115,9 +115,7 @@ def _wait(page: Painted, process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.fixture
-def opened(
-    browser: "Browser", request: pytest.FixtureRequest
-) -> "Iterator[Callable[..., Seen]]":
+def opened(browser: "Browser", request: pytest.FixtureRequest) -> "Iterator[Callable[..., Seen]]":
     """Open the page in a window of its own; no window may err, ask others or store anything."""
     windows: list[Seen] = []
 
