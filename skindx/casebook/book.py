@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,9 +47,7 @@ class Casebook:
             ) from None
         return cls(engine)
 
-    def keep(
-        self, owner: str, answer: Answer, *, patient: str, lesion: str, consent: bool
-    ) -> str:
+    def keep(self, owner: str, answer: Answer, *, patient: str, lesion: str, consent: bool) -> str:
         """Keep an answer and its photos; return the case's id. Raises UserError without consent."""
         from skindx.casebook.tables import CaseRow, PhotoRow
 
@@ -122,8 +120,11 @@ class Casebook:
         # What SQLite deleted is zeroes already; this gives the room back, here and elsewhere.
         if self.engine.dialect.name in ("sqlite", "postgresql"):
             from sqlalchemy import text
+            from sqlalchemy.exc import OperationalError
 
-            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as link:
+            alone = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            # While somebody else reads, the room is given back at the next deletion.
+            with suppress(OperationalError), alone.connect() as link:
                 link.execute(text("VACUUM"))
 
     def _read(self, *conditions: object) -> list[KeptCase]:

@@ -20,9 +20,7 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
         from sqlalchemy import create_engine
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     except ImportError:
-        raise UserError(
-            "a case book needs SQLAlchemy; run `pip install 'skindx[app]'`."
-        ) from None
+        raise UserError("a case book needs SQLAlchemy; run `pip install 'skindx[app]'`.") from None
     text = str(where)
     if not re.match(r"^[a-z0-9+]+://", text):
         return _sqlite(Path(text), create)

@@ -13,11 +13,10 @@ app = typer.Typer(
     help="Look into a case book, export what clinicians confirmed, delete what must go.",
 )
 Book = Annotated[
-    str, typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…")
+    str,
+    typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
 ]
-Owner = Annotated[
-    str | None, typer.Option(help="Only cases of this login; default: everybody's.")
-]
+Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: everybody's.")]
 
 
 @app.command("list")

@@ -1,9 +1,6 @@
 """Answers made up for the page's tests: everything that one can hold, and as little as it may."""
 
-import importlib.util
 import io
-import sys
-import types
 
 import numpy as np
 from PIL import Image
@@ -25,11 +22,6 @@ from skindx.diagnosis.record import (
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.taxonomy import Urgency, load_taxonomy
-
-if importlib.util.find_spec("skindx.diagnosis.report") is None:  # until that branch is merged
-    _stand_in = types.ModuleType("skindx.diagnosis.report")
-    vars(_stand_in)["report_pdf"] = lambda answer: b"%PDF-1.4 stand-in"
-    sys.modules["skindx.diagnosis.report"] = _stand_in
 
 BLURRED, PLAIN, BUSY, BROKEN = 64, 65, 66, 67
 """Widths of photos that the painter answers in another way."""
@@ -171,7 +163,12 @@ def _heat() -> bytes:
 def _photo(view: View, *, boxes: bool = True, remarks: tuple[str, ...] = ()) -> Photo:
     width, height = Image.open(io.BytesIO(view.jpeg)).size
     box = LesionBox(
-        x1=0.25 * width, y1=0.2 * height, x2=0.8 * width, y2=0.85 * height, label="lesion", score=0.8
+        x1=0.25 * width,
+        y1=0.2 * height,
+        x2=0.8 * width,
+        y2=0.85 * height,
+        label="lesion",
+        score=0.8,
     )
     return Photo(
         width=width,

@@ -4,11 +4,11 @@ import pytest
 from painted_answers import jpeg, plain, rich
 
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Promise, Share
 from skindx.ui.html import web_address
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import intake_html
-from skindx.ui.page.measured import measured
 from skindx.ui.page.result import missed, problem_html, promised, result_html, top_html
 
 METRICS = {
@@ -102,7 +102,7 @@ def test_names_from_a_bundle_are_text_not_markup() -> None:
     assert "<svg" not in html  # no boxes, no outlines
     problem = problem_html("the file <img src=x onerror=alert(1)> is none")
     assert "The file &lt;img" in problem
-    kept = followup_html(plain(), keeps=True, kept="Kept under <b>P</b>.", problem="<i>")
+    kept = followup_html(plain(), None, keeps=True, kept="Kept under <b>P</b>.", problem="<i>")
     assert "<b>P" not in kept
 
 

@@ -64,7 +64,7 @@ def _patient(told: dict[str, str]) -> Patient:
             values[name] = int(value)
         else:
             values[name] = value
-    return Patient.parse(values, origin="the form")
+    return Patient.parse(values, origin="the form", expand=False)
 
 
 def _checked(include: tuple[str, ...]) -> tuple[str, ...]:

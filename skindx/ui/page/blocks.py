@@ -77,7 +77,10 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
             )
         with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
             result = gr.HTML(
-                waiting_html(), apply_default_css=False, js_on_load=None, elem_id="sx-answer"
+                waiting_html(),
+                apply_default_css=False,
+                js_on_load=script("result"),
+                elem_id="sx-answer",
             )
             follow = gr.HTML(
                 "", apply_default_css=False, js_on_load=script("act"), elem_id="sx-follow"
@@ -98,7 +101,7 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
         else:
             said = await asyncio.to_thread(result_html, answer, metrics)
             yield {result: said, follow: "", form: _told("answered")}
-            after = await asyncio.to_thread(followup_html, answer, keeps=bool(casebook))
+            after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
 
     def again() -> dict[Any, Any]:
@@ -110,10 +113,10 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
     form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
     form.again(again, None, shows, **quiet)
     if casebook:
-        follow.act(_keeper(casebook), kept_answer, follow, **quiet)
+        follow.act(_keeper(casebook, metrics), kept_answer, follow, **quiet)
 
 
-def _keeper(casebook: Casebook) -> Any:
+def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
     import gradio as gr
 
     def keep(answer: Answer | None, event: gr.EventData, request: gr.Request) -> str:
@@ -130,9 +133,9 @@ def _keeper(casebook: Casebook) -> Any:
                 consent=sent.get("consent") == "yes",
             )
         except UserError as error:
-            return followup_html(answer, keeps=True, problem=str(error))
+            return followup_html(answer, metrics, keeps=True, problem=str(error))
         kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
-        return followup_html(answer, keeps=True, kept=kept)
+        return followup_html(answer, metrics, keeps=True, kept=kept)
 
     return keep
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from pydantic import ValidationError
-
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex
 from skindx.diagnosis.opening import MAX_BYTES
 from skindx.errors import UserError
@@ -80,10 +78,4 @@ def patient_of(sent: object) -> Patient:
                 ) from None
     if not 0 <= told.get("age", 0) <= 120:
         raise UserError(f"an age of {told['age']} cannot be; give 0 to 120, or leave it empty.")
-    try:
-        return Patient.model_validate(told)  # not `parse`, which puts environment variables in
-    except ValidationError as error:
-        where = str((*error.errors()[0]["loc"], "form")[0])[:20]
-        raise UserError(
-            f"what was told as {where!r} is none of the form's choices; load the page again."
-        ) from None
+    return Patient.parse(told, origin="the form", expand=False)

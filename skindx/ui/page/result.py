@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Diagnosis, Promise, Share, percent
 from skindx.taxonomy import Urgency
 from skindx.ui.html import data_url, render, sentence
 from skindx.ui.page.look import styles
-from skindx.ui.page.measured import measured
 
 TIERS: dict[Urgency, str] = {
     "urgent": "Urgent",
@@ -68,9 +68,12 @@ def promised(promise: Promise | None, count: int) -> str:
         return ""
     whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
     these = "This condition is" if count == 1 else f"These {count} conditions are"
+    urgent = ""
+    if promise.urgent_level is not None and promise.urgent_level != promise.level:
+        urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
     return (
         f"{these} the set: of 100 photos like the calibration photos, about "
-        f"{100 * promise.level:.0f} have their true condition in such a set "
+        f"{100 * promise.level:.0f} have their true condition in such a set{urgent} "
         f"(fitted on {promise.pictures:,} photos{whose})."
     )
 
@@ -81,7 +84,8 @@ def missed(promise: Promise | None) -> str:
         return ""
     if promise.urgent_missed is None:
         return "How often such a set misses an urgent condition could not be measured."
-    return f"Of urgent calibration photos, {_share(promise.urgent_missed)} had no urgent condition in their set."
+    share = _share(promise.urgent_missed)
+    return f"Of urgent calibration photos, {share} had no urgent condition in their set."
 
 
 def familiar(diagnosis: Diagnosis) -> str:

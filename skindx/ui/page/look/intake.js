@@ -115,7 +115,6 @@ watch("value", () => {
   if (kind === "answered") {
     fold(true);
     window.scrollTo(0, 0);
-    document.querySelector(".sx-result")?.focus({ preventScroll: true });
   } else if (kind === "refused") {
     if (photos[photo]) { photos[photo].refusal = message; show(); } else refuse(message);
     form.querySelector(".sx-refusal:not(:empty)")?.scrollIntoView({ block: "center" });
