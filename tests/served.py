@@ -70,13 +70,14 @@ class Served:
     def stderr(self) -> str:
         return (self.folder / "stderr").read_text()
 
-    def client(self, name: str = "", password: str = "") -> httpx.Client:
-        """Return a client, logged in where a name is given."""
-        client = httpx.Client(base_url=self.url, timeout=120)
-        if name:
-            answer = client.post("/login", data={"name": name, "password": password})
-            assert answer.status_code == 303, answer.text
-        return client
+    @contextmanager
+    def client(self, name: str = "", password: str = "") -> Iterator[httpx.Client]:
+        """Yield a client, logged in where a name is given."""
+        with httpx.Client(base_url=self.url, timeout=120) as client:
+            if name:
+                answer = client.post("/login", data={"name": name, "password": password})
+                assert answer.status_code == 303, answer.text
+            yield client
 
     def upload(self, data: bytes, name: str, client: httpx.Client | None = None) -> str:
         """Return the path under which the server holds the file."""
