@@ -81,6 +81,7 @@ def test_a_file_of_the_server_is_neither_shown_nor_deleted(served: Served, photo
         assert photo not in shown.content
         assert path.exists()
     link.unlink()
+    secret.unlink()
 
 
 def test_what_is_no_picture_gets_a_sentence(served: Served) -> None:

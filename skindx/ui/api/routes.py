@@ -23,7 +23,8 @@ from skindx.ui.pool.pool import PoolStatus
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The diagnosis, and what was to be included."},
     400: {"model": Problem, "description": "The form is wrong."},
     413: {"model": Problem, "description": "More bytes than a case may have."},
     422: {"model": Problem, "description": "A photo cannot be judged."},
@@ -48,7 +49,7 @@ def routes(
     @router.post(
         "/diagnose",
         response_model=Answered,
-        responses=_PROBLEMS,
+        responses=_ANSWERS,
         summary="Say what a lesion may be, and what to do next",
         openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS)},
     )
