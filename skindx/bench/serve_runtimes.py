@@ -9,6 +9,7 @@ import torch
 
 from skindx.bench.clock import Figure, interleave, median, ratio
 from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.ensemble import Body
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import load_body, unsupported
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
@@ -54,7 +55,7 @@ def _candidates(
 ) -> dict[str, Callable[[], object]]:
     preprocess = Preprocess(size=side)
     classifier = build_classifier(ClassifierSettings(model=model, preprocess=preprocess), 9).eval()
-    bodies = {"eager": classifier.features}
+    bodies: dict[str, Body] = {"eager": classifier.features}
     for name, (to, precision) in peers.items():
         file = folder / f"{name}{SUFFIX[to]}"
         make_body(file, classifier, preprocess, to, precision)

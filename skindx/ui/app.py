@@ -75,7 +75,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     _add_docs(app)
     page = build_page(Watched(pool, metrics, "page"), bundle, wiring.casebook)
     _mount(app, page, logged_in=wiring.users is not None)
-    guarded = Guard(app, wiring.uploads)  # type: ignore[arg-type]
+    guarded = Guard(app, wiring.uploads)
     limited = BodyLimit(guarded, most_bytes, _IN_FLIGHT_BYTES)
     gate = Gate(limited, wiring.users, lambda path: path == ALIVE)
     return Headers(gate, wiring.frames)

@@ -1,6 +1,6 @@
 """A case out of a multipart request; its photos stay in memory."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, get_args
 
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -78,6 +78,6 @@ def _reason(error: Exception) -> str:
     return error.message.rstrip(".") if isinstance(error, MultiPartException) else "no boundary"
 
 
-async def _stream(request: Request) -> AsyncIterator[bytes]:
+async def _stream(request: Request) -> AsyncGenerator[bytes, None]:
     async for chunk in request.stream():
         yield chunk

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter as Counted
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skindx.diagnosis.answer import Answer, Diagnoser
@@ -42,7 +43,7 @@ class Metrics:
             disable_created_metrics,
         )
 
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry: CollectorRegistry = CollectorRegistry()
         here: dict[str, Any] = {"registry": self.registry}
         Info("skindx_bundle", "The bundle that answers.", **here).info(
@@ -158,7 +159,7 @@ class _Drift:
         wanted = Gauge(f"skindx_{name}_expected", "The same when measured.", [label], **here)
         for each, share in zip(bins, expected, strict=True):
             shown = each if isinstance(each, str) else f"{each:.3g}"
-            seen.labels(shown).set_function(lambda each=each: self._share(each))
+            seen.labels(shown).set_function(partial(self._share, each))
             if known:
                 wanted.labels(shown).set(share)
         if known:

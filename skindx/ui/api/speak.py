@@ -1,6 +1,6 @@
 """What the interface says: bodies of its answers and errors, each with an example."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,7 +83,7 @@ class Health(BaseModel):
     problem: str = Field(description="Why the last worker ended; empty when all is well.")
 
 
-def form_schema(choices: dict[str, Sequence[Any]], most: int) -> dict[str, Any]:
+def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, Any]:
     """Return the OpenAPI description of a case as multipart form data."""
     fields: dict[str, Any] = {
         "photo": {
