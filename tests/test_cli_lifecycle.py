@@ -16,6 +16,7 @@ from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
 from skindx.models.bundle import add_provenance, open_bundle
+from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.removal import LEARNED
 
 Skindx = Callable[..., tuple[int, str, str]]
@@ -134,7 +135,10 @@ def test_a_picture_goes_from_everywhere(
     skindx: Skindx, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = next(each for each in read_manifest(data) if each.split == "train")
-    bundle = pack_tiny(tmp_path / "run" / "bundle").path
+    gallery = Gallery.of(
+        [GalleryRow(record.sha256, "a", 0), GalleryRow("0" * 64, "a", 1)], np.eye(2), [b"j", b""]
+    )
+    bundle = pack_tiny(tmp_path / "run" / "bundle", gallery=gallery).path
     add_provenance(bundle, {"manifest sha256": sha256_file(data / "manifest.parquet")})
     (tmp_path / "run" / "evaluation").mkdir()
     assert skindx("gallery", data)[0] == 0
@@ -160,6 +164,7 @@ def test_a_picture_goes_from_everywhere(
     assert "These would go:" in out
     assert record.source_url in out
     assert "learned from 1 of them" in out
+    assert "its gallery loses 1," in " ".join(out.split())
     own = tmp_path / "pictures" / record.source_url
     assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -171,6 +176,9 @@ def test_a_picture_goes_from_everywhere(
         assert "run `skindx evaluate` again" in " ".join(out.split())
         assert dropped.pop() == (tmp_path / "pub", {record.sha256})
         assert open_bundle(bundle).spec.provenance[LEARNED] == [record.sha256]
+        left = open_bundle(bundle).gallery()
+        assert left is not None
+        assert [row.sha256 for row in left.rows] == ["0" * 64]
         for gallery in (data / "gallery", tmp_path / "shown"):
             assert not list(gallery.rglob(f"{record.sha256}*"))
             assert "asked by letter" in (gallery / "dropped-0-0-1.html").read_text("utf-8")

@@ -4,14 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from skindx.data.gallery.thumbnails import small_jpeg
 from skindx.data.manifest import Record
 from skindx.models.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.conformal import Conformal
+from skindx.models.conformal_fit import fit_conformal
 from skindx.models.detector import DetectorSpec
+from skindx.models.gallery import Gallery, GalleryRow
+from skindx.models.novelty import Novelty, fit_novelty
 from skindx.models.preprocess import Preprocess
 from skindx.offline import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
@@ -42,6 +47,8 @@ def pack_tiny(
     temperature: float = 0.5,
     broken: bool = False,
     conformal: Conformal | None = None,
+    gallery: Gallery | None = None,
+    novelty: Novelty | None = None,
     seen: Sequence[Record] | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
@@ -65,7 +72,35 @@ def pack_tiny(
         temperature=temperature,
         detector=parts,
         conformal=conformal,
+        gallery=gallery,
+        novelty=novelty,
         seen=seen,
+    )
+
+
+def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
+    """Pack a bundle that has all parts: sets, gallery and novelty, made of painted noise.
+
+    40 pictures in 20 groups of two; every other one may be shown.
+    """
+    bundle = pack_tiny(path)
+    random, keys = np.random.default_rng(0), bundle.taxonomy.keys
+    pictures = [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(80)]
+    look = bundle.ensemble().look(pictures)
+    rows = [
+        GalleryRow(f"{n:064x}", keys[n // 2 % len(keys)], n // 2, "CC BY 4.0", "A. Painter")
+        for n in range(40)
+    ]
+    shown = [b"" if n % 2 else small_jpeg(pictures[n], 64) for n in range(40)]
+    gallery = Gallery.of(rows, look.embeddings_ND[:40], shown)
+    urgent_C = np.array([each.urgency == "urgent" for each in bundle.taxonomy.classes])
+    truth_N = random.integers(0, len(keys), 40)
+    return pack_tiny(
+        path,
+        detector=detector,
+        conformal=fit_conformal(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
+        gallery=gallery,
+        novelty=fit_novelty(gallery, look.embeddings_ND[40:]),
     )
 
 

@@ -50,15 +50,14 @@ class Predictor:
             detector = bundle.detector()
         except UserError as error:
             missing = str(error)
-        gallery = bundle.gallery()
         return cls(
             bundle,
             bundle.ensemble(device),
             detector,
             missing,
             bundle.spec.fusion,
-            gallery,
-            bundle.novelty(gallery),
+            bundle.gallery(),
+            bundle.novelty(),
         )
 
     @property

@@ -24,7 +24,7 @@ from skindx.models.detector import Detector, DetectorSpec, load_detector, save_d
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.fusion import FusionSpec
 from skindx.models.gallery import ROWS, TENSORS, Gallery
-from skindx.models.novelty import SCORES, Novelty
+from skindx.models.novelty import STATISTICS, Novelty
 from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.taxonomy import Taxonomy
 
@@ -70,11 +70,9 @@ class Bundle:
         """Return what the bundle shows of the pictures that it learned from; None for none."""
         return Gallery.load(self.path) if self.spec.gallery else None
 
-    def novelty(self, gallery: Gallery | None) -> Novelty | None:
-        """Return how to tell whether a photo is familiar; None without calibration or gallery."""
-        if not (self.spec.novelty and gallery and len(gallery)):
-            return None
-        return Novelty.load(self.path, self.spec.novelty, gallery)
+    def novelty(self) -> Novelty | None:
+        """Return how to tell whether a photo is familiar; None where too little is known."""
+        return Novelty.load(self.path, self.spec.novelty) if self.spec.novelty else None
 
     def seen(self) -> Mapping[str, Split] | None:
         """Return the split of each picture that the bundle was made from, by SHA-256.
@@ -254,7 +252,7 @@ def _write_index(folder: Path, spec: BundleSpec) -> None:
 def _verify(path: Path, spec: BundleSpec) -> None:
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
     needed |= {ROWS, TENSORS} if spec.gallery else set()
-    needed |= {SCORES} if spec.novelty else set()
+    needed |= {STATISTICS} if spec.novelty else set()
     for name in sorted(needed - set(spec.files)):
         raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
     root = path.resolve()

@@ -43,7 +43,7 @@ class BundleSpec(Settings):
     """Those of answers by the whole picture alone, where `conformal` is of answers with a crop."""
     gallery: GallerySpec | None = None
     novelty: NoveltySpec | None = None
-    """How familiar a photo is, by its distance to the gallery; None without enough calibration."""
+    """How familiar a photo is, by how far it lies from the gallery; None without calibration."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""

@@ -127,7 +127,7 @@ def _strange(spec: BundleSpec) -> str:
     if spec.novelty is None:
         return "not told apart"
     return (
-        f"refused if farther from the gallery than {1 - spec.novelty.rate:.1%} of "
+        f"refused if farther from what was learned than {1 - spec.novelty.rate:.1%} of "
         f"{spec.novelty.pictures} calibration pictures"
     )
 

@@ -1,7 +1,6 @@
 """The gallery of a bundle: embeddings of pictures that it learned from, and what is known of them.
 
-The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy;
-how near they are also tells whether a photo is of a kind that the networks know.
+The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy.
 """
 
 from collections.abc import Collection, Iterable
@@ -100,7 +99,7 @@ class Gallery:
     def cosines(self, embeddings_QD: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the dot products Q x N with embeddings of length 1, in single precision."""
         others_DQ = torch.from_numpy(np.ascontiguousarray(embeddings_QD)).T
-        parts = [each.float() @ others_DQ for each in self.embeddings_ND.split(_CHUNK)]
+        parts = [each.float() @ others_DQ for each in torch.split(self.embeddings_ND, _CHUNK)]
         products_QN: NDArray[np.float32] = torch.cat(parts).T.clamp(-1, 1).numpy()
         return products_QN
 

@@ -50,6 +50,8 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
         "classes": [each.model_dump(mode="json") for each in answers.classes],
         "members": list(answers.members),
         "level": answers.level,
+        "urgent_level": answers.urgent_level,
+        "fitted_types": answers.fitted_types,
     }
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(told).encode()})
     with atomic_file(path) as temporary:
@@ -87,6 +89,8 @@ def read_predictions(evaluation: Path) -> Answers:
             sources=tuple(columns["source"]),
             sets_NC=_sets(table, keys),
             level=told["level"],
+            urgent_level=told.get("urgent_level"),
+            fitted_types=tuple(told.get("fitted_types", ())),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

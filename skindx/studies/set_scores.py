@@ -82,8 +82,9 @@ def _groups(
     """Yield the groups that thresholds may be fitted for: name, pictures, promised coverage."""
     # Without thresholds of their own urgent and other classes are promised nothing by themselves.
     apart = answers.urgent_level is not None
-    yield "urgent classes", urgent_N, answers.urgent_level
-    yield "other classes", ~urgent_N, answers.level if apart else None
+    if urgent_N.any():
+        yield "urgent classes", urgent_N, answers.urgent_level
+        yield "other classes", ~urgent_N, answers.level if apart else None
     types_N = np.array([skin_type_name(each) for each in answers.skin_types])
     for name in order(types_N.tolist()):
         if name != UNKNOWN:

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_bundle import pack_tiny
+from tiny_bundle import pack_tiny, pack_whole
 
 from skindx.data.boxes import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle import open_bundle, set_fusion
+from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec, box_crop
 
@@ -95,3 +96,59 @@ def test_a_bundle_of_before_loads(tmp_path: Path) -> None:
     del raw["fusion"]
     index.write_text(json.dumps(raw))
     assert Predictor.load(bundle.path).fusion is None
+
+
+def test_one_look_gives_the_same_answers_and_what_they_were_made_from(
+    plain: Predictor, pictures: list[NDArray[np.uint8]]
+) -> None:
+    fused = _assisted(plain, [(SURE,), (), (DOUBTFUL, SURE)], 0.25)
+    said, look = fused.look(pictures)
+    for one, other in zip(fused.predict(pictures), said, strict=True):
+        assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
+        assert one.boxes == other.boxes
+        members = (one.member_probabilities_MC, other.member_probabilities_MC)
+        assert members[0].tobytes() == members[1].tobytes()
+    # Embeddings and maps are of the whole pictures: of the crops nobody asks.
+    np.testing.assert_array_equal(look.embeddings_ND, plain.look(pictures)[1].embeddings_ND)
+    assert [len(each) for each in look.maps] == [3, 3]
+
+
+def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> None:
+    """As on a machine without ultralytics: the bundle has a weight, the predictor no detector."""
+    fused, whole = (
+        Conformal(pictures=60, thresholds={"all": threshold}) for threshold in (0.3, 0.2)
+    )
+    bundle = pack_tiny(tmp_path / "bundle", conformal=whole)
+    box_sees = SimpleNamespace(detect=None, spec=DetectorSpec())
+    predictor = Predictor.load(bundle.path)
+    assert (predictor.conformal, predictor.no_sets) == (whole, "")
+
+    # A bundle of an older version kept the fused rule alone.
+    set_fusion(bundle.path, FusionSpec(weight=0.4), fused)
+    predictor = Predictor.load(bundle.path)
+    assert predictor.conformal is None
+    assert "without the detector they promise nothing" in predictor.no_sets
+    assert replace(predictor, detector=box_sees).conformal == fused
+
+    set_fusion(bundle.path, FusionSpec(weight=0.4), fused, whole)
+    predictor = Predictor.load(bundle.path)
+    assert (predictor.conformal, predictor.no_sets) == (whole, "")
+    assert replace(predictor, detector=box_sees).conformal == fused
+    # A crop that counts nothing changes no answer.
+    set_fusion(bundle.path, FusionSpec(weight=0), whole)
+    assert Predictor.load(bundle.path).conformal == whole
+
+
+def test_the_parts_of_a_whole_bundle_are_offered_and_an_older_one_has_none(
+    plain: Predictor, pictures: list[NDArray[np.uint8]], tmp_path: Path
+) -> None:
+    predictor = Predictor.load(pack_whole(tmp_path / "bundle").path)
+    assert predictor.conformal is not None
+    assert predictor.gallery is not None
+    assert predictor.novelty is not None
+    _, look = predictor.look(pictures)
+    assert len(predictor.gallery.nearest(look.embeddings_ND[0], 3)) == 3
+    (familiarity, *_) = predictor.novelty.familiarity(look.embeddings_ND)
+    assert 0 < familiarity <= 1
+    assert (plain.gallery, plain.novelty, plain.conformal) == (None, None, None)
+    assert "had no calibration pictures" in plain.no_sets

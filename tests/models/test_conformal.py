@@ -133,3 +133,149 @@ def test_a_bundle_carries_its_sets_and_an_older_one_has_none(tmp_path: Path) -> 
 
     add_metrics(new.path, measured(0.5))
     assert open_bundle(new.path).spec.conformal == fitted
+
+
+URGENT_C = np.array([True, False, False, True, False])
+
+
+@pytest.mark.filterwarnings("ignore:WARNING. your conformalization dataset has less:UserWarning")
+def test_urgent_classes_have_the_threshold_of_their_own_pictures() -> None:
+    """MAPIE, fitted on the pictures of each kind by themselves, gives the same columns."""
+    calibration_NC, truth_N = simulate(500)
+    new_NC, _ = simulate(300, seed=1)
+    fitted = fit_conformal(calibration_NC, truth_N, urgent_C=URGENT_C)
+    assert fitted.urgent_level == 0.95
+    for kind_C, level in ((URGENT_C, 0.95), (~URGENT_C, 0.9)):
+        of_N = kind_C[truth_N]
+        peer = SplitConformalClassifier(
+            Told().fit(calibration_NC, truth_N), confidence_level=level, conformity_score="lac"
+        )
+        peer.conformalize(calibration_NC[of_N], truth_N[of_N])
+        _, theirs = peer.predict_set(new_NC)
+        ours_NC = fitted.sets(new_NC)
+        ours_NC[np.arange(300), new_NC.argmax(axis=1)] = False
+        theirs_NC = theirs[:, :, 0].copy()
+        theirs_NC[np.arange(300), new_NC.argmax(axis=1)] = False
+        np.testing.assert_array_equal(ours_NC[:, kind_C], theirs_NC[:, kind_C])
+
+
+def by_hand(urgent: int, other: int) -> tuple[Floats, Ints]:
+    """Return two classes, the first urgent; true ones have 0.01, 0.02, .. of each kind."""
+    own = [n / 100 for count in (urgent, other) for n in range(1, count + 1)]
+    truth = [0] * urgent + [1] * other
+    rows = [(p, 1 - p) if t == 0 else (1 - p, p) for p, t in zip(own, truth, strict=True)]
+    return np.array(rows).reshape(-1, 2), np.array(truth, dtype=np.intp)
+
+
+@pytest.mark.parametrize(
+    ("urgent", "other", "expected"),
+    [
+        # ceil(20 * 0.95) = 19: the 19th greatest of 19; ceil(20 * 0.9) = 18: the second least.
+        (19, 19, (0.02, 0.01, 0.95)),
+        # ceil(40 * 0.95) = 38 of 39; ceil(10 * 0.9) = 9 of 9.
+        (39, 9, (0.01, 0.02, 0.95)),
+        # Ten bear out no more than 10 / 11: the least of them.
+        (10, 19, (0.02, 0.01, 10 / 11)),
+        # Too few of a kind: the others are judged as all are, ceil(23 * 0.9) = 21st of 22.
+        (3, 19, (0.01, 0.01, 3 / 4)),
+        (19, 3, (0.01, 0.01, 0.95)),
+    ],
+)
+def test_thresholds_by_hand(urgent: int, other: int, expected: tuple[float, float, float]) -> None:
+    fitted = fit_conformal(*by_hand(urgent, other), urgent_C=np.array([True, False]))
+    found = (fitted.least_probability, fitted.urgent["all"], fitted.urgent_level)
+    assert found == pytest.approx(expected)
+
+
+def test_without_urgent_pictures_nothing_is_promised_of_them() -> None:
+    fitted = fit_conformal(*by_hand(0, 19), urgent_C=np.array([True, False]))
+    assert (fitted.urgent, fitted.urgent_level, fitted.urgent_missed) == ({}, None, None)
+    assert fitted.sets(np.array([[0.3, 0.7], [0.01, 0.99]])).tolist() == [
+        [True, True],
+        [False, True],
+    ]
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32))
+def test_urgent_pictures_are_seldom_missed_on_calibration(n: int, seed: int) -> None:
+    probabilities_NC, truth_N = simulate(n, seed=seed)
+    fitted = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C)
+    sets_NC = fitted.sets(probabilities_NC)
+    assert sets_NC[np.arange(n), truth_N].mean() >= fitted.level
+    if fitted.urgent_missed:
+        pressing_N = URGENT_C[truth_N]
+        assert fitted.urgent_missed.pictures == pressing_N.sum()
+        assert fitted.urgent_missed.value <= 0.05
+        assert fitted.urgent_missed.low <= fitted.urgent_missed.value <= fitted.urgent_missed.high
+        assert sets_NC[np.arange(n), truth_N][pressing_N].mean() >= 0.95
+        # What so few pictures do not bear out is no promise.
+        assert fitted.urgent_level <= pressing_N.sum() / (pressing_N.sum() + 1)
+
+
+def test_the_urgent_promise_holds_over_many_draws() -> None:
+    covered, missed = [], []
+    for seed in range(400):
+        probabilities_NC, truth_N = simulate(150, seed=seed)
+        new_NC, new_N = simulate(200, seed=100_000 + seed)
+        sets_NC = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C).sets(new_NC)
+        pressing_N = URGENT_C[new_N]
+        covered.append(sets_NC[np.arange(200), new_N][pressing_N].mean())
+        missed.append((~sets_NC[pressing_N][:, URGENT_C].any(axis=1)).mean())
+    assert 0.945 <= np.mean(covered) <= 0.975
+    assert np.mean(missed) <= 0.05
+
+
+def test_a_share_is_worth_as_many_pictures_as_it_has_groups() -> None:
+    probabilities_NC, truth_N = simulate(200)
+    alone = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C)
+    paired = fit_conformal(
+        probabilities_NC, truth_N, urgent_C=URGENT_C, groups=np.arange(200) // 10
+    )
+    assert alone.urgent_missed is not None
+    assert paired.urgent_missed is not None
+    assert alone.urgent_missed.value == paired.urgent_missed.value
+    assert paired.urgent_missed.high > alone.urgent_missed.high
+
+
+def test_skin_types_with_pictures_enough_have_their_own_thresholds() -> None:
+    probabilities_NC, truth_N = simulate(400)
+    # The darker skin is, the less sure this network is of the truth.
+    probabilities_NC[200:] = 0.5 * probabilities_NC[200:] + 0.1
+    types = [1] * 195 + [None] * 5 + [6] * 190 + [3] * 10
+    fitted = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C, skin_types=types)
+    assert fitted.group_pictures == {"skin type 1": 195, "skin type 6": 190}
+    assert set(fitted.thresholds) == set(fitted.urgent) == {"all", *fitted.group_pictures}
+    assert [fitted.group(each) for each in (1, 3, 6, None)] == [
+        "skin type 1", "all", "skin type 6", "all",
+    ]  # fmt: skip
+    assert (fitted.pictures_of("skin type 6"), fitted.pictures_of("all")) == (190, 400)
+    alone = fit_conformal(probabilities_NC[200:390], truth_N[200:390], urgent_C=URGENT_C)
+    assert fitted.thresholds["skin type 6"] == alone.least_probability
+    assert fitted.urgent["skin type 6"] == alone.urgent["all"]
+    np.testing.assert_array_equal(
+        fitted.sets(probabilities_NC[:3], [6, 6, 6]), alone.sets(probabilities_NC[:3])
+    )
+    mixed = fitted.sets(probabilities_NC[:2], [None, 6])
+    np.testing.assert_array_equal(mixed[0], fitted.sets(probabilities_NC[:1])[0])
+    for kind in (1, 6):
+        of_N = np.array([each == kind for each in types])
+        sets_NC = fitted.sets(probabilities_NC[of_N], [kind] * int(of_N.sum()))
+        assert sets_NC[np.arange(of_N.sum()), truth_N[of_N]].mean() >= 0.9
+
+
+def test_rules_that_do_not_fit_are_refused() -> None:
+    urgent = {"pictures": 9, "thresholds": {"all": 0.2}, "urgent": {"dark": 0.1}}
+    with pytest.raises(UserError, match="same groups"):
+        Conformal.parse(urgent)
+    rule = Conformal(pictures=9, thresholds={"all": 0.2}, urgent={"all": 0.1}, urgent_columns=(5,))
+    with pytest.raises(ValueError, match="do not fit 5 classes"):
+        rule.sets(simulate(3)[0])
+    with pytest.raises(ValueError, match="1 skin types for 3"):
+        fit_conformal(*simulate(9)).sets(simulate(3)[0], [None])
+
+
+def test_the_rule_of_an_older_bundle_is_read_as_it_was() -> None:
+    old = Conformal.parse({"level": 0.9, "pictures": 60, "thresholds": {"all": 0.3}})
+    sets_NC = old.sets(np.array([[0.3, 0.29, 0.41], [0.2, 0.2, 0.6]]), [2, None])
+    assert sets_NC.tolist() == [[True, False, True], [False, False, True]]
+    assert (old.urgent_level, old.urgent_missed, old.group(2)) == (None, None, "all")

@@ -1,13 +1,28 @@
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tiny_bundle import measured, pack_tiny
+from tiny_bundle import measured, pack_tiny, pack_whole
 
 from skindx.data.manifest import Record
 from skindx.data.removal.blocklist import Blocked
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, add_metrics, add_provenance, open_bundle
-from skindx.models.removal import FOLDED, LEARNED, MANIFEST_KEY, PERHAPS, record_removal, uses
+from skindx.models.gallery import ROWS, TENSORS
+from skindx.models.removal import (
+    FOLDED,
+    LEARNED,
+    MANIFEST_KEY,
+    PERHAPS,
+    clear_leftovers,
+    drop_from_gallery,
+    record_removal,
+    shown_of,
+    uses,
+)
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
@@ -79,3 +94,111 @@ def test_folds_learn_from_validation_pictures_too(bundle: Path) -> None:
     assert uses(bundle, entries) == {TRAIN: "train"}
     record_removal(bundle, uses(bundle, entries))
     assert open_bundle(bundle).spec.provenance[LEARNED] == [TRAIN]
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    path = pack_whole(tmp_path / "bundle").path
+    add_metrics(path, measured(0.5))
+    return path
+
+
+def shas(path: Path) -> list[str]:
+    gallery = open_bundle(path).gallery()
+    assert gallery is not None
+    return [row.sha256 for row in gallery.rows]
+
+
+def test_a_gallery_loses_a_picture_and_what_shows_the_same(whole: Path) -> None:
+    before, gallery = open_bundle(whole), open_bundle(whole).gallery()
+    assert gallery is not None
+    gone = f"{6:064x}"
+    needle = gallery.thumbnail(6)[-200:]
+    embedding = gallery.embeddings_ND[6].numpy().tobytes()
+    assert needle in (whole / TENSORS).read_bytes()
+    assert shown_of(whole, [gone]) == 2
+    assert drop_from_gallery(whole, [gone]) == 2  # the other one is of the same lesion
+    assert shas(whole) == [f"{n:064x}" for n in range(40) if n // 2 != 3]
+    after = open_bundle(whole)
+    assert after.spec.gallery is not None
+    assert (after.spec.gallery.pictures, after.spec.gallery.shown) == (38, 19)
+    for file in (path for path in whole.rglob("*") if path.is_file()):
+        data = file.read_bytes()
+        assert needle not in data
+        assert embedding not in data
+        assert gone.encode() not in data
+    assert after.metrics() == before.metrics()
+    same = {n: h for n, h in before.spec.files.items() if n not in (CARD, ROWS, TENSORS)}
+    assert same == {n: h for n, h in after.spec.files.items() if n not in (CARD, ROWS, TENSORS)}
+    assert after.novelty() is not None
+    stamp = (whole / CARD).stat().st_mtime_ns
+    assert drop_from_gallery(whole, [gone]) == 0
+    assert (whole / CARD).stat().st_mtime_ns == stamp
+
+
+def test_all_of_a_gallery_may_go(whole: Path) -> None:
+    assert drop_from_gallery(whole, shas(whole)) == 40
+    assert shas(whole) == []
+    gallery = open_bundle(whole).gallery()
+    assert gallery is not None
+    assert gallery.nearest(np.zeros(gallery.embeddings_ND.shape[1], np.float32), 3) == []
+
+
+def test_an_older_bundle_has_nothing_to_lose(bundle: Path) -> None:
+    assert (shown_of(bundle, [TRAIN]), drop_from_gallery(bundle, [TRAIN])) == (0, 0)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from skindx.models.removal import clear_leftovers, drop_from_gallery
+path, calls = Path(sys.argv[1]), int(sys.argv[2])
+def counted(real):
+    def call(*given, **named):
+        global calls
+        calls -= 1
+        if calls < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given, **named)
+    return call
+import skindx.models.bundle, shutil
+Path.replace = counted(Path.replace)
+shutil.rmtree = counted(shutil.rmtree)
+clear_leftovers(path)
+drop_from_gallery(path, ["%064x" % 6])
+"""
+
+
+@pytest.mark.long
+def test_killed_anywhere_it_is_finished_by_asking_again(whole: Path, tmp_path: Path) -> None:
+    wanted = [f"{n:064x}" for n in range(40) if n // 2 != 3]
+    saved = tmp_path / "saved"
+    shutil.copytree(whole, saved)
+    for calls in range(20):
+        shutil.rmtree(whole)
+        shutil.copytree(saved, whole)
+        command = [sys.executable, "-c", KILLED, str(whole), str(calls)]
+        code = subprocess.run(command, check=False).returncode
+        clear_leftovers(whole)
+        drop_from_gallery(whole, [f"{6:064x}"])
+        assert shas(whole) == wanted
+        assert {each.name for each in tmp_path.iterdir()} == {"bundle", "saved"}
+        if code == 0:
+            break
+    assert code == 0
+    assert calls > 3
+
+
+def test_what_a_kill_left_goes_and_a_lost_bundle_comes_back(whole: Path) -> None:
+    old, new = (whole.with_name(f"bundle.tmp-ab12cd_9{end}") for end in (".old", ""))
+    whole.rename(old)
+    new.mkdir()
+    mine = whole.with_name("bundle.tmp-not made by a kill")
+    mine.mkdir()
+    clear_leftovers(whole)
+    assert len(shas(whole)) == 40
+    assert {each.name for each in whole.parent.iterdir()} == {"bundle", mine.name}
+    shutil.copytree(whole, old)
+    clear_leftovers(whole)
+    assert not old.exists()
+    clear_leftovers(whole.parent / "nowhere" / "bundle")

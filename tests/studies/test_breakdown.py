@@ -10,6 +10,7 @@ from fairlearn.metrics import MetricFrame
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from skindx.metrics import wilson_interval
+from skindx.models.conformal import Conformal
 from skindx.studies.answers import Answers
 from skindx.studies.breakdown import MISSING, breakdowns
 from skindx.studies.misses import cancer_misses, cancer_of, urgent_misses
@@ -131,3 +132,37 @@ def test_sets_are_counted_by_hand() -> None:
     assert (routine.name, routine.n, routine.coverage.value) == ("routine", 2, 0.5)
     assert [each.n for each in scored.by_class] == [2, 1, 1, 0]
     assert np.isnan(scored.by_class[3].size)
+
+
+def test_sets_by_group_are_counted_by_hand() -> None:
+    labels = ["melanoma", "melanoma", "scc", "scc", "nevus", "wart"]
+    unsure = np.array([0.5, 0.3, 0.1, 0.1])
+    found = answers(labels, [MELANOMA, unsure, NEVUS, MELANOMA, NEVUS, NEVUS])
+    found = dataclasses.replace(found, skin_types=(1, 6, 6, None, 1, 6))
+    rule = Conformal(
+        pictures=99,
+        thresholds={"all": 0.4, "skin type 6": 0.4},
+        urgent={"all": 0.4, "skin type 6": 0.2},
+        urgent_columns=(1, 2),
+        urgent_level=0.95,
+        group_pictures={"skin type 6": 60},
+    )
+    scored = set_scores(found.with_sets(rule), draws=10)
+    assert scored is not None
+    # Of scc one set holds nothing urgent, the other one melanoma, which warns as well.
+    missed = scored.urgent_missed
+    assert missed is not None
+    assert (missed.n, missed.missed, missed.rate) == (4, 1, wilson_interval(0.25, 4))
+    counted = {each.name: (each.n, each.coverage.value, each.promised) for each in scored.by_group}
+    assert counted == {
+        "urgent classes": (4, 0.5, 0.95),
+        "other classes": (2, 0.5, 0.9),
+        "skin type I": (2, 1.0, None),
+        "skin type VI": (3, pytest.approx(1 / 3), 0.9),
+    }
+    # The darker threshold lets melanoma in for the second picture alone.
+    plain = rule.model_copy(update={"thresholds": {"all": 0.4}, "urgent": {"all": 0.4}})
+    assert set_scores(found.with_sets(plain), draws=10).urgent_missed.missed == 2
+    # Without a threshold of their own nothing is promised of urgent classes.
+    old = Conformal(pictures=99, thresholds={"all": 0.4})
+    assert {each.promised for each in set_scores(found.with_sets(old), draws=10).by_group} == {None}

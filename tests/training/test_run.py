@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from skindx.data.manifest import read_manifest
 from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
+from skindx.models.bundle import open_bundle
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.run import check, train
 from skindx.training.settings import TrainSettings
@@ -113,8 +115,20 @@ def test_validation_rows_are_in_manifest_order(run: Path, small_dataset: Path) -
 @pytest.mark.distributed
 def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) -> None:
     before = (run / "members" / "a" / "model.safetensors").stat().st_mtime_ns
-    train(small_dataset, _settings(), run)
+    # A bundle as older versions packed it gets what it lacks from the finished members.
+    shutil.rmtree(run / "bundle")
+    bundle = train(small_dataset, _settings(), run)
     assert (run / "members" / "a" / "model.safetensors").stat().st_mtime_ns == before
+    assert bundle is not None
+    gallery = bundle.gallery()
+    assert gallery is not None
+    records = [each for each in read_manifest(small_dataset) if each.split == "train"]
+    assert [row.sha256 for row in gallery.rows] == [each.sha256 for each in records]
+    assert [row.label for row in gallery.rows] == [each.label for each in records]
+    assert gallery.spec.shown == 0  # their licence is not known
+    assert bundle.spec.conformal is not None
+    assert bundle.spec.conformal.pictures == 12
+    assert bundle.spec.novelty is None  # 12 calibration pictures are too few
     kept = (run / "train.yaml").read_text()
     others = (
         _settings(recipe={"epochs": 3, "batch": 15}),
@@ -145,6 +159,11 @@ def test_the_weight_of_the_crop_is_fitted_and_served(
         assert (other.whole_C is not None) == sure
         same = other.whole_C if sure else other.probabilities_C
         np.testing.assert_allclose(same, one.probabilities_C, atol=1e-12)
+    if fused.spec.fusion.weight:
+        plain_sets = open_bundle(run / "bundle").spec.conformal
+        assert fused.spec.whole_conformal == plain_sets
+        assert served.conformal == fused.spec.conformal
+        assert dataclasses.replace(served, detector=None).conformal == plain_sets
 
 
 @pytest.mark.distributed

@@ -1,0 +1,65 @@
+"""Real dermoscopic photos against what is none, in the eyes of a network not trained on either."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from skindx.data.screening.decode import decode
+from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
+from skindx.models.ensemble import Ensemble, Member
+from skindx.models.gallery import Gallery, GalleryRow
+from skindx.models.novelty import fit_novelty
+from skindx.models.preprocess import Preprocess
+
+Pictures = list[NDArray[np.uint8]]
+
+
+def network(weights: Path) -> Ensemble:
+    preprocess = Preprocess(size=96, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    settings = ClassifierSettings(
+        model="mobilenetv2_100",
+        model_args={"pad_type": "same", "bn_eps": 1e-3},
+        preprocess=preprocess,
+    )
+    classifier = build_classifier(settings, classes=2)
+    load_weights(classifier, weights)
+    return Ensemble((Member("given", classifier.eval(), preprocess),))
+
+
+def photos(folder: Path, each: int, skip: int = 0) -> tuple[Pictures, list[str]]:
+    """Return `each` photos of every class."""
+    files = [f for of in sorted(folder.iterdir()) for f in sorted(of.iterdir())[skip:][:each]]
+    return [decode(file.read_bytes()) for file in files], [file.parent.name for file in files]
+
+
+def letters(seed: int) -> NDArray[np.uint8]:
+    random = np.random.default_rng(seed)
+    page = np.full((180, 180, 3), 240, np.uint8)
+    for line in range(15, 180, 14):
+        text = "".join(map(chr, random.integers(97, 123, 24)))
+        cv2.putText(page, text, (4, line), cv2.FONT_HERSHEY_SIMPLEX, 0.4, (20, 20, 20), 1)
+    return page
+
+
+@pytest.mark.real
+def test_what_is_no_skin_lies_farther_than_skin_does(real: Path) -> None:
+    ensemble = network(real / "weights" / "mobilenetv2_100_qat.pth")
+    learned, labels = photos(real / "isic9" / "Train", 14)
+    held, _ = photos(real / "isic9" / "Train", 12, skip=60)
+    new, _ = photos(real / "isic9" / "Test", 5)
+    random = np.random.default_rng(0)
+    strange = [letters(seed) for seed in range(15)]
+    strange += [random.integers(0, 256, (180, 180, 3), dtype=np.uint8) for _ in range(15)]
+    rows = [GalleryRow(f"{n:064x}", label, n) for n, label in enumerate(labels)]
+    gallery = Gallery.of(rows, ensemble.look(learned).embeddings_ND, [b""] * len(rows))
+    novelty = fit_novelty(gallery, ensemble.look(held).embeddings_ND)
+    assert novelty is not None
+    scores = novelty.familiar.distances(ensemble.look(new + strange).embeddings_ND)
+    truth = [0] * len(new) + [1] * len(strange)
+    assert roc_auc_score(truth, scores) > 0.97
+    familiar = novelty.familiarity(ensemble.look(new).embeddings_ND)
+    assert np.mean([novelty.is_far(each) for each in familiar]) < 0.1
