@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 from network_guard import calls_in, run_guarded
-from PIL import Image
 from served import Served
+from skin_photo import skin_photo
 
 DIAGNOSE = """
 import sys
 from pathlib import Path
-from skindx.diagnosis.diagnose import diagnose_file
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.offline import go_offline
 go_offline()
-print(diagnose_file(Predictor.load(Path(sys.argv[1])), Path(sys.argv[2])).model_dump_json())
+case = Case((Path(sys.argv[2]).read_bytes(),))
+print(answer(Predictor.load(Path(sys.argv[1])), case).diagnosis.model_dump_json())
 """
 
 PACKAGES = """
@@ -41,7 +43,7 @@ print(json.dumps({
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
     file = tmp_path / "picture.png"
-    Image.linear_gradient("L").convert("RGB").save(file)
+    file.write_bytes(skin_photo(form="PNG"))
     return file
 
 
@@ -55,7 +57,7 @@ def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
     assert done.returncode == 0, done.stderr
     assert done.calls == []
     assert done.stderr == ""
-    assert json.loads(done.stdout)["boxes"]
+    assert json.loads(done.stdout)["photos"][0]["boxes"]
     assert theirs.read_text() == '{"api_key": "theirs"}'
 
 

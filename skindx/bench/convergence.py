@@ -27,7 +27,7 @@ class Config(Settings):
     """Which arms are trained, on what, and how often; what is finished in `out` is kept."""
 
     dataset: Path = Path("runs/isic9/data")
-    config: Path = Path("configs/convergence-exchange.yaml")
+    config: Path = Path("configs/convergence.yaml")
     """The study: `training`, `arms`, `compare`."""
     out: Path | None = None
     """None: runs/NAME, by the name of the config."""

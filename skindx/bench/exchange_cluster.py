@@ -36,6 +36,8 @@ class Cluster:
         environment = os.environ | {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": "0",  # DeepSpeed wants to know, and looks for a GPU by itself
+            "DS_ACCELERATOR": "cpu",
             "MASTER_ADDR": self.lab.address(0),
             "MASTER_PORT": _PORT,
             "GLOO_SOCKET_IFNAME": INTERFACE,

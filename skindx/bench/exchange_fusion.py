@@ -25,6 +25,8 @@ _ELEMENTS = tuple(1 << power for power in (8, 12, 16, 18, 20, 22))
 
 _REPEATS = 3
 
+_THEIRS, _OURS = "DeepSpeed, ZeRO 0", "fused in DeepSpeed"
+
 
 class Pair(Settings):
     """A network and a computer: links of `rate_mbit`, a backward pass of `backward_s`."""
@@ -40,8 +42,8 @@ class Fusion:
     rows: list[Row]
     over_best: Figure
     """How many times faster than the best fixed grouping."""
-    over_one_buffer: Figure
-    """How many times faster than one message after backward, as DeepSpeed's stage 0 sends it."""
+    over_zero0: Figure
+    """How many times faster than DeepSpeed's own reduction at stage 0, both in its engine."""
     note: str
 
 
@@ -62,19 +64,30 @@ def measure(cluster: Cluster, load: Load, pair: Pair, trials: int, rounds: int) 
         "one buffer": one_buffer(trace),
     }
     seconds = _take_turns(cluster, trace, {"fused": chosen.plan, **fixed}, rounds)
+    engines = _in_engine(cluster, trace, chosen.plan, rounds)
     best = min(fixed, key=lambda name: median(seconds[name]))
     part = (
         f"Fused: {pair.rate_mbit:g} Mbit/s, backward {pair.backward_s:g} s, {cluster.ranks} ranks"
     )
     wire_s = ring_bytes(4 * load.elements, cluster.ranks) / link.bytes_per_s
     return Fusion(
-        [Row(part, name, each, floor_s=wire_s) for name, each in seconds.items()],
+        [Row(part, name, each, floor_s=wire_s) for name, each in (seconds | engines).items()],
         ratio(seconds["fused"], seconds[best]),
-        ratio(seconds["fused"], seconds["one buffer"]),
+        ratio(engines[_OURS], engines[_THEIRS]),
         f"{part}: fitted {1000 * cost.alpha_s:.2f} ms + {1e9 * cost.beta_s_per_byte:.2f} ns/byte; "
         f"of the plans timed live {chosen.name!r} won, {len(chosen.plan)} groups, predicted "
         f"{chosen.predicted_s:.2f} s, took {median(seconds['fused']):.2f} s.",
     )
+
+
+def _in_engine(
+    cluster: Cluster, trace: Trace, plan: Sequence[int], rounds: int
+) -> dict[str, list[float]]:
+    """Let DeepSpeed reduce by itself and through the plan, in turns."""
+    common = {"groups": list(plan), "ready_s": trace.ready_s}
+    kinds = {_THEIRS: "deepspeed", _OURS: "fused"}
+    calls = {name: ("engine", {"kind": kind, **common}) for name, kind in kinds.items()}
+    return Turns(cluster).take(calls, rounds)
 
 
 def _fitted(cluster: Cluster, most: int) -> Cost:

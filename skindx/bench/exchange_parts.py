@@ -120,7 +120,7 @@ def _fusion(found: Found, settings: Config, load: Load, cluster: Cluster) -> Non
     for fusion in each:
         found.rows += fusion.rows
         found.notes.append(fusion.note)
-    over_best, over_zero0 = [one.over_best for one in each], [one.over_one_buffer for one in each]
+    over_best, over_zero0 = [one.over_best for one in each], [one.over_zero0 for one in each]
     found.figures["fused_over_best"] = min(over_best, key=lambda figure: figure.value)
     found.figures["fused_over_zero0"] = min(over_zero0, key=lambda figure: figure.value)
 

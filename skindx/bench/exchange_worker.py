@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse, merge
 from skindx.training.launching.stopping import end_with_parent
 
+if TYPE_CHECKING:
+    from skindx.bench.exchange_deepspeed import UnderDeepSpeed
+
 # M = elements of the gradient, K = elements that are sent
 
 _TIMEOUT = timedelta(minutes=3)
@@ -46,6 +49,8 @@ class Rank:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", timeout=_TIMEOUT)
         self.fabric = ReplayFabric(torch.device("cpu"), _TIMEOUT)
+        self.shapes = shapes
+        self.deepspeed: UnderDeepSpeed | None = None  # made when it is first asked for
         parameters = [(name, nn.Parameter(torch.empty(shape))) for name, shape in shapes.items()]
         self.gradients = Gradients(parameters)
         self.source_M = heavy_tailed(self.gradients.sizes, self.fabric.rank)
@@ -148,6 +153,14 @@ class Rank:
         exchange.finish()
         return {"seconds": time.perf_counter() - start}
 
+    def engine(self, kind: str, groups: list[int], ready_s: list[float]) -> dict[str, Any]:
+        """Do the same under DeepSpeed, which reduces by itself or lets `fused` do it."""
+        from skindx.bench.exchange_deepspeed import UnderDeepSpeed
+
+        if self.deepspeed is None:
+            self.deepspeed = UnderDeepSpeed(self.shapes, self.source_M)
+        return {"seconds": self.deepspeed.step(kind, groups, ready_s)}
+
 
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "step": Rank.step,
@@ -156,6 +169,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "agree": Rank.agree,
     "sum": Rank.sum,
     "backward": Rank.backward,
+    "engine": Rank.engine,
 }
 
 

@@ -13,9 +13,10 @@ from skindx.cli import boxes
 from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
+from skindx.cli.diagnose import diagnose
 from skindx.cli.evaluate import evaluate
 from skindx.cli.gallery import gallery
-from skindx.cli.options import Sets, console
+from skindx.cli.options import Sets
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
@@ -119,26 +120,8 @@ def build(
     )
 
 
-for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare):
+for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare, diagnose):
     app.command()(verb)
-
-
-@app.command()
-def diagnose(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
-    picture: Annotated[Path, typer.Argument(help="A photo of skin.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-) -> None:
-    """Rank what a picture may show, with calibrated probabilities and lesion boxes."""
-    from skindx.diagnosis.diagnose import diagnose_file
-    from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.terminal import render
-
-    diagnosis = diagnose_file(Predictor.load(bundle), picture)
-    if as_json:
-        print(diagnosis.model_dump_json(indent=2))
-    else:
-        render(diagnosis, console())
 
 
 @app.command()

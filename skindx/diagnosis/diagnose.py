@@ -1,179 +1,181 @@
-"""From the bytes of a picture to a diagnosis; whatever is wrong with them is told in a sentence."""
+"""From cases to answers: photos of all cases go through the networks in one batch."""
 
-import hashlib
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decode import DamagedPicture, decode
-from skindx.data.screening.magic import picture_suffix
-from skindx.diagnosis.record import (
-    Candidate,
-    Diagnosis,
-    LesionBox,
-    Photo,
-    Source,
-    Vote,
-    next_step,
-)
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.conclusion import Conclusion, conclude
+from skindx.diagnosis.opening import MAX_BYTES, read_picture
+from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.seeing import Seen, see
+from skindx.diagnosis.similar import similar_cases
+from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
-from skindx.models.bundle import CARD, METRICS, Bundle
-from skindx.models.combination import mutual_information
+from skindx.models.ensemble import Look
 from skindx.models.prediction import Prediction
-from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
-MAX_BYTES = 20 * 1024 * 1024
-MIN_SIDE = 32
-MAX_RATIO = 10
+__all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_picture"]
 
-_NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
+# P = photos of a case, C = classes, M = members
+
+_FAR = (
+    "the photo does not look like anything that the networks learned from, so nothing they say "
+    "of it would mean anything; take it again, near and sharp, or show the place to a clinician."
+)
 
 
-def diagnose_bytes(predictor: "Predictor", data: bytes, top: int = 5) -> Diagnosis:
-    """Return the `top` most probable classes of a picture file's bytes, and what goes with them.
+@dataclass(frozen=True)
+class _Judged:
+    """A case after the networks; `places` are those of its photos among all of the batch."""
 
-    Raises UserError for bytes that are no whole picture, too many bytes or pixels, and a shape
-    that no photo has.
+    photos: tuple[Seen, ...]
+    places: slice
+    predictions: Sequence[Prediction]
+    members_MC: NDArray[np.float64]
+    conclusion: Conclusion
+    familiarity: float | None
+    top: int
+    """Place of the likeliest class in the taxonomy."""
+
+
+def answer(predictor: "Predictor", case: Case) -> Answer:
+    """Return the answer to a case.
+
+    Raises Refused for a photo that cannot be judged, and UserError for a damaged bundle.
     """
-    return diagnose_pixels(predictor, open_picture(data), hashlib.sha256(data).hexdigest(), top)
+    (answered,) = answer_many(predictor, [case])
+    if isinstance(answered, UserError):
+        raise answered
+    return answered
 
 
-def diagnose_file(predictor: "Predictor", path: Path, top: int = 5) -> Diagnosis:
-    """Return the diagnosis of a picture on disk. Raises UserError as `diagnose_bytes` does."""
-    return diagnose_bytes(predictor, read_picture(path), top)
+def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | UserError]:
+    """Return each case's answer, or why it has none; the networks see all photos in one batch."""
+    answers: dict[int, Answer | UserError] = {}
+    seen: dict[int, tuple[Seen, ...]] = {}
+    needed = _needed(predictor)
+    for n, case in enumerate(cases):
+        try:
+            seen[n] = see(case, needed)
+        except UserError as error:
+            answers[n] = error
+    pictures = [each.opened.pixels_HWC for photos in seen.values() for each in photos]
+    if pictures:
+        predictions, look = predictor.look(pictures)
+        judged: dict[int, _Judged] = {}
+        start = 0
+        for n, photos in seen.items():
+            places = slice(start, start := start + len(photos))
+            try:
+                judged[n] = _judge(predictor, cases[n], (photos, places, predictions[places]), look)
+            except UserError as error:
+                answers[n] = error
+        heats = _heats(predictor, look, judged)
+        for n, each in judged.items():
+            answers[n] = _answer(predictor, cases[n], each, look, heats[n])
+    return [answers[n] for n in range(len(cases))]
 
 
-def read_picture(path: Path) -> bytes:
-    """Read a picture file, never more than the limit. Raises UserError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise UserError(f"picture {path} does not exist; check the path.") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"picture {path} cannot be read ({reason}); give a file.") from None
+def _needed(predictor: "Predictor") -> int | None:
+    """Return the pixels of a photo's shorter side that its judges need; None: as it is.
 
-
-def open_picture(data: bytes) -> NDArray[np.uint8]:
-    """Decode and check a picture; return pixels_HWC, upright. Raises UserError."""
-    if not data:
-        raise UserError("the file is empty; choose a JPEG, PNG or WebP photo.")
-    if len(data) > MAX_BYTES:
-        raise UserError(
-            f"the file has more than {MAX_BYTES >> 20} MB; save the photo smaller and try again."
-        )
-    if picture_suffix(data[:16]) is None:
-        raise UserError(
-            "the file is no picture that can be read here, whatever its name says; "
-            "choose a JPEG, PNG or WebP photo (save HEIC as JPEG first)."
-        )
-    try:
-        pixels_HWC = decode(data)
-    except DamagedPicture as error:
-        # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
-        reason = str(error) if error.__cause__ is None else "it is damaged or cut short"
-        raise UserError(
-            f"the picture cannot be read ({reason}); take it again or export it anew as JPEG."
-        ) from None
-    height, width = pixels_HWC.shape[:2]
-    if min(height, width) < MIN_SIDE or max(height, width) > MAX_RATIO * min(height, width):
-        raise UserError(
-            f"the picture measures {width} x {height} pixels; choose one of at least "
-            f"{MIN_SIDE} on each side and at most {MAX_RATIO} times longer than wide."
-        )
-    return pixels_HWC
-
-
-def diagnose_pixels(
-    predictor: "Predictor", pixels_HWC: NDArray[np.uint8], sha256: str, top: int = 5
-) -> Diagnosis:
-    """Return the diagnosis of a decoded picture (H x W x 3 RGB uint8).
-
-    Raises UserError for `top` below 1, and for a bundle whose probabilities are no numbers.
+    The view around a small box takes what there is, so a photo is then never made smaller.
     """
-    if top < 1:
-        raise UserError(f"top {top} shows nothing; ask for at least 1 class.")
-    (prediction,) = predictor.predict([pixels_HWC])
-    members_MC = prediction.member_probabilities_MC
-    if not (np.isfinite(prediction.probabilities_C).all() and np.isfinite(members_MC).all()):
+    if predictor.fusion and predictor.fusion.weight and predictor.has_detector:
+        return None
+    sides = [each.preprocess.margin_size for each in predictor.ensemble.members]
+    if predictor.detector:
+        sides.append(predictor.detector.spec.size)
+    return max(sides)
+
+
+def _judge(
+    predictor: "Predictor",
+    case: Case,
+    own: tuple[tuple[Seen, ...], slice, Sequence[Prediction]],
+    look: Look,
+) -> _Judged:
+    """Combine what is said of a case's own photos.
+
+    Raises Refused for a photo unlike all that is known, UserError for a bundle without sense.
+    """
+    photos, places, predictions = own
+    probabilities_PC = np.stack([each.probabilities_C for each in predictions])
+    members_MPC = np.stack([each.member_probabilities_MC for each in predictions], axis=1)
+    if not (np.isfinite(probabilities_PC).all() and np.isfinite(members_MPC).all()):
         raise UserError(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
         )
-    height, width = pixels_HWC.shape[:2]
-    classes, probabilities_C = predictor.taxonomy.classes, prediction.probabilities_C
-    order = np.argsort(-probabilities_C, kind="stable")
-    ranked = [(classes[i], float(probabilities_C[i])) for i in order]
-    return Diagnosis(
-        next_step=next_step(ranked),
-        candidates=tuple(
-            Candidate(
-                key=each.key,
-                name=each.name,
-                icd10=each.icd10,
-                probability=probability,
-                description=each.description,
-                urgency=each.urgency,
-            )
-            for each, probability in ranked[:top]
-        ),
-        disagreement=float(mutual_information(members_MC[:, None], predictor.weights)[0]),
-        votes=_votes(predictor.members, members_MC, predictor.taxonomy),
-        photos=(
-            Photo(
-                width=width,
-                height=height,
-                sha256=sha256,
-                boxes=_boxes(prediction),
-                no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
-            ),
-        ),
-        source=_source(predictor.bundle),
+    familiarity = None
+    if predictor.novelty:
+        familiar_P = predictor.novelty.familiarity(look.embeddings_ND[places])
+        strangest = int(familiar_P.argmin())
+        familiarity = float(familiar_P[strangest])
+        if predictor.novelty.is_far(familiarity):
+            raise Refused("unfamiliar", _FAR, strangest).among(len(photos))
+    conclusion = conclude(
+        predictor,
+        probabilities_PC,
+        members_MPC,
+        skin_type=case.patient.skin_type,
+        familiarity=familiarity,
     )
+    top = int(probabilities_PC.mean(axis=0).argmax())
+    members_MC = members_MPC.mean(axis=1)
+    return _Judged(photos, places, predictions, members_MC, conclusion, familiarity, top)
 
 
-def bundle_version(bundle: Bundle) -> str:
-    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy."""
-    files = {
-        name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)
-    }
-    deciding = bundle.spec.model_copy(update={"files": files})
-    return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()
+def _heats(
+    predictor: "Predictor", look: Look, judged: Mapping[int, _Judged]
+) -> dict[int, list[bytes]]:
+    """Return the heat map of each case's photos as PNG, b"" where there is none."""
+    from skindx.diagnosis.gradcam import heat_maps, heat_png
 
-
-def _votes(
-    members: tuple[str, ...], members_MC: NDArray[np.float64], taxonomy: Taxonomy
-) -> tuple[Vote, ...]:
-    return tuple(
-        Vote(member=name, key=taxonomy.keys[row_C.argmax()], probability=float(row_C.max()))
-        for name, row_C in zip(members, members_MC, strict=True)
-    )
-
-
-def _boxes(prediction: Prediction) -> tuple[LesionBox, ...] | None:
-    if prediction.boxes is None:
-        return None
-    return tuple(
-        LesionBox(
-            x1=box.x1, y1=box.y1, x2=box.x2, y2=box.y2, label=box.label, score=box.score or 0.0
+    places = [n for each in judged.values() for n in range(each.places.start, each.places.stop)]
+    photos = [(each.top, seen.opened) for each in judged.values() for seen in each.photos]
+    if not photos:
+        return {}
+    heats = iter(
+        heat_maps(
+            predictor.ensemble,
+            [map_[places] for map_ in look.maps],
+            [top for top, _ in photos],
+            [(opened.height, opened.width) for _, opened in photos],
         )
-        for box in prediction.boxes
     )
+    return {
+        n: [b"" if (heat := next(heats)) is None else heat_png(heat) for _ in each.photos]
+        for n, each in judged.items()
+    }
 
 
-def _source(bundle: Bundle) -> Source:
-    temperatures = (bundle.spec.temperature, *(each.temperature for each in bundle.spec.members))
-    return Source(
-        name=bundle.spec.name,
-        created=bundle.spec.created,
-        version=bundle_version(bundle),
-        calibrated=any(each != 1 for each in temperatures),
-        taxonomy=bundle.taxonomy.title,
-        review=bundle.taxonomy.review_note,
+def _answer(
+    predictor: "Predictor", case: Case, judged: _Judged, look: Look, heats: Sequence[bytes]
+) -> Answer:
+    similar, thumbnails = similar_cases(predictor, look.embeddings_ND[judged.places])
+    pairs = zip(judged.photos, judged.predictions, strict=True)
+    diagnosis = assemble(
+        predictor,
+        case.patient,
+        tuple(photo_of(predictor, seen, prediction) for seen, prediction in pairs),
+        judged.conclusion,
+        judged.members_MC,
+        familiarity=judged.familiarity,
+        similar=similar,
+        has_heat=any(heats),
     )
+    views = tuple(
+        View(view_jpeg(seen.opened.pixels_HWC), heat)
+        for seen, heat in zip(judged.photos, heats, strict=True)
+    )
+    return Answer(diagnosis, views, thumbnails)

@@ -14,7 +14,7 @@ NOTICE = (
 )
 
 CARRIED = 0.9
-"""The next step looks at the classes that together carry this much probability."""
+"""Without sets the next step looks at the classes that together carry this much probability."""
 
 _BY_URGENCY: tuple[Urgency, ...] = ("routine", "unknown", "soon", "urgent")
 
@@ -109,7 +109,9 @@ class Promise(Settings):
     """What the set of classes promises, and what that was found on."""
 
     level: float = Field(gt=0, lt=1)
-    """The share of pictures whose set holds the true class."""
+    """The share of photos whose set holds the true class; several of a case give no less."""
+    urgent_level: float | None = Field(None, gt=0, lt=1)
+    """The same share of photos of urgent classes; None: they have no threshold of their own."""
     pictures: int
     """Calibration pictures behind it."""
     group: str = "all"
@@ -146,10 +148,12 @@ class NextStep(Settings):
     urgency: Urgency
     advice: str
     because: str
+    classes: int = Field(1, ge=1)
+    """So many classes are not ruled out: those of the set, or the leading ones without sets."""
 
 
 class Diagnosis(Settings):
-    """One answer about one picture."""
+    """One answer about the photos of one case."""
 
     notice: str = NOTICE
     next_step: NextStep
@@ -159,6 +163,8 @@ class Diagnosis(Settings):
     """Most probable first; all of the conformal set are among them."""
     promise: Promise | None = None
     """None for a bundle without conformal sets."""
+    no_promise: str = ""
+    """Why there is none, in a sentence."""
     votes: tuple[Vote, ...] = Field(min_length=1)
     disagreement: float = Field(0.0, ge=0, le=1)
     """How much the members contradict each other: 0 all say the same, 1 each is sure of another."""
@@ -167,6 +173,10 @@ class Diagnosis(Settings):
     photos: tuple[Photo, ...] = Field(min_length=1)
     similar: tuple[Similar, ...] = ()
     """Nearest first."""
+    no_similar: str = ""
+    """Why there are none, in a sentence."""
+    no_heat: str = ""
+    """Why there is no heat map, in a sentence."""
     patient: Patient = Patient()
     source: Source
 
@@ -185,28 +195,43 @@ class Diagnosis(Settings):
         return f"The networks disagree: {same} of {total} put {first.name} first."
 
 
-def next_step(ranked: Sequence[tuple[SkinClass, float]]) -> NextStep:
-    """Return the next step for all classes and their probabilities, most probable first.
+def next_step(ranked: Sequence[tuple[SkinClass, float, bool]]) -> NextStep:
+    """Return the next step for all classes, most probable first: probability, whether in the set.
 
-    It follows the most urgent of the leading classes that together carry 90 %: a second candidate
-    that is urgent counts, however harmless the first. A class of unknown urgency outweighs a
-    routine one, since nobody can say that it may wait.
+    It follows the most urgent class of the set, however harmless the likeliest one is. Without
+    sets those classes stand for it that together carry 90 %. A class of unknown urgency outweighs
+    a routine one, since nobody can say that it may wait.
     """
+    in_set = [each for each, _, inside in ranked if inside]
+    leading, carried = (in_set, 0.0) if in_set else _leading(ranked)
+    deciding = max(leading, key=lambda each: _BY_URGENCY.index(each.urgency))
+    tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
+    share = percent(carried).replace(">", "more than") + " of the probability"
+    name, count = f"{deciding.name} ({tier})", len(leading)
+    if in_set:
+        because = (
+            f"{name} is the only condition that is not ruled out."
+            if count == 1
+            else f"{name} is the most urgent of the {count} conditions that are not ruled out."
+        )
+    elif count == 1:
+        because = f"{name} alone carries {share}."
+    else:
+        because = f"{name} is the most urgent of the {count} classes that together carry {share}."
+    return NextStep(
+        urgency=deciding.urgency, advice=deciding.advice, because=because, classes=count
+    )
+
+
+def _leading(
+    ranked: Sequence[tuple[SkinClass, float, bool]],
+) -> tuple[list[SkinClass], float]:
+    """Return the classes that together carry 90 %, and what they carry."""
     leading: list[SkinClass] = []
     carried = 0.0
-    for each, probability in ranked:
+    for each, probability, _ in ranked:
         leading.append(each)
         carried += probability
         if carried >= CARRIED - 1e-9:
             break
-    deciding = max(leading, key=lambda each: _BY_URGENCY.index(each.urgency))
-    tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
-    share = percent(carried).replace(">", "more than") + " of the probability"
-    if len(leading) == 1:
-        because = f"{deciding.name} ({tier}) alone carries {share}."
-    else:
-        because = (
-            f"{deciding.name} ({tier}) is the most urgent of the {len(leading)} classes that "
-            f"together carry {share}."
-        )
-    return NextStep(urgency=deciding.urgency, advice=deciding.advice, because=because)
+    return leading, carried

@@ -15,3 +15,13 @@ class Refused(UserError):  # noqa: N818
         self.gate = gate
         self.photo = photo
         """Which of the case's photos, from 0."""
+
+    def __reduce__(self) -> tuple[type["Refused"], tuple[Gate, str, int]]:
+        """Cross a border between processes whole: an exception alone would give its message."""
+        return type(self), (self.gate, str(self), self.photo)
+
+    def among(self, photos: int) -> "Refused":
+        """Return the same, naming the photo where the case has several."""
+        if photos == 1:
+            return self
+        return Refused(self.gate, f"photo {self.photo + 1}: {self}", self.photo)

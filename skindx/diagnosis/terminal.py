@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.record import Diagnosis, percent
+from skindx.diagnosis.words import patient_facts, promised
 from skindx.taxonomy import Urgency
 
 _STYLE: dict[Urgency, str] = {
@@ -24,26 +25,22 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     step, source = diagnosis.next_step, diagnosis.source
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("may be")
-    table.add_column("ICD-10")
-    table.add_column("urgency")
-    table.add_column("probability")
-    for each in diagnosis.candidates:
-        bar = "█" * round(each.probability * _BAR)
-        table.add_row(
-            Text(each.name),
-            Text(each.icd10 or "–"),
-            Text(each.urgency, style=_STYLE[each.urgency]),
-            Text(f"{percent(each.probability):>6} {bar}"),
-        )
-    console.print(table)
+    if diagnosis.abstained:
+        console.print(Text(diagnosis.abstained, style="bold"))
+    console.print(_candidates(diagnosis))
+    console.print(Text(promised(diagnosis), style="dim"))
     console.print(Text(diagnosis.agreement))
-    for photo in diagnosis.photos:
-        console.print(Text(photo.boxes_found))
+    for number, photo in enumerate(diagnosis.photos, 1):
+        which = f"Photo {number}: " if len(diagnosis.photos) > 1 else ""
+        console.print(Text(which + " ".join((photo.boxes_found, *photo.remarks))))
         for box in photo.boxes or ():
             corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
             console.print(Text(f"  {box.label} {box.score:.0%}, {corners} px"))
+    if diagnosis.similar:
+        nearest = ", ".join(f"{each.name} ({each.similarity:.2f})" for each in diagnosis.similar)
+        console.print(Text(f"Most similar cases learned from: {nearest}."))
+    if told := patient_facts(diagnosis.patient):
+        console.print(Text("As told: " + "; ".join(f"{name} {value}" for name, value in told)))
     console.print(
         Text(
             f"Bundle {source.name}, version {source.version[:12]}, {source.created}; "
@@ -52,3 +49,19 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         )
     )
     console.print(Text(diagnosis.notice, style="bold"))
+
+
+def _candidates(diagnosis: Diagnosis) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("", "may be", "ICD-10", "urgency", "probability"):
+        table.add_column(column)
+    for each in diagnosis.candidates:
+        bar = "█" * round(each.probability * _BAR)
+        table.add_row(
+            Text("●" if each.in_set else " "),
+            Text(each.name),
+            Text(each.icd10 or "–"),
+            Text(each.urgency, style=_STYLE[each.urgency]),
+            Text(f"{percent(each.probability):>6} {bar}"),
+        )
+    return table

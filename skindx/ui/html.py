@@ -4,15 +4,11 @@ import base64
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Diagnosis, percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-LONGEST_SIDE = 1280
 
 
 def top_html() -> str:
@@ -42,65 +38,13 @@ def result_html(diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> str:
     )
 
 
-def figure_html(diagnosis: Diagnosis, pixels_HWC: NDArray[np.uint8]) -> str:
+def figure_html(diagnosis: Diagnosis, view: bytes) -> str:
     """Return the picture with the detector's boxes as outlines; the picture is in the HTML itself.
 
     So no file of it needs to be kept for the browser to fetch.
     """
-    jpeg = base64.b64encode(preview_jpeg(pixels_HWC)).decode()
+    jpeg = base64.b64encode(view).decode()
     return _render("figure.html.jinja", diagnosis=diagnosis, jpeg=jpeg)
-
-
-def preview_jpeg(pixels_HWC: NDArray[np.uint8]) -> bytes:
-    """Return a JPEG of at most 1280 pixels on its longer side, without any metadata."""
-    import cv2
-    import simplejpeg
-
-    height, width = pixels_HWC.shape[:2]
-    scale = LONGEST_SIDE / max(height, width)
-    if scale < 1:
-        size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
-        pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
-    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=88)
-    return jpeg
-
-
-def measured(metrics: dict[str, Any] | None) -> str:
-    """Return what the bundle's evaluation measured, in a sentence; empty when it says nothing.
-
-    Reads the layout of `skindx evaluate`; a figure that is missing is left out.
-    """
-    ensemble = _part(metrics, "ensemble")
-    figures = [
-        text
-        for name, key in (
-            ("top-1", "top1"),
-            ("balanced accuracy", "balanced_accuracy"),
-            ("calibration error", "calibration_error"),
-        )
-        if (text := _figure(name, _part(ensemble, key)))
-    ]
-    if not figures:
-        return ""
-    split = _part(metrics, "origin").get("split")
-    pictures = metrics.get("pictures") if metrics else None
-    of = f" ({pictures:,} pictures)" if isinstance(pictures, int) else ""
-    where = f"its {split} split" if isinstance(split, str) else "pictures kept apart"
-    return f"Measured on {where}{of}: {', '.join(figures)}."
-
-
-def _figure(name: str, interval: dict[str, Any]) -> str:
-    value, low, high = (interval.get(key) for key in ("value", "low", "high"))
-    if not isinstance(value, float | int):
-        return ""
-    if isinstance(low, float | int) and isinstance(high, float | int):
-        return f"{name} {100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
-    return f"{name} {100 * value:.1f} %"
-
-
-def _part(whole: dict[str, Any] | None, key: str) -> dict[str, Any]:
-    part = whole.get(key) if whole else None
-    return part if isinstance(part, dict) else {}
 
 
 @cache

@@ -1,12 +1,12 @@
 """The diagnosis page: upload a picture, read what to do next and what it may be."""
 
-import hashlib
 import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skindx.diagnosis.diagnose import diagnose_pixels, open_picture, read_picture
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer, read_picture
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.offline import go_offline
@@ -57,7 +57,7 @@ def build_page(predictor: Predictor) -> "gr.Blocks":
             with gr.Column(scale=7, min_width=320):
                 result = gr.HTML(waiting_html(), elem_id="sx-result")
 
-        def answer(file: dict[str, Any] | None) -> dict[Any, Any]:
+        def look(file: dict[str, Any] | None) -> dict[Any, Any]:
             if file is None:
                 return {}
             try:
@@ -89,7 +89,7 @@ def build_page(predictor: Predictor) -> "gr.Blocks":
         shows = [upload, figure, another, result]
         # Without preprocessing: Gradio would open the file itself, without any of our limits.
         upload.input(
-            answer, upload, shows, preprocess=False, concurrency_limit=1, api_visibility="private"
+            look, upload, shows, preprocess=False, concurrency_limit=1, api_visibility="private"
         )
         another.click(begin_again, None, shows, api_visibility="private")
         page.unload(forget)
@@ -102,11 +102,9 @@ def diagnose_upload(predictor: Predictor, path: Path) -> tuple[str, str]:
     Raises UserError for a picture that cannot be diagnosed.
     """
     try:
-        data = read_picture(path)
-        pixels_HWC = open_picture(data)
-        diagnosis = diagnose_pixels(predictor, pixels_HWC, hashlib.sha256(data).hexdigest())
-        shown = figure_html(diagnosis, pixels_HWC)
-        return shown, result_html(diagnosis, predictor.bundle.metrics())
+        answered = answer(predictor, Case((read_picture(path),)))
+        shown = figure_html(answered.diagnosis, answered.views[0].jpeg)
+        return shown, result_html(answered.diagnosis, predictor.bundle.metrics())
     finally:
         path.unlink(missing_ok=True)
         with suppress(OSError):  # the folder is named by the picture's hash: it tells which it was

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.opening import MAX_BYTES
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.offline import go_offline

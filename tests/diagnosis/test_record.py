@@ -37,13 +37,13 @@ def a_class(urgency: Urgency, key: str = "a") -> SkinClass:
 def test_the_next_step_follows_the_most_urgent_of_the_leading_classes(
     ranked: list[tuple[Urgency, float]], expected: Urgency
 ) -> None:
-    step = next_step([(a_class(urgency), probability) for urgency, probability in ranked])
+    step = next_step([(a_class(urgency), share, False) for urgency, share in ranked])
     assert step.urgency == expected
     assert step.advice == URGENCY_ADVICE[expected]
 
 
 def test_a_share_that_rounds_just_below_the_limit_counts_as_reached() -> None:
-    thirds = [(a_class("routine"), 0.3)] * 3 + [(a_class("urgent"), 0.1)]
+    thirds = [(a_class("routine"), 0.3, False)] * 3 + [(a_class("urgent"), 0.1, False)]
     assert sum([0.3] * 3) < 0.9
     assert next_step(thirds).urgency == "routine"
 
@@ -53,11 +53,11 @@ def test_nothing_that_leads_is_more_urgent_than_the_advice(
     drawn: list[tuple[Urgency, float]],
 ) -> None:
     total = sum(weight for _, weight in drawn)
-    ranked = sorted(((a_class(u), w / total) for u, w in drawn), key=lambda each: -each[1])
+    ranked = sorted(((a_class(u), w / total, False) for u, w in drawn), key=lambda each: -each[1])
     urgency = ORDER.index(next_step(ranked).urgency)
     assert urgency >= ORDER.index(ranked[0][0].urgency)
     ahead = 0.0
-    for each, probability in ranked:
+    for each, probability, _ in ranked:
         if ahead >= 0.9 - 1e-6:
             break
         # Whoever starts clearly below 90 % is among the leading classes.

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 from PIL import Image
 from served import Served
+from skin_photo import skin_photo
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -95,9 +95,8 @@ def seen(browser: "Browser", served: Served, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture(scope="module")
 def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    small = np.random.default_rng(1).integers(0, 255, (6, 8, 3), dtype=np.uint8)
     file = tmp_path_factory.mktemp("photo") / "photo.jpg"
-    Image.fromarray(small).resize((1600, 1200)).save(file)
+    file.write_bytes(skin_photo(1600, 1200))
     return file
 
 

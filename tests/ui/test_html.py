@@ -4,15 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from skin_photo import skin_photo
 from tiny_bundle import odd_taxonomy, pack_tiny
 
-from skindx.diagnosis.diagnose import diagnose_pixels
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.measured import measured
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import NOTICE
+from skindx.diagnosis.view import view_jpeg
 from skindx.ui.html import (
     figure_html,
-    measured,
-    preview_jpeg,
     problem_html,
     result_html,
     top_html,
@@ -57,9 +59,9 @@ def test_a_figure_alone_is_told() -> None:
 
 def test_names_from_a_bundle_are_text_not_markup(tmp_path: Path) -> None:
     predictor = Predictor.load(pack_tiny(tmp_path / "bundle", taxonomy=odd_taxonomy()).path)
-    pixels_HWC = np.full((64, 80, 3), 128, dtype=np.uint8)
-    diagnosis = diagnose_pixels(predictor, pixels_HWC, "0" * 64)
-    html = result_html(diagnosis, None) + figure_html(diagnosis, pixels_HWC)
+    answered = answer(predictor, Case((skin_photo(),)))
+    diagnosis = answered.diagnosis
+    html = result_html(diagnosis, None) + figure_html(diagnosis, answered.views[0].jpeg)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script" not in html
     assert "<b>" not in html
@@ -86,7 +88,7 @@ def test_the_notice_stands_at_the_top() -> None:
 def test_the_shown_picture_is_a_small_jpeg_without_metadata(
     shape: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    jpeg = Image.open(io.BytesIO(preview_jpeg(np.zeros((*shape, 3), dtype=np.uint8))))
+    jpeg = Image.open(io.BytesIO(view_jpeg(np.zeros((*shape, 3), dtype=np.uint8))))
     assert jpeg.format == "JPEG"
     assert (jpeg.height, jpeg.width) == expected
     assert not jpeg.getexif()

@@ -1,16 +1,14 @@
 """The server as a hostile client sees it; no browser needed."""
 
-import io
 import json
 import shutil
 import socket
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from PIL import Image
 from served import Served
+from skin_photo import skin_photo
 
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.errors import UserError
@@ -19,10 +17,7 @@ from skindx.ui.serve import serve
 
 @pytest.fixture
 def photo() -> bytes:
-    file = io.BytesIO()
-    pixels = np.random.default_rng(0).integers(0, 255, (80, 100, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
+    return skin_photo(100, 80)
 
 
 def test_an_upload_is_gone_with_its_answer(served: Served, photo: bytes) -> None:

@@ -44,14 +44,19 @@ class DamagedPicture(ValueError):  # noqa: N818
 
 
 def decode(
-    data: bytes, *, max_pixels: int = MAX_PIXELS, at_least: tuple[int, int] | None = None
+    data: bytes,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    at_least: tuple[int, int] | None = None,
+    rough: bool = True,
 ) -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
 
     With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
-    below these: averaged, as by resizing, and for large pictures several times as fast. The cosine
-    transform and the colours are then rougher too, which takes 8 % off the time: pixels differ by
-    a few levels from those of a resized whole picture. For training crops, never for a verdict.
+    below these: averaged, as by resizing, and for large pictures several times as fast. If `rough`,
+    the cosine transform and the colours are then rougher too, which takes 8 % off the time: pixels
+    differ by a few levels from those of a resized whole picture. For training crops, never for a
+    verdict.
 
     A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
@@ -67,15 +72,26 @@ def decode(
             orientation = _orientation(data, "JPEG")
             if at_least and orientation >= 5:
                 at_least = at_least[1], at_least[0]
-            pixels_HWC = _decode_jpeg(data, max_pixels, at_least)
+            pixels_HWC = _decode_jpeg(data, max_pixels, at_least, rough)
         else:
-            pixels_HWC = _decode_other(data, FORMATS[suffix], max_pixels)
+            pixels_HWC = decode_with_pillow(data, FORMATS[suffix], max_pixels)
             orientation = _orientation(data, FORMATS[suffix])  # may decode: after the cap
         return _turned(pixels_HWC, orientation)
     except DamagedPicture:
         raise
     except Exception as error:
         raise refusal(error) from error
+
+
+def upright_jpeg_size(data: bytes) -> tuple[int, int]:
+    """Return (height, width) of a JPEG at full scale, by its header. Raises DamagedPicture."""
+    import simplejpeg
+
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except Exception as error:
+        raise refusal(error) from error
+    return (width, height) if _orientation(data, "JPEG") >= 5 else (height, width)
 
 
 def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
@@ -124,7 +140,7 @@ def refusal(error: Exception) -> DamagedPicture:
 
 
 def _decode_jpeg(
-    data: bytes, max_pixels: int, at_least: tuple[int, int] | None
+    data: bytes, max_pixels: int, at_least: tuple[int, int] | None, rough: bool
 ) -> NDArray[np.uint8]:
     import simplejpeg
 
@@ -133,22 +149,25 @@ def _decode_jpeg(
     if colorspace not in ("CMYK", "YCCK"):
         # 7/8 and 6/8 would take longer than the whole picture.
         smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
-        rough = at_least is not None
         pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
             data,
             "RGB",
-            min_factor=1.5 if rough else 1,
-            fastdct=rough,
-            fastupsample=rough,
+            min_factor=1.5 if at_least else 1,
+            fastdct=rough and at_least is not None,
+            fastupsample=rough and at_least is not None,
             **smaller,
         )
         return pixels_HWC
     # libjpeg-turbo has no way from four inks to RGB: it looks for damage, Pillow converts.
     simplejpeg.decode_jpeg(data, "CMYK")
-    return _decode_other(data, "JPEG", max_pixels)
+    return decode_with_pillow(data, "JPEG", max_pixels)
 
 
-def _decode_other(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
+def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, as stored, by the one plug-in of Pillow that `kind` names.
+
+    Raises DamagedPicture above the cap, and whatever the plug-in raises.
+    """
     from PIL import Image
 
     # Pillow warns of what we refuse or repair ourselves: bombs, palettes, odd metadata.

@@ -113,9 +113,22 @@ def _shrink(job: dict[str, Any]) -> Work:
     return _each(lambda path: shrink(path, folder))
 
 
+def _heic(job: dict[str, Any]) -> Work:
+    import pillow_heif
+
+    from skindx.data.screening.heic import decode_heic
+
+    _import_decoders()
+    pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own
+    pillow_heif.register_heif_opener(thumbnails=False)
+    out = Path(job["out"])
+    return _each(lambda path: decode_heic(path, out, job["max_pixels"]))
+
+
 WORK: dict[str, Callable[[dict[str, Any]], Work]] = {
     "screen": _screen,
     "clean": _clean,
     "shrink": _shrink,
+    "heic": _heic,
 }
 """Name -> what makes the work from its job; what is too large for an answer becomes a file."""

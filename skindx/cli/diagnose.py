@@ -1,0 +1,66 @@
+"""`skindx diagnose`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import console
+
+
+def diagnose(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    photos: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PHOTO...", help="1 to 3 photos of one place: JPEG, PNG, WebP or HEIC."
+        ),
+    ],
+    *,
+    age: Annotated[int | None, typer.Option(help="Years of age.")] = None,
+    sex: Annotated[str | None, typer.Option(help="female, male or other.")] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            help="Where: scalp, face, neck, chest, abdomen, back, arm, hand, genitals, leg, foot."
+        ),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="For how long: days, weeks, months, years or always.")
+    ] = None,
+    skin_type: Annotated[
+        int | None,
+        typer.Option(help="Fitzpatrick skin type, 1 to 6; decides which set of conditions holds."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+    pdf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
+    ] = None,
+) -> None:
+    """Say what to do next about photos of skin, what it may be, and why.
+
+    A photo that nothing should rest on is refused, with what to do about it.
+
+    Example: skindx diagnose runs/demo/bundle near.jpg wide.jpg --age 54 --pdf report.pdf
+    """
+    from datetime import datetime
+
+    from skindx.diagnosis.case import Case, Patient
+    from skindx.diagnosis.diagnose import answer, read_picture
+    from skindx.diagnosis.predictor import Predictor
+    from skindx.diagnosis.report import report_pdf
+    from skindx.diagnosis.terminal import render
+    from skindx.files import atomic_file
+
+    told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
+    patient = Patient.parse(told, origin="patient")
+    predictor = Predictor.load(bundle)
+    answered = answer(predictor, Case(tuple(read_picture(photo) for photo in photos), patient))
+    if pdf:
+        report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
+        with atomic_file(pdf) as file:
+            file.write_bytes(report)
+    if as_json:
+        print(answered.diagnosis.model_dump_json(indent=2))
+    else:
+        render(answered.diagnosis, console())

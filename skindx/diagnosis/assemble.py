@@ -1,0 +1,126 @@
+"""The record of a diagnosis, put together from what the networks and the gates say."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.conclusion import Conclusion
+from skindx.diagnosis.opening import Opened
+from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
+from skindx.diagnosis.seeing import Seen
+from skindx.models.bundle import CARD, METRICS, Bundle
+from skindx.models.prediction import Prediction
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.predictor import Predictor
+
+TOP = 5
+"""Candidates that are told in any case; all of the conformal set are."""
+
+_NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
+_NO_GALLERY = "The bundle keeps no pictures to compare with, so no similar cases are shown."
+_NO_HEAT = "The networks' answer depends on no places of the photo, so there is no heat map."
+
+# C = classes, M = members
+
+
+def assemble(
+    predictor: "Predictor",
+    patient: Patient,
+    photos: tuple[Photo, ...],
+    conclusion: Conclusion,
+    members_MC: NDArray[np.float64],
+    *,
+    familiarity: float | None,
+    similar: tuple[Similar, ...],
+    has_heat: bool,
+) -> Diagnosis:
+    """Return the record of one case."""
+    keys = predictor.taxonomy.keys
+    return Diagnosis(
+        next_step=conclusion.next_step,
+        abstained=conclusion.abstained,
+        candidates=tuple(
+            Candidate(
+                key=each.key,
+                name=each.name,
+                icd10=each.icd10,
+                probability=probability,
+                description=each.description,
+                urgency=each.urgency,
+                in_set=in_set,
+            )
+            for place, (each, probability, in_set) in enumerate(conclusion.ranked)
+            if place < TOP or in_set
+        ),
+        promise=conclusion.promise,
+        no_promise=predictor.no_sets,
+        votes=tuple(
+            Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
+            for name, row_C in zip(predictor.members, members_MC, strict=True)
+        ),
+        disagreement=conclusion.disagreement,
+        familiarity=familiarity,
+        photos=photos,
+        similar=similar,
+        no_similar="" if predictor.gallery else _NO_GALLERY,
+        no_heat="" if has_heat else _NO_HEAT,
+        patient=patient,
+        source=source_of(predictor.bundle),
+    )
+
+
+def photo_of(predictor: "Predictor", seen: Seen, prediction: Prediction) -> Photo:
+    """Return what is told of one photo."""
+    return Photo(
+        width=seen.opened.width,
+        height=seen.opened.height,
+        sha256=seen.opened.sha256,
+        boxes=_boxes(prediction, seen.opened),
+        no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
+        remarks=seen.remarks,
+    )
+
+
+def source_of(bundle: Bundle) -> Source:
+    """Return who answers."""
+    temperatures = (bundle.spec.temperature, *(each.temperature for each in bundle.spec.members))
+    return Source(
+        name=bundle.spec.name,
+        created=bundle.spec.created,
+        version=bundle_version(bundle),
+        calibrated=any(each != 1 for each in temperatures),
+        taxonomy=bundle.taxonomy.title,
+        review=bundle.taxonomy.review_note,
+    )
+
+
+def bundle_version(bundle: Bundle) -> str:
+    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy."""
+    files = {
+        name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)
+    }
+    deciding = bundle.spec.model_copy(update={"files": files})
+    return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()
+
+
+def _boxes(prediction: Prediction, opened: Opened) -> tuple[LesionBox, ...] | None:
+    """Return the boxes in pixels of the photo at full scale."""
+    if prediction.boxes is None:
+        return None
+    height, width = opened.pixels_HWC.shape[:2]
+    across, down = opened.width / width, opened.height / height
+    return tuple(
+        LesionBox(
+            x1=box.x1 * across,
+            y1=box.y1 * down,
+            x2=box.x2 * across,
+            y2=box.y2 * down,
+            label=box.label,
+            score=box.score or 0.0,
+        )
+        for box in prediction.boxes
+    )

@@ -1,0 +1,135 @@
+"""What follows from the probabilities: the set of classes, the next step, or an honest abstention.
+
+Urgency is that of the most urgent class which the conformal set does not rule out.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.diagnosis.case import SkinType
+from skindx.diagnosis.record import NextStep, Promise, Share, next_step
+from skindx.models.combination import mutual_information
+from skindx.taxonomy import URGENCY_ADVICE, SkinClass
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.predictor import Predictor
+
+LARGEST_SET = 5
+"""A set of more classes, or of more than half of all, is no answer."""
+MOST_DISAGREEMENT = 0.4
+"""Of 1, at which each member is sure of another class."""
+LEAST_FAMILIARITY = 0.05
+"""Stranger than 19 of 20 calibration pictures, though not so strange that it is refused."""
+
+# P = photos of the case, C = classes, M = members
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a diagnosis says beyond probabilities; `ranked` are all classes, likeliest first."""
+
+    ranked: tuple[tuple[SkinClass, float, bool], ...]
+    """Class, probability, and whether the conformal set holds it."""
+    next_step: NextStep
+    abstained: str
+    promise: Promise | None
+    disagreement: float
+
+
+def conclude(
+    predictor: "Predictor",
+    probabilities_PC: NDArray[np.float64],
+    members_MPC: NDArray[np.float64],
+    *,
+    skin_type: SkinType | None = None,
+    familiarity: float | None = None,
+) -> Conclusion:
+    """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
+
+    The set is what any of the photos leaves possible: each photo's own set keeps its promise, so
+    all of them together do, whereas nothing was ever promised of a mean.
+    """
+    classes, conformal = predictor.taxonomy.classes, predictor.conformal
+    probabilities_C, members_MC = probabilities_PC.mean(axis=0), members_MPC.mean(axis=1)
+    in_set_C = np.zeros(len(classes), dtype=bool)
+    if conformal:
+        for photo_C in conformal.sets(probabilities_PC, [skin_type] * len(probabilities_PC)):
+            in_set_C |= photo_C
+        in_set_C[probabilities_C.argmax()] = True
+    order = np.argsort(-probabilities_C, kind="stable")
+    ranked = tuple(
+        (classes[i], min(float(probabilities_C[i]), 1.0), bool(in_set_C[i])) for i in order
+    )
+    disagreement = float(mutual_information(members_MC[:, None], predictor.weights)[0])
+    step = next_step(ranked)
+    abstained = (
+        _unfamiliar(familiarity)
+        or _differing(probabilities_PC)
+        or _too_many(step.classes, len(classes))
+        or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
+    )
+    if abstained and step.urgency == "routine":
+        # Who does not know what it is cannot say that it may wait.
+        step = step.model_copy(
+            update={
+                "urgency": "unknown",
+                "advice": URGENCY_ADVICE["unknown"],
+                "because": "Nothing urgent stands out, but the answer is not sure enough to wait.",
+            }
+        )
+    return Conclusion(ranked, step, abstained, _promise(predictor, skin_type), disagreement)
+
+
+def _unfamiliar(familiarity: float | None) -> str:
+    if familiarity is None or familiarity > LEAST_FAMILIARITY:
+        return ""
+    return (
+        "This does not look much like anything the networks learned from, so what they say of it "
+        "may mean little; let a clinician look at it."
+    )
+
+
+def _differing(probabilities_PC: NDArray[np.float64]) -> str:
+    """Photos are asked here as members are: each sure of another class means no answer."""
+    if float(mutual_information(probabilities_PC[:, None])[0]) <= MOST_DISAGREEMENT:
+        return ""
+    return (
+        "The photos seem to show different things, so none of the conditions is named with "
+        "confidence; give photos of one and the same place."
+    )
+
+
+def _too_many(possible: int, classes: int) -> str:
+    if possible <= LARGEST_SET and 2 * possible <= classes:
+        return ""
+    return (
+        f"The conditions cannot be told apart here: {possible} of {classes} remain possible; "
+        "a sharper, closer photo may help, a clinician will."
+    )
+
+
+def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
+    if disagreement <= MOST_DISAGREEMENT and first_M.mean() >= 0.5:
+        return ""
+    return (
+        "The networks contradict each other about this, so none of the conditions is named with "
+        "confidence; let a clinician look at it."
+    )
+
+
+def _promise(predictor: "Predictor", skin_type: SkinType | None) -> Promise | None:
+    conformal = predictor.conformal
+    if conformal is None:
+        return None
+    group = conformal.group(skin_type)
+    missed = conformal.urgent_missed
+    return Promise(
+        level=conformal.level,
+        urgent_level=conformal.urgent_level,
+        pictures=conformal.pictures_of(group),
+        group=group,
+        urgent_missed=Share(**missed.model_dump()) if missed else None,
+    )

@@ -1,0 +1,38 @@
+"""What a photo must pass before anything is said about it; one idea a file, one list here.
+
+What the thresholds do to real photos, `python -m skindx.studies.gates` measures.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.diagnosis.gates.blur import blurred
+from skindx.diagnosis.gates.finding import Finding
+from skindx.diagnosis.gates.light import badly_lit
+from skindx.diagnosis.gates.reduced import Reduced
+from skindx.diagnosis.gates.skin import no_skin
+from skindx.diagnosis.refusal import Gate
+
+__all__ = ["GATES", "Finding", "Reduced", "inspect"]
+
+GATES: dict[Gate, Callable[[Reduced], Finding | None]] = {
+    "light": badly_lit,
+    "no-skin": no_skin,
+    "blur": blurred,
+}
+"""In this order: a black photo is also blurred, and that would be no help to be told."""
+
+
+def inspect(pixels_HWC: NDArray[np.uint8]) -> list[tuple[Gate, Finding]]:
+    """Return what the gates find in a photo, H x W x 3 RGB uint8; a fatal finding ends the list."""
+    reduced = Reduced.of(pixels_HWC)
+    found: list[tuple[Gate, Finding]] = []
+    for name, gate in GATES.items():
+        finding = gate(reduced)
+        if finding:
+            found.append((name, finding))
+            if finding.fatal:
+                break
+    return found

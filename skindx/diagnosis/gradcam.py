@@ -1,0 +1,109 @@
+"""Grad-CAM of an ensemble: where in a photo the evidence for a class lies (Selvaraju et al. 2017).
+
+The maps are those of the pass that gave the probabilities; only heads are differentiated, which
+costs next to nothing. Of each member, equations 1 and 2: ReLU(sum over d of a_d A_d), where a_d is
+the mean over places of the logit's derivative by channel d of the last map A.
+"""
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from skindx.models.ensemble import Ensemble, Member
+from skindx.models.preprocess import Preprocess
+
+# N = photos, D = channels, h, w = places of a map, T = tokens, H, W = height, width
+
+LONGEST_SIDE = 320
+"""Pixels of a heat map, which knows some ten places across: more would only be sent."""
+_LEVELS = 64
+_STRONGEST, _COLD = 0.65, 0.2
+"""Opacity of the hottest place, through which the skin must be seen, and heat without any."""
+
+
+def heat_maps(
+    ensemble: Ensemble,
+    maps: Sequence[Tensor],
+    classes_N: Sequence[int],
+    shapes_N: Sequence[tuple[int, int]],
+) -> list[NDArray[np.float32] | None]:
+    """Return the heat for a class of each photo, H x W in 0..1, over the whole photo.
+
+    `maps` are each member's of all photos, `shapes_N` the photos' (height, width), of which the
+    heat has the aspect. None: no member's answer depends on places, as that of a transformer that
+    reads its class token alone. Each member's heat is scaled to 1, then they are averaged with
+    the weights of their combination.
+    """
+    given = ensemble.combination.weights or (1.0,) * len(ensemble.members)
+    canvases = [np.zeros(_canvas(*shape), np.float32) for shape in shapes_N]
+    for member, map_, weight in zip(ensemble.members, maps, given, strict=True):
+        for canvas, cam_hw in zip(canvases, grad_cam(member, map_, classes_N), strict=True):
+            if cam_hw.max() > 0:
+                _add(canvas, weight * cam_hw / cam_hw.max(), member.preprocess)
+    return [each / each.max() if each.max() > 0 else None for each in canvases]
+
+
+def grad_cam(member: Member, map_: Tensor, classes_N: Sequence[int]) -> NDArray[np.float32]:
+    """Return one member's heat N x h x w for a class of each photo, not negative."""
+    # A copy: what was made in inference mode cannot be differentiated.
+    leaf = map_.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        logits_NC = member.classifier.head(leaf)
+        wanted = torch.tensor(list(classes_N), device=logits_NC.device)
+        score = logits_NC.gather(1, wanted[:, None]).sum()
+        (slope,) = torch.autograd.grad(score, leaf)
+    net = member.classifier.net
+    map_NDhw, slope_NDhw = (_places(each.detach().float(), net) for each in (leaf, slope))
+    weight_ND11 = slope_NDhw.mean(dim=(2, 3), keepdim=True)
+    cam_Nhw: NDArray[np.float32] = (weight_ND11 * map_NDhw).sum(1).relu().cpu().numpy()
+    return cam_Nhw
+
+
+def heat_png(heat_HW: NDArray[np.float32]) -> bytes:
+    """Return a PNG to lie over the whole photo: viridis, transparent where it is cold."""
+    import cv2
+    from PIL import Image
+
+    steps = np.linspace(0, 255, _LEVELS).round().astype(np.uint8)
+    colours_L3 = cv2.applyColorMap(steps[:, None], cv2.COLORMAP_VIRIDIS)[:, 0, ::-1]
+    picture = Image.fromarray((heat_HW * (_LEVELS - 1)).round().astype(np.uint8), "P")
+    picture.putpalette(colours_L3.tobytes())
+    file = io.BytesIO()
+    opacity_L = _STRONGEST * (steps / 255.0 - _COLD).clip(0) / (1 - _COLD)
+    picture.save(file, "PNG", transparency=(255 * opacity_L).round().astype(np.uint8).tobytes())
+    return file.getvalue()
+
+
+def _places(map_: Tensor, net: torch.nn.Module) -> Tensor:
+    """Return a last map as N x D x h x w, whether it is that, channels-last, or tokens."""
+    if map_.ndim == 3:
+        own = map_[:, getattr(net, "num_prefix_tokens", 0) :]
+        embed = getattr(net, "patch_embed", None)
+        rows, columns = getattr(embed, "grid_size", (0, 0))
+        if rows * columns != own.shape[1]:  # halved on its way, or of a stem without a grid
+            rows = columns = round(own.shape[1] ** 0.5)
+        return own.transpose(1, 2).reshape(len(own), -1, rows, columns)
+    channels = getattr(net, "num_features", map_.shape[1])
+    if map_.shape[1] != channels and map_.shape[-1] == channels:
+        return map_.permute(0, 3, 1, 2)
+    return map_
+
+
+def _canvas(height: int, width: int) -> tuple[int, int]:
+    scale = LONGEST_SIDE / max(height, width)
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def _add(canvas: NDArray[np.float32], cam_hw: NDArray[np.float32], preprocess: Preprocess) -> None:
+    """Add a member's heat over the central square that it saw, as `centre_square` cuts it."""
+    import cv2
+
+    height, width = canvas.shape
+    side = max(1, round(min(height, width) * preprocess.crop))
+    top, left = (height - side) // 2, (width - side) // 2
+    over = cv2.resize(cam_hw, (side, side), interpolation=cv2.INTER_LINEAR)
+    canvas[top : top + side, left : left + side] += over

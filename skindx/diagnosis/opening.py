@@ -1,0 +1,127 @@
+"""From the bytes of a photo to pixels; whatever is wrong with them is told in a sentence."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.screening.decode import DamagedPicture, decode, upright_jpeg_size
+from skindx.diagnosis.formats import Format, photo_format
+from skindx.diagnosis.heic import can_read_heic, decode_apart
+from skindx.diagnosis.refusal import Gate, Refused
+from skindx.diagnosis.view import LONGEST_SIDE
+from skindx.errors import UserError
+
+MAX_BYTES = 20 * 1024 * 1024
+MIN_SIDE = 64
+MAX_RATIO = 10
+
+_MAX_SCANS = 100
+"""Of a progressive JPEG, which has about ten; each takes as long as decoding the whole again."""
+
+_REASONS = {
+    "decode-memory": "it takes too much memory",
+    "decode-timeout": "it takes too long",
+    "decode-crash": "its decoder gave up",
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A decoded photo, H x W x 3 RGB uint8, upright, perhaps at a smaller scale than its file."""
+
+    pixels_HWC: NDArray[np.uint8]
+    width: int
+    height: int
+    """Pixels of the upright photo at full scale."""
+    sha256: str
+    """Of the file's bytes."""
+
+
+def read_picture(path: Path) -> bytes:
+    """Read a picture file, never more than the limit. Raises UserError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UserError(f"picture {path} does not exist; check the path.") from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"picture {path} cannot be read ({reason}); give a file.") from None
+
+
+def open_photo(data: bytes, photo: int = 0, *, needed: int | None = None) -> Opened:
+    """Decode a photo's bytes; `photo` is its place in the case, from 0. Raises Refused.
+
+    With `needed`, pixels of the shorter side that suffice to judge it, a large JPEG comes at a
+    smaller scale, never smaller than it is shown. None: it comes as it is.
+    """
+    if not data:
+        raise _unreadable("the file is empty; choose a JPEG, PNG, WebP or HEIC photo.", photo)
+    if len(data) > MAX_BYTES:
+        raise Refused(
+            "size",
+            f"the file has more than {MAX_BYTES >> 20} MB; save the photo smaller and try again.",
+            photo,
+        )
+    form = photo_format(data[:16])
+    if form is None:
+        raise _unreadable(
+            "the file is no picture that can be read here, whatever its name says; "
+            "choose a JPEG, PNG, WebP or HEIC photo.",
+            photo,
+        )
+    if form == "HEIC" and not can_read_heic():
+        raise _unreadable(
+            "HEIC photos cannot be read here, since pillow-heif is not installed; save the photo "
+            "as JPEG, or install it: pip install 'skindx[app]'.",
+            photo,
+        )
+    try:
+        pixels_HWC, height, width = _decoded(data, form, needed)
+    except DamagedPicture as error:
+        # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
+        own = form != "HEIC" and error.__cause__ is None
+        reason = str(error) if own or error.reason == "too-many-pixels" else ""
+        reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
+        raise _unreadable(
+            f"the picture cannot be read ({reason}); take it again or export it anew as JPEG.",
+            photo,
+            "size" if error.reason == "too-many-pixels" else "unreadable",
+        ) from None
+    if min(height, width) < MIN_SIDE or max(height, width) > MAX_RATIO * min(height, width):
+        raise Refused(
+            "size",
+            f"the picture measures {width} x {height} pixels; choose one of at least "
+            f"{MIN_SIDE} on each side and at most {MAX_RATIO} times longer than wide.",
+            photo,
+        )
+    return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest())
+
+
+def _decoded(data: bytes, form: Format, needed: int | None) -> tuple[NDArray[np.uint8], int, int]:
+    """Return pixels_HWC, and height and width of the photo at full scale."""
+    if form == "HEIC":
+        pixels_HWC = decode_apart(data)
+    elif form != "JPEG":
+        pixels_HWC = decode(data)
+    else:
+        if data.count(b"\xff\xda") > _MAX_SCANS:
+            raise DamagedPicture("it is built of too many passes")
+        height, width = upright_jpeg_size(data)
+        return decode(data, at_least=_at_least(height, width, needed), rough=False), height, width
+    return pixels_HWC, *pixels_HWC.shape[:2]
+
+
+def _at_least(height: int, width: int, needed: int | None) -> tuple[int, int] | None:
+    """Return the (height, width) that showing and judging a photo need; None: as it is."""
+    if needed is None:
+        return None
+    scale = max(LONGEST_SIDE / max(height, width), needed / min(height, width))
+    return (round(scale * height), round(scale * width)) if scale < 1 else None
+
+
+def _unreadable(message: str, photo: int, gate: Gate = "unreadable") -> Refused:
+    return Refused(gate, message, photo)

@@ -1,0 +1,160 @@
+"""A diagnosis on paper, to take to a doctor: the notice and the next step come first."""
+
+import io
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.measured import measured
+from skindx.diagnosis.record import Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.sheet import Sheet
+from skindx.diagnosis.words import patient_facts, promised
+from skindx.taxonomy import Urgency
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_NOTICE_FILL = (255, 243, 214)
+_FILL: dict[Urgency, tuple[int, int, int]] = {
+    "urgent": (252, 226, 224),
+    "soon": (255, 238, 205),
+    "routine": (226, 240, 232),
+    "unknown": (226, 234, 244),
+}
+_OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
+"""Two lines side by side, one of which shows on any skin."""
+_TWICE = 2
+
+
+def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
+    """Return the report on an answer as PDF; `metrics` are the bundle's own (`Bundle.metrics`).
+
+    The same answer at the same time gives the same bytes. Raises UserError without fpdf2.
+    """
+    diagnosis = answer.diagnosis
+    sheet = Sheet("skindx report", when)
+    sheet.text("skindx report", 16, bold=True)
+    sheet.text(f"Made on {when:%d %B %Y, %H:%M}", faint=True)
+    sheet.text(diagnosis.notice, 10, bold=True, fill=_NOTICE_FILL)
+    step = diagnosis.next_step
+    sheet.heading("What to do next")
+    sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
+    sheet.text(step.because)
+    if diagnosis.abstained:
+        sheet.text(diagnosis.abstained, bold=True)
+    _conditions(sheet, diagnosis)
+    _photos(sheet, answer)
+    _similar(sheet, answer)
+    if told := patient_facts(diagnosis.patient):
+        sheet.heading("As told about the person")
+        sheet.text("; ".join(f"{name}: {value}" for name, value in told) + ".")
+    _source(sheet, diagnosis, metrics)
+    return sheet.pdf_bytes()
+
+
+def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    sheet.heading("What it may be")
+    rows = [("not ruled out", "condition", "ICD-10", "urgency", "probability")]
+    rows += [
+        (
+            "yes" if each.in_set else "",
+            f"{each.name}. {each.description}".strip(),
+            each.icd10 or "–",
+            each.urgency,
+            percent(each.probability),
+        )
+        for each in diagnosis.candidates
+    ]
+    sheet.table(rows, (13, 56, 12, 12, 14))
+    sheet.text(promised(diagnosis), faint=True)
+    sheet.text(diagnosis.agreement, faint=True)
+
+
+def _photos(sheet: Sheet, answer: Answer) -> None:
+    sheet.heading("Photos")
+    pictures, captions = [], []
+    for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
+        pictures.append(_outlined(photo, view))
+        captions.append(" ".join((f"Photo {place + 1}.", photo.boxes_found, *photo.remarks)))
+        if view.heat:
+            pictures.append(_heated(view))
+            captions.append(
+                f"Photo {place + 1}: where the networks see signs of "
+                f"{answer.diagnosis.candidates[0].name} (Grad-CAM, yellow the most)."
+            )
+    sheet.pictures(pictures, captions, _TWICE)
+    if answer.diagnosis.no_heat:
+        sheet.text(answer.diagnosis.no_heat, faint=True)
+
+
+def _similar(sheet: Sheet, answer: Answer) -> None:
+    similar = answer.diagnosis.similar
+    if not similar:
+        return
+    sheet.heading("Similar cases that the networks learned from")
+    shown = [
+        (_opened(jpeg), f"{each.name}, cosine {each.similarity:.2f}. {each.credit} {each.licence}")
+        for each, jpeg in zip(similar, answer.thumbnails, strict=True)
+        if jpeg
+    ]
+    if shown:
+        sheet.pictures([each for each, _ in shown], [words for _, words in shown], 6)
+    hidden = [
+        f"{each.name} ({each.similarity:.2f})"
+        for each, jpeg in zip(similar, answer.thumbnails, strict=True)
+        if not jpeg
+    ]
+    if hidden:
+        sheet.text("Not shown, for their licence: " + ", ".join(hidden) + ".", faint=True)
+
+
+def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
+    source = diagnosis.source
+    sheet.heading("What this rests on")
+    sheet.text(
+        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}; "
+        f"taxonomy {source.taxonomy}, {source.review}."
+    )
+    if not source.calibrated:
+        sheet.text("Its probabilities were not calibrated: take them as too sure.")
+    sheet.text(measured(metrics) or "How good its answers are has not been measured.")
+    hashes = ", ".join(each.sha256[:16] for each in diagnosis.photos)
+    sheet.text(f"SHA-256 of the photos' files begin with {hashes}.", faint=True)
+
+
+def _opened(data: bytes) -> "Image.Image":
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data))
+
+
+def _outlined(photo: Photo, view: View) -> "Image.Image":
+    from PIL import ImageDraw
+
+    picture = _opened(view.jpeg).convert("RGB")
+    scale = picture.width / photo.width
+    draw = ImageDraw.Draw(picture)
+    thick = max(1, picture.width // 250)
+    for box in photo.boxes or ():
+        corners = _corners(box, scale)
+        draw.rectangle(corners, outline=_OUTLINE_RIM, width=3 * thick)
+        draw.rectangle(
+            [each + sign * thick for each, sign in zip(corners, (1, 1, -1, -1), strict=True)],
+            outline=_OUTLINE,
+            width=thick,
+        )
+    return picture
+
+
+def _corners(box: LesionBox, scale: float) -> list[float]:
+    """Return left, top, right, bottom, wide enough for the lines to be drawn."""
+    left, top = box.x1 * scale, box.y1 * scale
+    return [left, top, max(box.x2 * scale, left + 12), max(box.y2 * scale, top + 12)]
+
+
+def _heated(view: View) -> "Image.Image":
+    from PIL import Image
+
+    picture = _opened(view.jpeg).convert("RGBA")
+    heat = _opened(view.heat).convert("RGBA").resize(picture.size, Image.Resampling.BILINEAR)
+    return Image.alpha_composite(picture, heat).convert("RGB")

@@ -1,0 +1,159 @@
+"""A printed page in plain parts: headings, paragraphs, tables, rows of pictures."""
+
+import importlib.util
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skindx.errors import UserError
+from skindx.words import printable
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MARGIN_MM, GAP_MM = 16, 3
+_WIDTH_MM = 210 - 2 * MARGIN_MM
+_INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
+_PLAIN = str.maketrans({"–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "..."})
+
+
+class Sheet:
+    """An A4 document that grows downwards, set in DejaVu Sans where it is found.
+
+    matplotlib brings that font along. Without it the PDF's own Helvetica is taken, which knows
+    Western European letters alone: others are shown without their accents, or as question marks.
+    """
+
+    def __init__(self, title: str, when: datetime) -> None:
+        """Raise UserError without fpdf2, which the extra `app` has."""
+        try:
+            from fpdf import FPDF
+        except ModuleNotFoundError:
+            raise UserError(
+                "a PDF needs fpdf2, which is not installed; pip install 'skindx[app]'."
+            ) from None
+        self.pdf = FPDF(format="A4")
+        self.pdf.set_margin(MARGIN_MM)
+        self.pdf.set_auto_page_break(True, MARGIN_MM)
+        self.pdf.set_title(title)
+        self.pdf.set_lang("en")
+        self.pdf.set_producer("skindx")
+        self.pdf.set_creation_date(when)
+        self.pdf.set_image_filter("DCTDecode")
+        folder = _dejavu()
+        self._font = "DejaVu" if folder else "Helvetica"
+        if folder:
+            self.pdf.add_font("DejaVu", "", folder / "DejaVuSans.ttf")
+            self.pdf.add_font("DejaVu", "B", folder / "DejaVuSans-Bold.ttf")
+        self.pdf.add_page()
+
+    def text(
+        self,
+        words: str,
+        size: float = 9.5,
+        *,
+        bold: bool = False,
+        faint: bool = False,
+        fill: tuple[int, int, int] | None = None,
+    ) -> None:
+        """Write a paragraph; `fill` is the colour behind it."""
+        self._ink(size, bold, faint)
+        if fill:
+            self.pdf.set_fill_color(*fill)
+        self.pdf.multi_cell(
+            0,
+            size * 0.5,
+            self._known(words),
+            fill=fill is not None,
+            align="L",
+            padding=2 if fill else 0,
+            new_x="LMARGIN",
+            new_y="NEXT",
+        )
+        self.pdf.ln(1)
+
+    def heading(self, words: str) -> None:
+        """Write a heading, never as the last line of a page."""
+        if self.pdf.will_page_break(22):
+            self.pdf.add_page()
+        self.pdf.ln(2.5)
+        self.text(words, 11.5, bold=True)
+
+    def table(self, rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+        """Write rows, the first of them as the heading."""
+        self._ink(8.5)
+        self.pdf.set_draw_color(*_LINE)
+        self.pdf.set_fill_color(255)
+        with self.pdf.table(
+            col_widths=tuple(widths), borders_layout="HORIZONTAL_LINES", line_height=5, align="L"
+        ) as table:
+            for row in rows:
+                cells = table.row()
+                for each in row:
+                    cells.cell(self._known(each), align="L")
+        self.pdf.ln(1.5)
+
+    def pictures(
+        self, pictures: Sequence["Image.Image"], captions: Sequence[str], across: int
+    ) -> None:
+        """Set pictures in rows of `across`, each with a line below."""
+        width = (_WIDTH_MM - (across - 1) * GAP_MM) / across
+        for start in range(0, len(pictures), across):
+            row = list(zip(pictures, captions, strict=True))[start : start + across]
+            height = max(width * each.height / each.width for each, _ in row)
+            height = min(height, 1.2 * width)
+            if self.pdf.will_page_break(height + 10):
+                self.pdf.add_page()
+            top, lowest = self.pdf.get_y(), 0.0
+            for place, (each, caption) in enumerate(row):
+                left = MARGIN_MM + place * (width + GAP_MM)
+                self.pdf.image(each, left, top, width, height, keep_aspect_ratio=True)
+                self.pdf.set_xy(left, top + height + 1)
+                self._ink(7.5, faint=True)
+                self.pdf.multi_cell(width, 3.6, self._known(caption), align="L")
+                lowest = max(lowest, self.pdf.get_y())
+            self.pdf.set_xy(MARGIN_MM, lowest + 2)
+
+    def pdf_bytes(self) -> bytes:
+        """Return the document; nothing can be added to it any more."""
+        from fpdf.fonts import TTFFont
+
+        document = bytes(self.pdf.output())
+        for font in self.pdf.fonts.values():
+            if isinstance(font, TTFFont):
+                font.ttfont.close()  # it is read as letters are needed, and would stay open
+        return document
+
+    def _ink(self, size: float, bold: bool = False, faint: bool = False) -> None:
+        self.pdf.set_font(self._font, "B" if bold else "", size)
+        self.pdf.set_text_color(*(_FAINT if faint else _INK))
+
+    def _known(self, words: str) -> str:
+        """Return words in letters that the font has."""
+        words = " ".join(printable(line) for line in words.splitlines())
+        if self._font == "Helvetica":
+            return "".join(_latin(char) for char in words.translate(_PLAIN))
+        from fpdf.fonts import TTFFont
+
+        font = self.pdf.fonts["dejavu"]
+        assert isinstance(font, TTFFont)
+        return "".join(char if ord(char) in font.cmap else "?" for char in words)
+
+
+def _latin(char: str) -> str:
+    try:
+        char.encode("latin-1")
+    except UnicodeEncodeError:
+        return unicodedata.normalize("NFKD", char).encode("latin-1", "ignore").decode() or "?"
+    return char
+
+
+def _dejavu() -> Path | None:
+    """Return the folder of DejaVu Sans, without importing matplotlib; None if it is not there."""
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    return folder if (folder / "DejaVuSans-Bold.ttf").is_file() else None

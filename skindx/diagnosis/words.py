@@ -1,0 +1,35 @@
+"""What a record says in sentences, the same for a terminal, a page and paper."""
+
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.record import Diagnosis
+
+
+def patient_facts(patient: Patient) -> list[tuple[str, str]]:
+    """Return what was told, as (name, value) for a reader; what was not told is left out."""
+    facts = {
+        "age": f"{patient.age} years" if patient.age is not None else "",
+        "sex": patient.sex or "",
+        "place": patient.site or "",
+        "there for": (patient.duration or "").replace("always", "as long as remembered"),
+        "Fitzpatrick skin type": str(patient.skin_type or ""),
+    }
+    return [(name, value) for name, value in facts.items() if value]
+
+
+def promised(diagnosis: Diagnosis) -> str:
+    """Return what the set of conditions promises, or why there is none."""
+    promise = diagnosis.promise
+    if promise is None:
+        return diagnosis.no_promise
+    whose = "" if promise.group == "all" else f" of {promise.group}"
+    said = (
+        f"Marked conditions are not ruled out: such a set holds the true condition in at least "
+        f"{promise.level:.0%} of photos like the {promise.pictures}{whose} that were kept for "
+        "calibration."
+    )
+    if missed := promise.urgent_missed:
+        said += (
+            f" Of {missed.pictures} such photos of urgent conditions {missed.value:.1%} (95 % "
+            f"interval {missed.low:.1%} to {missed.high:.1%}) had no urgent one in their set."
+        )
+    return said

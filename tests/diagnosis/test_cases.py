@@ -1,0 +1,155 @@
+"""Whole cases: several photos, several cases in one batch, similar cases, strange photos."""
+
+import io
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from skin_photo import skin_photo
+from tiny_bundle import pack_tiny
+
+from skindx.data.screening.decode import decode
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.diagnose import answer, answer_many
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.models.conformal import Conformal
+from skindx.models.ensemble import Ensemble, Look
+from skindx.models.gallery import Gallery, GalleryRow
+from skindx.models.novelty import Novelty, NoveltySpec
+
+PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    rule = Conformal(pictures=100, thresholds={"all": 0.2})
+    path = tmp_path_factory.mktemp("cases") / "bundle"
+    return Predictor.load(pack_tiny(path, conformal=rule).path)
+
+
+def gallery_of(predictor: Predictor, shown: bytes = b"jpeg") -> Gallery:
+    """Return a gallery of the four photos, of which the last may not be shown."""
+    keys = predictor.taxonomy.keys
+    rows = [GalleryRow(f"{n:064}", keys[n], n, "CC BY 4.0", creator="A. Creator") for n in range(4)]
+    embeddings_ND = predictor.look([decode(each) for each in PHOTOS])[1].embeddings_ND
+    return Gallery.of(rows, embeddings_ND, [shown] * 3 + [b""])
+
+
+def test_photos_of_a_case_are_averaged_and_shown_one_by_one(predictor: Predictor) -> None:
+    said = answer(predictor, Case(PHOTOS[:3], Patient(age=40, skin_type=2)))
+    mean_C = np.mean(
+        [each.probabilities_C for each in predictor.predict([decode(p) for p in PHOTOS[:3]])], 0
+    )
+    keys = predictor.taxonomy.keys
+    for each in said.diagnosis.candidates:
+        assert each.probability == pytest.approx(mean_C[keys.index(each.key)])
+    assert len(said.diagnosis.photos) == len(said.views) == 3
+    assert said.diagnosis.patient.age == 40
+    assert {each.key for each in said.diagnosis.candidates} >= {
+        keys[n] for n in np.flatnonzero(mean_C >= 0.2)
+    }
+    for view in said.views:
+        assert Image.open(io.BytesIO(view.jpeg)).size == (240, 180)
+        assert Image.open(io.BytesIO(view.heat)).size == (320, 240)
+
+
+def test_a_batch_answers_as_its_cases_do_alone(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [
+        Case(PHOTOS[:2]),
+        Case((b"no photo",)),
+        Case(PHOTOS[2:3]),
+        Case((PHOTOS[0], skin_photo(blur=9))),
+        Case(PHOTOS[1:]),
+    ]
+    passes = []
+    look = Ensemble.look
+
+    def counted(ensemble: Ensemble, pictures: Sequence[np.ndarray]) -> Look:
+        passes.append(len(pictures))
+        return look(ensemble, pictures)
+
+    monkeypatch.setattr(Ensemble, "look", counted)
+    together = answer_many(predictor, cases)
+    assert passes == [6]
+    for case, found in zip(cases, together, strict=True):
+        if isinstance(found, UserError):
+            with pytest.raises(Refused) as caught:
+                answer(predictor, case)
+            assert str(caught.value) == str(found)
+            continue
+        alone = answer(predictor, case)
+        assert [each.key for each in found.diagnosis.candidates] == [
+            each.key for each in alone.diagnosis.candidates
+        ]
+        assert [each.probability for each in found.diagnosis.candidates] == pytest.approx(
+            [each.probability for each in alone.diagnosis.candidates], abs=1e-6
+        )
+        assert [each.jpeg for each in found.views] == [each.jpeg for each in alone.views]
+    assert isinstance(together[3], Refused)
+    assert (together[3].gate, together[3].photo) == ("blur", 1)
+    assert answer_many(predictor, []) == []
+
+
+def test_an_answer_crosses_a_process_border_whole(predictor: Predictor) -> None:
+    said = answer(predictor, Case(PHOTOS[:1]))
+    assert pickle.loads(pickle.dumps(said)) == said
+    assert isinstance(said, Answer)
+
+
+def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor) -> None:
+    with_gallery = replace(predictor, gallery=gallery_of(predictor))
+    said = answer(with_gallery, Case((PHOTOS[3],)))
+    first, *others = said.diagnosis.similar
+    assert (first.key, first.sha256) == (predictor.taxonomy.keys[3], f"{3:064}")
+    assert first.name == predictor.taxonomy.classes[3].name
+    assert first.similarity == pytest.approx(1, abs=2e-3)
+    assert (first.licence, first.credit) == ("CC BY 4.0", "A. Creator")
+    assert [each.similarity for each in others] == sorted(
+        (each.similarity for each in others), reverse=True
+    )
+    assert said.thumbnails == (b"", b"jpeg", b"jpeg", b"jpeg")
+    without = answer(predictor, Case((PHOTOS[3],)))
+    assert (without.diagnosis.similar, without.thumbnails) == ((), ())
+    assert "no pictures to compare" in without.diagnosis.no_similar
+
+
+def test_what_is_far_from_all_that_is_known_is_refused(predictor: Predictor) -> None:
+    """The one neighbour of each photo is itself: at no distance, whatever the networks are."""
+    gallery = gallery_of(predictor)
+    spec = NoveltySpec(neighbours=1, pictures=99)
+    known = replace(predictor, novelty=Novelty(spec, np.full(99, 0.01), gallery))
+    said = answer(known, Case(PHOTOS[:1]))
+    assert said.diagnosis.familiarity == pytest.approx(1)
+    strict = replace(predictor, novelty=Novelty(spec, np.full(99, -1.0), gallery))
+    with pytest.raises(Refused, match=r"^photo \d: the photo does not look like") as caught:
+        answer(strict, Case(PHOTOS[:2]))
+    assert caught.value.gate == "unfamiliar"
+    few = np.array([-1.0] * 96 + [1.0] * 3)
+    doubtful = answer(replace(predictor, novelty=Novelty(spec, few, gallery)), Case(PHOTOS[:1]))
+    assert doubtful.diagnosis.familiarity == pytest.approx(0.04)
+    assert "does not look much like" in doubtful.diagnosis.abstained
+
+
+def test_a_case_of_no_photo_or_of_four_is_none() -> None:
+    for photos in ((), PHOTOS):
+        with pytest.raises(UserError, match="1 to 3"):
+            Case(photos)
+
+
+def test_boxes_are_in_pixels_of_the_whole_photo(tiny_bundle: Path) -> None:
+    """A large photo is looked at at a smaller scale; what is told of it is not."""
+    predictor = Predictor.load(tiny_bundle)
+    (photo,) = answer(predictor, Case((skin_photo(3000, 2000),))).diagnosis.photos
+    assert (photo.width, photo.height) == (3000, 2000)
+    assert photo.boxes
+    assert max(box.x2 for box in photo.boxes) > 1600
+    assert all(0 <= box.x1 < box.x2 <= 3000 and 0 <= box.y1 < box.y2 <= 2000 for box in photo.boxes)

@@ -1,0 +1,67 @@
+"""`skindx diagnose` as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from skin_photo import skin_photo
+from typer.testing import CliRunner
+
+from skindx.cli import app
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[str]:
+    files = [tmp_path / name for name in ("near.jpg", "wide.jpg")]
+    for seed, file in enumerate(files):
+        file.write_bytes(skin_photo(seed=seed))
+    return [str(file) for file in files]
+
+
+def typed(bundle: Path, *words: str) -> str:
+    result = CliRunner().invoke(app, ["diagnose", str(bundle), *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_photos_and_facts_become_an_answer_and_a_report(
+    tiny_bundle: Path, photos: list[str], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.pdf"
+    told = ("--age", "54", "--sex", "female", "--site", "back", "--skin-type", "5")
+    said = json.loads(typed(tiny_bundle, *photos, *told, "--json", "--pdf", str(report)))
+    assert len(said["photos"]) == 2
+    assert said["patient"]["age"] == 54
+    assert (said["patient"]["site"], said["patient"]["duration"]) == ("back", None)
+    assert report.read_bytes().startswith(b"%PDF")
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "near.jpg",
+        "report.pdf",
+        "wide.jpg",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--age", "200"), "'age' = 200"),
+        (("--site", "moon"), "'site' = 'moon'"),
+        (("--skin-type", "7"), "'skin_type' = 7"),
+    ],
+)
+def test_a_fact_that_cannot_be_is_told(
+    tiny_bundle: Path, photos: list[str], words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        typed(tiny_bundle, photos[0], *words)
+
+
+def test_a_refused_photo_leaves_no_report(tiny_bundle: Path, photos: list[str]) -> None:
+    blurred = Path(photos[0]).with_name("blurred.jpg")
+    blurred.write_bytes(skin_photo(blur=9))
+    report = blurred.with_suffix(".pdf")
+    with pytest.raises(Refused, match=r"^photo 2: the photo is too blurred"):
+        typed(tiny_bundle, photos[0], str(blurred), "--pdf", str(report))
+    assert not report.exists()

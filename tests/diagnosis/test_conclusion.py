@@ -1,0 +1,127 @@
+"""What follows from probabilities: the set, the next step, an honest abstention."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skindx.diagnosis.conclusion import Conclusion, conclude
+from skindx.models.conformal import Conformal, MeasuredShare
+from skindx.taxonomy import SkinClass, Urgency
+
+URGENCIES: list[Urgency] = ["routine", "soon", "urgent", "unknown"] + ["routine"] * 8
+CLASSES = tuple(
+    SkinClass(key=f"c{n}", name=f"C{n}", urgency=urgency) for n, urgency in enumerate(URGENCIES)
+)
+SEVERITY: list[Urgency] = ["routine", "unknown", "soon", "urgent"]
+RULE = Conformal(
+    pictures=500,
+    thresholds={"all": 0.2, "skin type 5": 0.05},
+    group_pictures={"skin type 5": 60},
+    urgent_missed=MeasuredShare(value=0.02, low=0.01, high=0.05, pictures=80),
+)
+
+
+def of(*shares: float) -> np.ndarray:
+    """Return probabilities of all classes; what is left goes to the others evenly."""
+    rest = (1 - sum(shares)) / (len(CLASSES) - len(shares))
+    return np.array([*shares, *[rest] * (len(CLASSES) - len(shares))])
+
+
+def concluded(
+    *photos: np.ndarray,
+    conformal: Conformal | None = RULE,
+    members: list[np.ndarray] | None = None,
+    **facts: object,
+) -> Conclusion:
+    predictor = SimpleNamespace(
+        taxonomy=SimpleNamespace(classes=CLASSES), conformal=conformal, weights=None
+    )
+    probabilities_PC = np.stack(photos)
+    members_MPC = np.stack([np.stack([each] * len(photos)) for each in members or [photos[0]] * 2])
+    return conclude(predictor, probabilities_PC, members_MPC, **facts)  # type: ignore[arg-type]
+
+
+def held(conclusion: Conclusion) -> set[str]:
+    return {each.key for each, _, in_set in conclusion.ranked if in_set}
+
+
+def test_urgency_is_that_of_the_most_urgent_in_the_set() -> None:
+    sure = concluded(of(0.9, 0.05, 0.02))
+    assert (held(sure), sure.next_step.urgency, sure.abstained) == ({"c0"}, "routine", "")
+    assert "only condition" in sure.next_step.because
+    torn = concluded(of(0.7, 0.01, 0.25))
+    assert held(torn) == {"c0", "c2"}
+    assert torn.next_step.urgency == "urgent"
+    assert "C2 (urgent) is the most urgent of the 2 conditions" in torn.next_step.because
+
+
+def test_skin_type_chooses_the_threshold() -> None:
+    probabilities = of(0.85, 0.03, 0.08)
+    told, other = (concluded(probabilities, skin_type=each) for each in (5, 2))
+    assert (held(told), held(other)) == ({"c0", "c2"}, {"c0"})
+    assert told.next_step.urgency == "urgent"
+    assert told.promise is not None
+    assert (told.promise.group, told.promise.pictures) == ("skin type 5", 60)
+    assert other.promise is not None
+    assert (other.promise.group, other.promise.pictures) == ("all", 500)
+    assert other.promise.urgent_missed is not None
+    assert other.promise.urgent_missed.pictures == 80
+
+
+def test_a_cases_set_holds_what_any_photo_leaves_possible() -> None:
+    both = concluded(of(0.7, 0.01, 0.25), of(0.7, 0.25, 0.01))
+    assert held(both) == {"c0", "c1", "c2"}
+    assert [share for _, share, _ in both.ranked[:3]] == pytest.approx([0.7, 0.13, 0.13])
+
+
+def test_photos_of_different_things_are_not_named() -> None:
+    said = concluded(of(0.97), of(0.01, 0.97)).abstained
+    assert "different things" in said
+    assert concluded(of(0.97), of(0.93)).abstained == ""
+
+
+def test_a_set_of_nearly_everything_is_no_answer() -> None:
+    said = concluded(of(*[0.21] * 4), conformal=RULE.model_copy(update={"thresholds": {"all": 0}}))
+    assert f"{len(CLASSES)} of {len(CLASSES)} remain possible" in said.abstained
+    assert said.next_step.urgency == "urgent"
+
+
+def test_members_who_contradict_each_other_are_not_believed() -> None:
+    said = concluded(of(0.5, 0.1, 0.1), members=[of(0.98), of(0.01, 0.01, 0.01, 0.01, 0.95)])
+    assert "networks contradict" in said.abstained
+    minority = concluded(of(0.5), members=[of(0.5), of(0.4, 0.5), of(0.4, 0.5)])
+    assert "networks contradict" in minority.abstained
+
+
+def test_a_strange_photo_is_not_named_and_never_told_to_wait() -> None:
+    said = concluded(of(0.99), familiarity=0.04)
+    assert "does not look much like" in said.abstained
+    assert (said.next_step.urgency, said.next_step.advice) == ("unknown", "See a clinician.")
+    assert concluded(of(0.99), familiarity=0.06).abstained == ""
+    urgent = concluded(of(0.01, 0.01, 0.97), familiarity=0.04)
+    assert urgent.next_step.urgency == "urgent"
+
+
+def test_without_sets_the_leading_classes_decide() -> None:
+    said = concluded(of(0.8, 0.01, 0.15), conformal=None)
+    assert held(said) == set()
+    assert said.promise is None
+    assert (said.next_step.urgency, said.next_step.classes) == ("urgent", 2)
+    assert "together carry" in said.next_step.because
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=12, max_size=12), st.floats(0, 1))
+def test_no_class_of_the_set_is_more_urgent_than_the_advice(
+    drawn: list[float], familiarity: float
+) -> None:
+    said = concluded(np.array(drawn) / sum(drawn), familiarity=familiarity)
+    advised = SEVERITY.index(said.next_step.urgency)
+    in_set = [SEVERITY.index(each.urgency) for each, _, inside in said.ranked if inside]
+    assert max(in_set) <= advised
+    assert said.ranked[0][2]
+    shares = [share for _, share, _ in said.ranked]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1)

@@ -1,0 +1,102 @@
+"""The gates before a diagnosis: what they refuse, what they remark on, what they let pass."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+from skin_photo import TONES, skin_photo, skin_pixels
+
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.gates import inspect
+from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.seeing import see
+from skindx.studies.gates import blurred, darkened, photos_of
+from skindx.studies.no_skin import KINDS
+
+
+def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:
+    return [(gate, finding.fatal) for gate, finding in inspect(pixels_HWC)]
+
+
+@pytest.mark.parametrize("skin_type", TONES)
+@pytest.mark.parametrize("size", [(90, 70), (240, 180), (1600, 1200)])
+def test_skin_of_every_tone_passes_at_every_size(skin_type: int, size: tuple[int, int]) -> None:
+    assert gates_of(skin_pixels(*size, skin_type=skin_type)) == []
+
+
+@pytest.mark.parametrize("skin_type", TONES)
+def test_out_of_focus_is_refused_whatever_the_tone(skin_type: int) -> None:
+    photo = Image.fromarray(skin_pixels(640, 480, skin_type=skin_type))
+    soft = np.asarray(photo.filter(ImageFilter.GaussianBlur(8)))
+    assert gates_of(soft) == [("blur", True)]
+
+
+def test_a_slight_blur_is_a_remark() -> None:
+    photo = Image.fromarray(skin_pixels(640, 480)).filter(ImageFilter.GaussianBlur(2.6))
+    assert gates_of(np.asarray(photo)) == [("blur", False)]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    [
+        (np.zeros((200, 200, 3)), ("light", True)),
+        (skin_pixels() * 0.05, ("light", True)),
+        (np.full((200, 200, 3), 255), ("light", True)),
+        (np.full((200, 200, 3), 128), ("no-skin", True)),
+        (skin_pixels(skin_type=6) * 0.6, ("light", False)),
+    ],
+)
+def test_light(pixels: np.ndarray, expected: tuple[str, bool]) -> None:
+    assert gates_of(pixels.astype(np.uint8))[0] == expected
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("wood", "colour noise")])
+def test_what_has_no_colour_of_skin_is_refused(kind: str) -> None:
+    for seed in range(3):
+        assert gates_of(KINDS[kind](np.random.default_rng(seed))) == [("no-skin", True)]
+
+
+def test_a_refusal_names_its_gate_and_the_photo() -> None:
+    sound, dark = skin_photo(), skin_photo(skin_type=6, form="PNG")
+    black = Image.new("RGB", (200, 150))
+    with pytest.raises(Refused, match=r"^photo 2: the photo is too dark.*take it again") as caught:
+        see(Case((sound, _png(black), dark)), None)
+    assert (caught.value.gate, caught.value.photo) == ("light", 1)
+    with pytest.raises(Refused, match=r"^the photo is too dark"):
+        see(Case((_png(black),)), None)
+
+
+def test_a_refusal_crosses_a_process_border_whole() -> None:
+    there = pickle.loads(pickle.dumps(Refused("blur", "a sentence.", 2)))
+    assert (there.gate, str(there), there.photo) == ("blur", "a sentence.", 2)
+
+
+def test_small_photos_are_remarked_on() -> None:
+    (small,) = see(Case((skin_photo(180, 150),)), None)
+    assert small.remarks == ("The photo is small (180 x 150 pixels): fine structures may be lost.",)
+    (fine,) = see(Case((skin_photo(800, 600),)), None)
+    assert fine.remarks == ()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("folder", ["isic9", "boxes/train"])
+def test_real_photos_pass_light_or_dark_and_blurred_ones_do_not(real: Path, folder: str) -> None:
+    """The figures by which the thresholds were chosen, on fewer photos, with room to spare."""
+    photos = photos_of(real / folder, 60)
+    assert _refused(photos) <= 0.05
+    assert _refused([darkened(each, 0.1) for each in photos]) <= 0.05
+    assert _refused([blurred(each, 2) for each in photos]) >= 0.95
+
+
+def _refused(photos: list[np.ndarray]) -> float:
+    return float(np.mean([any(fatal for _, fatal in gates_of(each)) for each in photos]))
+
+
+def _png(picture: Image.Image) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()

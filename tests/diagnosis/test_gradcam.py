@@ -1,0 +1,148 @@
+"""Grad-CAM of single networks against captum, and of an ensemble against its definition."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from captum.attr import LayerGradCam
+from PIL import Image
+from skin_photo import skin_pixels
+
+from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
+from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.combination import Combination
+from skindx.models.ensemble import Ensemble, Member
+from skindx.models.preprocess import Preprocess, centre_square
+
+PHOTOS = [skin_pixels(90, 70, seed=seed) for seed in (1, 2)]
+SHAPES = [each.shape[:2] for each in PHOTOS]
+CLASSES = [3, 1]
+
+
+def member(model: str, **model_args: object) -> Member:
+    torch.manual_seed(1)
+    preprocess = Preprocess(size=64)
+    settings = ClassifierSettings(model=model, model_args=model_args, preprocess=preprocess)
+    classifier = build_classifier(settings, 5).eval()
+    head = classifier.net.get_classifier()
+    # All weights point up, so that no class' heat is zero everywhere by chance.
+    torch.nn.init.uniform_(head.weight)  # type: ignore[union-attr, arg-type]
+    return Member(model, classifier, preprocess)
+
+
+@pytest.fixture(scope="module")
+def cnn() -> Member:
+    return member("test_resnet")
+
+
+def maps_of(*members: Member) -> tuple[torch.Tensor, ...]:
+    return Ensemble(members).look(PHOTOS).maps
+
+
+def test_a_cnns_heat_is_captums(cnn: Member) -> None:
+    (map_,) = maps_of(cnn)
+    ours_Nhw = grad_cam(cnn, map_, CLASSES)
+    squares = torch.from_numpy(np.stack([centre_square(each, cnn.preprocess) for each in PHOTOS]))
+    theirs = LayerGradCam(cnn.classifier, cnn.classifier.net.layer4).attribute(
+        squares.float(), torch.tensor(CLASSES), relu_attributions=True
+    )
+    assert ours_Nhw.max() > 0
+    np.testing.assert_allclose(ours_Nhw, theirs[:, 0].detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        ("test_convnext", {}),
+        ("test_efficientnet", {}),
+        ("mobilenetv3_small_050", {}),
+        ("swin_tiny_patch4_window7_224", {"img_size": 64, "embed_dim": 24, "depths": (1, 1, 1, 1)}),
+        ("test_vit", {"img_size": 64, "global_pool": "avg"}),
+    ],
+)
+def test_maps_of_every_layout_become_places(model: str, args: dict[str, object]) -> None:
+    one = member(model, **args)
+    (map_,) = maps_of(one)
+    cam_Nhw = grad_cam(one, map_, CLASSES)
+    assert cam_Nhw.ndim == 3
+    assert cam_Nhw.shape[1] == cam_Nhw.shape[2] >= 2
+    assert cam_Nhw.max() > 0
+    assert not map_.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        ("swin_tiny_patch4_window7_224", {"img_size": 64, "embed_dim": 24, "depths": (1, 1, 1, 1)}),
+        ("test_vit", {"img_size": 64, "global_pool": "avg"}),
+    ],
+)
+def test_channels_last_and_tokens_stand_where_they_belong(
+    model: str, args: dict[str, object]
+) -> None:
+    one = member(model, **args)
+    (map_,) = maps_of(one)
+    cam_hw = grad_cam(one, map_, CLASSES)[0]
+    row, column = np.unravel_index(cam_hw.argmax(), cam_hw.shape)
+    cold = map_.clone()
+    if cold.ndim == 3:
+        prefix = one.classifier.net.num_prefix_tokens
+        assert isinstance(prefix, int)
+        cold[0, prefix + row * cam_hw.shape[1] + column] = 0
+    else:
+        cold[0, row, column] = 0
+    changed_hw = np.abs(grad_cam(one, cold, CLASSES)[0] - cam_hw)
+    assert np.unravel_index(changed_hw.argmax(), cam_hw.shape) == (row, column)
+
+
+def test_a_network_that_reads_its_class_token_alone_has_no_heat(cnn: Member) -> None:
+    blind = member("test_vit", img_size=64, global_pool="token", class_token=True)
+    assert heat_maps(Ensemble((blind,)), maps_of(blind), CLASSES, SHAPES) == [None, None]
+    together = heat_maps(Ensemble((cnn, blind)), maps_of(cnn, blind), CLASSES, SHAPES)
+    alone = heat_maps(Ensemble((cnn,)), maps_of(cnn), CLASSES, SHAPES)
+    np.testing.assert_allclose(together[0], alone[0], atol=1e-6)
+
+
+def test_members_count_by_their_weights(cnn: Member) -> None:
+    other = member("test_efficientnet")
+    maps = maps_of(cnn, other)
+    first, second, mixed = (
+        heat_maps(
+            Ensemble((cnn, other), combination=Combination(weights=weights)), maps, CLASSES, SHAPES
+        )[0]
+        for weights in ((1.0, 0.0), (0.0, 1.0), (0.75, 0.25))
+    )
+    assert first is not None
+    assert second is not None
+    expected = 0.75 * first + 0.25 * second
+    np.testing.assert_allclose(mixed, expected / expected.max(), atol=1e-5)
+
+
+def test_heat_lies_where_the_network_looked(cnn: Member) -> None:
+    """Half of the width beside the central square is cold; the square of a crop is smaller."""
+    narrow = replace(cnn, preprocess=Preprocess(size=64, crop=0.5))
+    photo = skin_pixels(180, 90)
+    for each, share in ((cnn, 0.9), (narrow, 0.5)):
+        maps = Ensemble((each,)).look([photo]).maps
+        (heat_HW,) = heat_maps(Ensemble((each,)), maps, [0], [(90, 180)])
+        assert heat_HW is not None
+        assert heat_HW.shape == (160, 320)
+        assert heat_HW.max() == pytest.approx(1)
+        side = 160 * share
+        rows, columns = np.nonzero(heat_HW)
+        assert abs(rows - 79.5).max() <= side / 2
+        assert abs(columns - 159.5).max() <= side / 2
+
+
+def test_the_picture_is_clear_where_it_is_cold_and_lets_skin_through() -> None:
+    heat_HW = np.tile(np.linspace(0, 1, 320, dtype=np.float32), (240, 1))
+    data = heat_png(heat_HW)
+    assert len(data) < 20_000
+    picture = Image.open(io.BytesIO(data))
+    assert picture.size == (320, 240)
+    opacity_W = np.asarray(picture.convert("RGBA"))[0, :, 3].astype(int)
+    assert opacity_W[0] == 0
+    assert (np.diff(opacity_W) >= 0).all()
+    assert 100 < opacity_W[-1] < 200

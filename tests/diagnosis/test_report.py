@@ -1,0 +1,111 @@
+"""The report on paper: what it says, in which letters, and what it does not tell."""
+
+import getpass
+import socket
+import sys
+import zlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from skin_photo import skin_photo
+from tiny_bundle import measured as figures
+
+from skindx.diagnosis import sheet
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.record import Promise, Share, Similar
+from skindx.diagnosis.report import report_pdf
+from skindx.errors import UserError
+
+WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def answered(tiny_bundle: Path) -> Answer:
+    """Return an answer with everything in it, and names from outside Latin-1."""
+    patient = Patient(age=54, sex="female", site="back", duration="months", skin_type=5)
+    said = answer(Predictor.load(tiny_bundle), Case((skin_photo(), skin_photo(seed=4)), patient))
+    first, *others = said.diagnosis.candidates
+    similar = Similar(key="a", name="Nævus", similarity=0.9, sha256="0", credit="Zoë Dvořák")
+    diagnosis = said.diagnosis.model_copy(
+        update={
+            "candidates": (first.model_copy(update={"name": "Łuszczyca – псориаз 乾癬"}), *others),
+            "similar": (similar, similar),
+            "abstained": "The networks contradict each other.",
+            "promise": Promise(
+                level=0.9,
+                pictures=100,
+                urgent_missed=Share(value=0.02, low=0.01, high=0.06, pictures=90),
+            ),
+        }
+    )
+    return Answer(diagnosis, said.views, (said.views[0].jpeg, b""))
+
+
+def words_of(pdf: bytes) -> str:
+    """Return what a PDF in its own Helvetica says, in the order of drawing."""
+    said = []
+    for part in pdf.split(b"stream\n")[1:]:
+        try:
+            page = zlib.decompress(part.split(b"\nendstream")[0])
+        except zlib.error:
+            continue
+        drawn = [line for line in page.split(b"\n") if b") Tj" in line]
+        said += [line.rsplit(b") Tj")[0].split(b"(", 1)[1] for line in drawn]
+    return b" ".join(said).decode("latin-1")
+
+
+def test_the_notice_and_the_next_step_come_first(
+    answered: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sheet, "_dejavu", lambda: None)
+    words = words_of(report_pdf(answered, figures(0.5), WHEN))
+    diagnosis = answered.diagnosis
+    order = [
+        "no medical device",
+        diagnosis.next_step.advice.split(",")[0],
+        "The networks contradict",
+        "What it may be",
+        diagnosis.candidates[1].name,
+        "2.0%",
+        "Photo 1.",
+        "Similar cases",
+        "54 years",
+        diagnosis.source.version[:16],
+        "top-1 50.0 %",
+    ]
+    places = [words.find(each) for each in order]
+    assert -1 not in places, list(zip(order, places, strict=True))
+    assert places == sorted(places)
+    assert "?uszczyca - ??????? ??" in words
+    assert "Zoë Dvorák" in words
+    assert "Nævus" in words
+
+
+def test_letters_of_other_scripts_are_set_where_a_font_has_them(answered: Answer) -> None:
+    pytest.importorskip("matplotlib")
+    pdf = report_pdf(answered, None, WHEN)
+    assert b"DejaVuSans" in pdf
+    page = sheet.Sheet("test", WHEN)
+    assert page._known("Łuszczyca – псориаз 乾癬\x07") == "Łuszczyca – псориаз ??\ufffd"
+    page.pdf_bytes()
+
+
+def test_it_says_nothing_of_the_machine_and_is_the_same_again(answered: Answer) -> None:
+    pdf = report_pdf(answered, None, WHEN)
+    assert pdf == report_pdf(answered, None, WHEN)
+    for secret in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(Path.cwd())):
+        assert secret.encode() not in pdf or len(secret) < 5
+    assert b"D:20260304050600" in pdf
+    assert b"Exif" not in pdf
+
+
+def test_without_fpdf2_there_is_a_sentence(
+    answered: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fpdf", None)
+    with pytest.raises(UserError, match=r"pip install 'skindx\[app\]'"):
+        report_pdf(answered, None, WHEN)
