@@ -1,25 +1,31 @@
-"""A Gradio Space: the diagnosis page over the bundle beside this file, or in SKINDX_BUNDLE."""
+"""A Gradio Space: page and interface over the bundle beside this file, or in SKINDX_BUNDLE."""
 
 import os
 import sys
 from pathlib import Path
 
-from skindx.errors import UserError
-from skindx.ui.page import serve
+from skindx.errors import JobError, UserError
+from skindx.ui.serve import serve
 
 
 def main() -> int:
-    """Serve the page where the Space expects it; return the exit code."""
+    """Serve where the Space expects it; return the exit code."""
     bundle = os.environ.get("SKINDX_BUNDLE") or Path(__file__).with_name("bundle")
+    # A Space is shown in a frame of its host's page.
+    frames = ("https://huggingface.co",) if "SPACE_ID" in os.environ else ()
     try:
         serve(
             Path(bundle),
             host=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
             port=int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+            frames=frames,
         )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

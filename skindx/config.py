@@ -39,10 +39,13 @@ class Settings(BaseModel):
         return cls.parse(raw, origin=str(path) if path else "--set")
 
     @classmethod
-    def parse(cls, raw: dict[str, Any], origin: str = "settings") -> Self:
-        """Validate plain values; `origin` names them in an error. Raises UserError."""
+    def parse(cls, raw: dict[str, Any], origin: str = "settings", *, expand: bool = True) -> Self:
+        """Validate plain values; `origin` names them in an error. Raises UserError.
+
+        What a stranger sends must not `expand` environment variables: an error would tell them.
+        """
         try:
-            return cls.model_validate(_expand(raw, origin))
+            return cls.model_validate(_expand(raw, origin) if expand else raw)
         except ValidationError as error:
             raise UserError(_sentence(cls, error, origin)) from None
 

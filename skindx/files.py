@@ -18,7 +18,7 @@ from skindx.errors import UserError
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f"{path.name}.tmp-", dir=path.parent)
@@ -28,7 +28,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

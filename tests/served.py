@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from network_guard import guarded_environment
 
 # On SIGUSR1 the server lists the tabs whose picture it still remembers.
 CODE = """
-import signal, sys
+import json, signal, sys
 from pathlib import Path
 def tell(*_):
     import gradio
@@ -28,8 +28,18 @@ def tell(*_):
     Path("told").rename("remembered")
 signal.signal(signal.SIGUSR1, tell)
 from skindx.ui.page import serve
-serve(Path(sys.argv[1]), port=int(sys.argv[2]))
+options = json.loads(sys.argv[3])
+login = options.pop("login", None)
+serve(Path(sys.argv[1]), port=int(sys.argv[2]), login=login and Path(login), **options)
 """
+
+
+@dataclass(frozen=True)
+class Told:
+    """Everything that came to the page after a photo was sent, as JSON."""
+
+    success: bool
+    said: str
 
 
 @dataclass(frozen=True)
@@ -60,28 +70,44 @@ class Served:
     def stderr(self) -> str:
         return (self.folder / "stderr").read_text()
 
-    def upload(self, data: bytes, name: str) -> str:
+    def client(self, name: str = "", password: str = "") -> httpx.Client:
+        """Return a client, logged in where a name is given."""
+        client = httpx.Client(base_url=self.url, timeout=120)
+        if name:
+            answer = client.post("/login", data={"name": name, "password": password})
+            assert answer.status_code == 303, answer.text
+        return client
+
+    def upload(self, data: bytes, name: str, client: httpx.Client | None = None) -> str:
         """Return the path under which the server holds the file."""
-        answer = httpx.post(f"{self.url}/gradio_api/upload", files={"files": (name, data)})
+        with nullcontext(client) if client else self.client() as each:
+            answer = each.post("/gradio_api/upload", files={"files": (name, data)})
         answer.raise_for_status()
         path: str = answer.json()[0]
         return path
 
-    def join(self, path: str, session: str) -> httpx.Response:
+    def join(self, path: str, session: str, client: httpx.Client | None = None) -> httpx.Response:
         """Ask for a diagnosis of a file as the page does."""
-        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-        body = {"data": [file], "fn_index": 0, "session_hash": session}
-        return httpx.post(f"{self.url}/gradio_api/queue/join", json=body)
+        body = {
+            "data": [],
+            "event_data": {"photos": [path], "patient": {}},
+            "fn_index": 0,
+            "session_hash": session,
+        }
+        with nullcontext(client) if client else self.client() as each:
+            return each.post("/gradio_api/queue/join", json=body)
 
-    def answer(self, path: str, session: str) -> dict[str, Any]:
-        """Return the last event of the diagnosis of an uploaded file."""
-        self.join(path, session).raise_for_status()
-        address = f"{self.url}/gradio_api/queue/data"
-        with httpx.stream("GET", address, params={"session_hash": session}, timeout=60) as events:
-            for line in events.iter_lines():
-                event = json.loads(line.removeprefix("data:")) if line else {}
-                if event.get("msg") == "process_completed":
-                    return dict(event)
+    def answer(self, path: str, session: str, client: httpx.Client | None = None) -> Told:
+        """Return what the page is told about an uploaded file."""
+        self.join(path, session, client).raise_for_status()
+        said, params = "", {"session_hash": session}
+        with nullcontext(client) if client else self.client() as each:
+            with each.stream("GET", "/gradio_api/queue/data", params=params) as events:
+                for line in events.iter_lines():
+                    event = json.loads(line.removeprefix("data:")) if line else {}
+                    said += json.dumps(event.get("output", ""))
+                    if event.get("msg") == "process_completed":
+                        return Told(bool(event["success"]), said)
         raise AssertionError("the server closed without an answer")
 
 
@@ -93,7 +119,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(bundle: Path, folder: Path) -> Iterator[Served]:
+def serving(bundle: Path, folder: Path, **options: Any) -> Iterator[Served]:
     """Serve a bundle under the network guard, behind a proxy that nobody may ask."""
     port = free_port()
     environment = guarded_environment(folder)
@@ -101,7 +127,7 @@ def serving(bundle: Path, folder: Path) -> Iterator[Served]:
         environment[scheme] = "http://192.0.2.1:9"
     with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", CODE, bundle, str(port)],
+            [sys.executable, "-c", CODE, bundle, str(port), json.dumps(options)],
             env=environment,
             cwd=folder,
             stdout=stdout,

@@ -88,3 +88,9 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 def test_environment_variables_expand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", "/data")
     assert load(tmp_path, "name: ${PLACE}/x").name == "/data/x"
+
+
+def test_what_a_stranger_sends_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    assert Run.parse({"name": "${SECRET}"}).name == "hunter2"
+    assert Run.parse({"name": "${SECRET}"}, expand=False).name == "${SECRET}"

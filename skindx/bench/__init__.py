@@ -19,6 +19,7 @@ BENCHES: dict[str, str] = {
     "loader": "skindx.bench.loader",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",
+    "serve": "skindx.bench.serve",
     "startup": "skindx.bench.startup",
     "trainer": "skindx.bench.trainer",
     "zoo": "skindx.bench.zoo",

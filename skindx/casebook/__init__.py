@@ -1,1 +1,1 @@
-"""A local book of cases: photos and answers that a person agreed to keep."""
+"""Cases that a person agreed to keep: compared over time, confirmed, and given back as data."""

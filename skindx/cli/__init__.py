@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
-from skindx.cli import boxes
+from skindx.cli import boxes, casebook
 from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
@@ -20,6 +20,7 @@ from skindx.cli.options import Sets
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
+from skindx.cli.serve import serve, user
 from skindx.cli.train import train
 from skindx.errors import JobError, UserError
 from skindx.offline import go_offline
@@ -41,6 +42,8 @@ app = typer.Typer(
 
 
 app.add_typer(boxes.app, name="boxes")
+app.add_typer(casebook.app, name="casebook")
+app.add_typer(user, name="user")
 
 
 def _version(wanted: bool) -> None:
@@ -120,22 +123,19 @@ def build(
     )
 
 
-for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare, diagnose):
+for verb in (
+    screen,
+    gallery,
+    audit,
+    publish,
+    remove,
+    train,
+    evaluate,
+    compare,
+    diagnose,
+    serve,
+):
     app.command()(verb)
-
-
-@app.command()
-def serve(
-    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to your network.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 7860,
-) -> None:
-    """Open the diagnosis page on this machine; pictures stay here and are not kept."""
-    from skindx.ui.page import serve as serve_page
-
-    serve_page(bundle, host=host, port=port)
 
 
 @app.command()
@@ -143,7 +143,7 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="dedup, detector, exchange, loader, scale, screen, startup, trainer or zoo."
+            help="dedup, detector, exchange, loader, scale, screen, serve, startup, trainer or zoo."
         ),
     ],
     json_file: Annotated[

@@ -45,7 +45,8 @@ class Bundle:
         for member in self.spec.members:
             classifier = build_classifier(member.classifier, len(self.taxonomy.classes))
             state = load_file(self.path / _weights(member.name))
-            classifier.net.load_state_dict(state)
+            # The file's own pages, mapped: several processes that serve it share one copy.
+            classifier.net.load_state_dict(state, assign=True)
             members.append(
                 Member(
                     member.name,

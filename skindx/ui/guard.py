@@ -1,17 +1,20 @@
-"""What stands before Gradio: only the routes the page needs, and no way to any other host.
+"""What stands before Gradio: only the routes the page needs, and no file but one's own uploads.
 
-Gradio serves more than a page: it hands out uploaded files by their path, and fetches addresses
-that a request names. Nothing here needs either, so neither gets through.
+Gradio serves more than a page: it hands out uploaded files by their path, reads any file that a
+request names (where it is mounted into another app it does not check that it was uploaded), and
+fetches addresses. Nothing here needs any of it, so nothing of it gets through.
 """
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+from skindx.ui.asgi import USER, App, Message, Receive, Send, read_body, replay, respond
 
 _API = "/gradio_api/"
 _NEEDED = (
@@ -27,114 +30,159 @@ _NEEDED = (
     "upload",
     "upload_progress",
 )
+_NOT_NEEDED = ("/monitoring", "/mcp")
 _JOIN_BYTES = 1 << 20
+_REMEMBERED = 10_000
+_NO_FILE = b"only photos that were uploaded here are read"
 
-# The front end asks for the picture that it has just uploaded, to show it while it waits.
+# The front end may ask for the picture that it has just uploaded, to show it while it waits.
 _WAITING = (
     b'<svg xmlns="http://www.w3.org/2000/svg" width="320" height="200">'
     b'<text x="160" y="100" text-anchor="middle" font-family="sans-serif" font-size="16" '
     b'fill="#7a8794">Looking at the picture ...</text></svg>'
 )
 
-# Gradio's front end needs inline scripts and styles; everything else is of this server alone.
-_POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "media-src 'self' blob:",
-        "font-src 'self' data:",
-        "worker-src 'self' blob:",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-    )
-)
-_HEADERS = (
-    (b"content-security-policy", _POLICY.encode()),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
-)
-
 
 class Guard:
-    """ASGI middleware around Gradio's app."""
+    """ASGI middleware around Gradio's app; `uploads` is the folder in which it keeps files.
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    None: the one that Gradio is told by its environment.
+    Where people log in, an upload and a session belong to whoever came with them first.
+    """
+
+    def __init__(self, app: App, uploads: Path | None = None) -> None:
+        self.app, self._uploads = app, uploads
+        self._owners = _Owners()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass on what the page needs, and answer everything else here."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        path, user = scope["path"], str(scope.get(USER) or "")
+        route = path.partition(_API)[2].rstrip("/")
+        if route.startswith("file="):
+            await respond(send, 200, _WAITING, "image/svg+xml")
+        elif (_API in path and not _is_needed(route)) or path.startswith(_NOT_NEEDED):
+            await respond(send, 404, b"not found")
+        elif route.startswith(("queue/join", "cancel", "reset")):
+            await self._with_body(scope, receive, send, user)
+        elif not self._may_listen(scope, route, user):
+            await respond(send, 403, b"this session is somebody else's")
+        elif route == "upload":
+            await self.app(scope, receive, self._noting_uploads(send, user))
+        else:
+            await self.app(scope, receive, send)
 
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+    async def _with_body(self, scope: Message, receive: Receive, send: Send, user: str) -> None:
+        body = await read_body(receive, _JOIN_BYTES)
+        try:
+            sent = json.loads(body or b"")
+            allowed = isinstance(sent, dict) and all(map(self._is_upload, _paths(sent)))
+        except (ValueError, RecursionError):
+            allowed = False
+        if body is None or not allowed:
+            await respond(send, 400, _NO_FILE)
+        elif not all(self._owners.may(user, each) for each in _owned(sent)):
+            await respond(send, 403, b"this photo or session is somebody else's")
+        else:
+            await self.app(scope, replay(body, receive), send)
+
+    def _is_upload(self, path: str) -> bool:
+        """Tell whether a path is a file in the upload folder, with no link on the way to it.
+
+        One that was cleared away meanwhile is allowed to be asked for: the page says so.
+        """
+        root, file = uploads_folder(self._uploads), Path(path)
+        try:
+            inside = ".." not in file.parts and file.is_relative_to(root) and file != root
+            return inside and file.resolve() == file and (file.is_file() or not file.exists())
+        except (OSError, ValueError):
+            return False
+
+    def _may_listen(self, scope: Message, route: str, user: str) -> bool:
+        """Tell whether a session that is named in the address is this user's."""
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        sessions = query.get("session_hash", [])
+        if route.startswith("heartbeat/"):
+            sessions = [*sessions, route.removeprefix("heartbeat/")]
+        return all(self._owners.may(user, f"session {each}") for each in sessions)
+
+    def _noting_uploads(self, send: Send, user: str) -> Send:
+        """Return a `send` that notes whose the files are that Gradio says it took."""
+        told = bytearray()
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                told.extend(message.get("body", b"")[:_JOIN_BYTES])
+                if not message.get("more_body"):
+                    for path in _strings(told):
+                        self._owners.give(user, path)
             await send(message)
 
-        route = scope["path"].partition(_API)[2]
-        if route.startswith("file="):
-            await _respond(send_guarded, 200, b"image/svg+xml", _WAITING)
-        elif _API in scope["path"] and not route.startswith(_NEEDED):
-            await _respond(send_guarded, 404, b"text/plain", b"not found")
-        elif route.startswith("queue/join"):
-            body = await _read(receive)
-            if body is None or _names_an_address(body):
-                await _respond(send_guarded, 400, b"text/plain", b"only uploaded pictures are read")
-            else:
-                await self.app(scope, _replay(body, receive), send_guarded)
-        else:
-            await self.app(scope, receive, send_guarded)
+        return noting
 
 
-async def _respond(send: Send, status: int, kind: bytes, body: bytes) -> None:
-    headers = [(b"content-type", kind), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def uploads_folder(told: Path | None) -> Path:
+    """Return where uploads lie, links resolved."""
+    default = Path(tempfile.gettempdir()) / "gradio"
+    return (told or Path(os.environ.get("GRADIO_TEMP_DIR") or default)).resolve()
 
 
-async def _read(receive: Receive) -> bytes | None:
-    """Return the body of a request; None for one that is too long or breaks off."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        if len(body) > _JOIN_BYTES:
-            return None
-        if not message.get("more_body"):
-            return bytes(body)
+class _Owners:
+    """Whose an upload or a session is; the oldest are forgotten, and then nobody's."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, set[str]] = OrderedDict()
+
+    def give(self, user: str, what: str) -> None:
+        """Note one more owner: two people may have uploaded the same file."""
+        self._of.setdefault(what, set()).add(user)
+        self._of.move_to_end(what)
+        while len(self._of) > _REMEMBERED:
+            self._of.popitem(last=False)
+
+    def may(self, user: str, what: str) -> bool:
+        """Tell whether a user may have it; a session belongs to whoever names it first."""
+        if not user:
+            return True  # nobody logs in, so all are the same person
+        if what not in self._of and what.startswith("session "):
+            self.give(user, what)
+        return user in self._of.get(what, ())
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body that was read already, then whatever follows."""
-    unread = [body]
-
-    async def replay() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        return await receive()
-
-    return replay
+def _is_needed(route: str) -> bool:
+    return any(route == each or (route.startswith(each) and each.endswith("/")) for each in _NEEDED)
 
 
-def _names_an_address(body: bytes) -> bool:
-    """Tell whether a file in the request is an address, which Gradio would fetch."""
-    try:
-        pending: list[Any] = [json.loads(body)]
-    except (ValueError, RecursionError):
-        return True
+def _owned(sent: dict[str, Any]) -> Iterator[str]:
+    yield from _paths(sent)
+    if isinstance(sent.get("session_hash"), str):
+        yield f"session {sent['session_hash']}"
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """Yield every string that could name a file, wherever in the request it stands."""
+    pending = [value]
     while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            path = value.get("path")
-            if path is not None and (not isinstance(path, str) or "://" in path):
-                return True
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
-    return False
+        each = pending.pop()
+        if isinstance(each, dict):
+            if each.get("path") is not None:
+                yield str(each["path"])
+            # Gradio's own address of the file; it reads `path` alone.
+            pending += [inner for key, inner in each.items() if key not in ("path", "url")]
+        elif isinstance(each, list):
+            pending += each
+        elif isinstance(each, str) and each.startswith("/"):
+            yield each
+
+
+def _strings(told: bytearray) -> list[str]:
+    try:
+        said = json.loads(told)
+    except ValueError:
+        return []
+    return [each for each in said if isinstance(each, str)] if isinstance(said, list) else []

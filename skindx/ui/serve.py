@@ -1,78 +1,66 @@
-"""Run the page as a web server: private uploads, no account, no outside host, a clean end."""
+"""Run the server: private uploads, no outside host, a clean end."""
 
+import asyncio
+import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import resources
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from skindx.diagnosis.opening import MAX_BYTES
-from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
+from skindx.models.bundle import open_bundle
 from skindx.offline import go_offline
 
 if TYPE_CHECKING:
     import gradio as gr
 
+    from skindx.casebook.book import Casebook
+    from skindx.ui.asgi import App
+
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_GRACE_S = 3
+"""A request may take so long to end when the server is stopped."""
+_CONNECTIONS = 1000
 
 
 def serve(
-    bundle: Path, *, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False
+    bundle: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    workers: int | None = None,
+    login: Path | None = None,
+    casebook: str | None = None,
+    proxy: str | None = None,
+    access_log: bool = False,
+    frames: Sequence[str] = (),
 ) -> None:
-    """Serve the diagnosis page until Ctrl+C or SIGTERM.
+    """Serve page and interface until Ctrl+C or SIGTERM.
 
-    Raises UserError for a bundle that is not whole, and for an address that is taken or wrong.
+    `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed; `frames`
+    the sites that may show the page in a frame. Raises UserError for a bundle that is not whole,
+    for an address that is taken or wrong, and for a missing extra.
     """
     go_offline()
     _check_free(host, port)
-    import torch
+    loaded = open_bundle(bundle)
+    _check_extra()
+    from skindx.ui.app import Wiring, build_app
+    from skindx.ui.login.users import Users
+    from skindx.ui.pool.pool import PoolSettings
 
-    # One picture is too little work to share: threads wait at barriers, many times as long when
-    # anything else runs on the machine.
-    torch.set_num_threads(1)
-    predictor = Predictor.load(bundle)
-    with _uploads_folder(), _stoppable():
-        from starlette.middleware import Middleware
-
-        from skindx.ui.guard import Guard
-        from skindx.ui.page import build_page
-
-        _reach_itself_directly(host)
-        page = build_page(predictor)
-        _, url, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            inbrowser=open_browser,
-            prevent_thread_lock=True,
-            quiet=True,
-            share=False,
-            show_error=False,
-            max_file_size=MAX_BYTES,
-            state_session_capacity=100,  # each holds what its tab shows
-            run_history=False,
-            footer_links=[],
-            enable_monitoring=False,
-            mcp_server=False,
-            ssr_mode=False,
-            pwa=False,
-            theme=theme(),
-            css=resources.files("skindx.ui").joinpath("page.css").read_text(encoding="utf-8"),
-            app_kwargs={"middleware": [Middleware(Guard)], "openapi_url": None},
-        )
-        reach = "" if host in _LOOPBACK else " Everyone who reaches this machine can use it."
-        print(f"skindx is at {url} (Ctrl+C stops it).{reach}", flush=True)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            page.close(verbose=False)
+    settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")
+    users = Users(login) if login else None
+    if access_log:
+        _show_access()
+    with _uploads_folder() as uploads, _stoppable():
+        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames)
+        _run(build_app(loaded, wiring), host, port, proxy, logged_in=users is not None)
 
 
 def theme() -> "gr.themes.Base":
@@ -88,6 +76,92 @@ def theme() -> "gr.themes.Base":
         font=[Font(name) for name in names],
         font_mono=[Font("ui-monospace"), Font("Consolas"), Font("monospace")],
     )
+
+
+def _run(app: "App", host: str, port: int, proxy: str | None, *, logged_in: bool) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                print(_greeting(host, port, logged_in=logged_in), flush=True)
+
+    kept: list[BaseException] = []
+    config = uvicorn.Config(
+        _keeping_failure(app, kept),
+        host=host,
+        port=port,
+        log_config=None,
+        log_level="critical",  # what fails to start is told by us, in one sentence
+        access_log=False,  # its lines would hold queries
+        proxy_headers=proxy is not None,
+        forwarded_allow_ips=proxy or "",
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_S,
+        ws="none",
+        lifespan="on",
+    )
+    with suppress(KeyboardInterrupt):
+        Server(config).run()
+    if kept:
+        raise kept[0]
+
+
+def _keeping_failure(app: "App", kept: list[BaseException]) -> "App":
+    """Return the application; why its startup failed is put into `kept`, uvicorn would lose it."""
+
+    async def whole(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            kept.append(error)
+            raise
+
+    return whole
+
+
+def _greeting(host: str, port: int, *, logged_in: bool) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    reach = ""
+    if host not in _LOOPBACK:
+        who = "who has a login" if logged_in else "who reaches this machine"
+        reach = f" Everyone {who} can use it."
+        if logged_in:
+            reach += " Put a proxy with TLS before it: passwords travel in the clear otherwise."
+    return f"skindx is at http://{shown}:{port}/ (Ctrl+C stops it).{reach}"
+
+
+def _check_extra() -> None:
+    from importlib.util import find_spec
+
+    needed = ("fastapi", "gradio", "multipart", "prometheus_client", "uvicorn")
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise UserError(f"the server needs {', '.join(missing)}; run `pip install 'skindx[app]'`.")
+
+
+def _casebook(where: str | None) -> "Casebook | None":
+    if where is None:
+        return None
+    from skindx.casebook.book import Casebook
+
+    return Casebook.open(where)
+
+
+def _show_access() -> None:
+    access = logging.getLogger("skindx.access")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
 
 
 def _check_free(host: str, port: int) -> None:
@@ -107,11 +181,12 @@ def _check_free(host: str, port: int) -> None:
 
 
 @contextmanager
-def _uploads_folder() -> Iterator[None]:
+def _uploads_folder() -> Iterator[Path]:
     """Give Gradio a folder that only this user can read, and that goes with the server."""
-    with tempfile.TemporaryDirectory(prefix="skindx-uploads-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        yield
+    with tempfile.TemporaryDirectory(prefix="skindx-uploads-") as name:
+        folder = Path(name).resolve()
+        os.environ["GRADIO_TEMP_DIR"] = str(folder)
+        yield folder
 
 
 @contextmanager
@@ -126,10 +201,3 @@ def _stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _reach_itself_directly(host: str) -> None:
-    """Keep Gradio's question to its own server, whether it is up, from going through a proxy."""
-    for variable in ("NO_PROXY", "no_proxy"):
-        known = os.environ.get(variable, "")
-        os.environ[variable] = ",".join(filter(None, (known, *_LOOPBACK, host)))

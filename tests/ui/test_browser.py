@@ -1,247 +1,240 @@
-"""The page as a person sees it, in a real chromium."""
+"""The page as a person sees it, in a real chromium, over made-up answers."""
 
-import io
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import base64
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from PIL import Image
-from served import Served
-from skin_photo import skin_photo
+from conftest import PHONE, Painted, Seen, told
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-FILE = "#sx-upload input[type=file]"
-
-# The least contrast of any of our own texts with the ground behind it (WCAG 2.1, 1.4.3).
-CONTRAST = """() => {
-  const light = (c) => {
-    const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map((v) => v / 255)
-      .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = (e) => {
-    for (; e; e = e.parentElement) {
-      const c = getComputedStyle(e).backgroundColor;
-      if (!/^rgba\\(.*, 0\\)$/.test(c) && c !== 'transparent') return c;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  const texts = [...document.querySelectorAll('[class^="sx-"], [class^="sx-"] *')]
-    .filter((e) => !(e instanceof SVGElement))
-    .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
-  return texts.map((e) => {
-    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
-    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.className || e.tagName];
-  }).sort((x, y) => x[0] - y[0]);
-}"""
+Opened = Callable[..., Seen]
+Photos = dict[str, Path]
+Axe = Callable[["Page"], list[dict[str, Any]]]
 
 
-@dataclass
-class Seen:
-    """An open page, and what went on behind it."""
-
-    page: "Page"
-    errors: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
+def ask(page: "Page", *photos: Path) -> None:
+    page.set_input_files("#sx-file", list(photos))
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
 
 
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is not there: `apt install chromium` lets these tests run")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield browser
-        browser.close()
+def box(place: "Locator") -> dict[str, float]:
+    found = place.bounding_box()
+    assert found is not None
+    return dict(found)
 
 
-@pytest.fixture
-def seen(browser: "Browser", served: Served, request: pytest.FixtureRequest) -> Iterator[Seen]:
-    options = {"viewport": {"width": 1280, "height": 800}} | getattr(request, "param", {})
-    context = browser.new_context(**options)
-    seen = Seen(context.new_page())
-    seen.page.on(
-        "console",
-        lambda message: seen.errors.append(message.text) if message.type == "error" else None,
-    )
-    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    seen.page.on("request", lambda sent: seen.hosts.add(urlsplit(sent.url).netloc))
-    seen.page.goto(served.url)
-    seen.page.wait_for_selector(FILE, state="attached")
-    yield seen
-    assert seen.errors == []
-    assert seen.hosts <= {urlsplit(served.url).netloc, ""}  # "": data: and blob:
-    context.close()
-
-
-@pytest.fixture(scope="module")
-def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("photo") / "photo.jpg"
-    file.write_bytes(skin_photo(1600, 1200))
-    return file
-
-
-def diagnose(page: "Page", photo: Path) -> None:
-    page.set_input_files(FILE, photo)
-    page.wait_for_selector(".sx-result")
-
-
-def test_a_photo_becomes_a_ranked_answer(seen: Seen, served: Served, photo: Path) -> None:
-    page = seen.page
-    notice = page.locator(".sx-notice")
-    assert "no medical device" in notice.inner_text()
-    diagnose(page, photo)
-    box = notice.bounding_box()
-    assert box is not None
-    assert box["y"] + box["height"] < 800  # seen without scrolling
+def test_photos_become_an_answer_in_the_right_order(
+    opened: Opened, painted: Painted, photos: Photos
+) -> None:
+    page = opened().page
+    page.set_input_files("#sx-file", [photos["good"], photos["plain"]])
+    page.set_input_files("#sx-file", photos["good"])
+    assert page.locator(".sx-photo").count() == 3
+    page.click("[aria-label='Remove photo 2']")
+    assert painted.uploads == []  # nothing leaves the device before the button
+    page.fill("[name=age]", "45")
+    page.select_option("[name=site]", "back")
+    page.click(".sx-skin summary")
+    page.check("[name=skin_type][value='5']")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    assert page.locator(".sx-told").inner_text() == "2 photos · 45 years · back · skin type V"
+    places = [box(page.locator(name))["y"] for name in (".sx-next", ".sx-may", ".sx-similar")]
+    assert places == sorted(places)
+    assert "within the next weeks" in page.locator(".sx-advice").inner_text()
+    assert page.locator(".sx-set .sx-rank").count() == 3
+    assert "95\u00a0% interval" in page.locator(".sx-promise").inner_text()
     assert page.evaluate("window.scrollY") == 0
-    ranks = page.locator(".sx-rank")
-    assert ranks.count() == 5
+    for seen in (".sx-notice", ".sx-advice"):  # without scrolling
+        assert box(page.locator(seen))["y"] + box(page.locator(seen))["height"] < 800
+    assert page.evaluate("document.activeElement.className") == "sx-result"
+    assert painted.uploads == []
     shares = [float(text.strip("<> %")) for text in page.locator(".sx-percent").all_inner_texts()]
-    assert shares == sorted(shares, reverse=True)
-    widths = [bar.bounding_box() for bar in page.locator(".sx-bar").all()]
-    fills = [bar.bounding_box() for bar in page.locator(".sx-bar i").all()]
-    for share, whole, fill in zip(shares, widths, fills, strict=True):
-        assert whole is not None
-        assert fill is not None
-        assert fill["width"] / whole["width"] == pytest.approx(share / 100, abs=0.02)
-    advice = page.locator(".sx-advice").bounding_box()
-    first = ranks.first.bounding_box()
-    assert advice is not None
-    assert first is not None
-    assert advice["y"] < first["y"]
-    assert "not clinically reviewed" in page.locator(".sx-basis").inner_text()
-    assert served.uploads == []
-    assert page.evaluate("localStorage.length + sessionStorage.length") == 0
+    fills = [box(bar)["width"] for bar in page.locator(".sx-bar i").all()]
+    bars = [box(bar)["width"] for bar in page.locator(".sx-bar").all()]
+    for share, fill, bar in zip(shares, fills, bars, strict=True):
+        assert fill / bar == pytest.approx(share / 100, abs=0.01)
 
 
-def test_a_closed_tab_is_forgotten(browser: "Browser", served: Served, photo: Path) -> None:
-    before = served.remembered()
-    page = browser.new_page()
-    page.goto(served.url)
-    page.wait_for_selector(FILE, state="attached")
-    diagnose(page, photo)
-    (tab,) = served.remembered() - before
-    page.close()
-    deadline = time.monotonic() + 60
-    while tab in served.remembered():
-        assert time.monotonic() < deadline, "the picture is still in the server's memory"
-        time.sleep(0.5)
-
-
-def test_lesions_are_outlined_not_covered(seen: Seen, photo: Path) -> None:
-    diagnose(seen.page, photo)
-    outlines = seen.page.locator(".sx-box .sx-over")
-    assert outlines.count() >= 1
-    assert outlines.first.evaluate("e => getComputedStyle(e).fill") == "none"
-    shown = seen.page.locator(".sx-frame img")
+def test_lesions_are_outlined_and_the_heat_map_is_switched(opened: Opened, photos: Photos) -> None:
+    page = opened().page
+    ask(page, photos["good"])
+    outline = page.locator(".sx-box .sx-over")
+    assert outline.evaluate("e => getComputedStyle(e).fill") == "none"
+    shown = page.locator(".sx-photo-shown")
     assert shown.evaluate("e => [e.naturalWidth, e.naturalHeight]") == [1280, 960]
-    picture, frame = shown.bounding_box(), seen.page.locator(".sx-frame svg").bounding_box()
-    assert picture is not None
-    assert picture == pytest.approx(frame, abs=1)
-    assert picture["width"] / picture["height"] == pytest.approx(4 / 3, abs=0.01)
+    assert box(shown) == pytest.approx(box(page.locator(".sx-frame svg")), abs=1)
+    heat = page.locator(".sx-heat")
+    assert heat.evaluate("e => getComputedStyle(e).opacity") == "0"
+    page.focus(".sx-heat-on")
+    page.keyboard.press("Space")
+    page.wait_for_function("getComputedStyle(document.querySelector('.sx-heat')).opacity === '1'")
+    assert box(heat) == pytest.approx(box(shown), abs=1)
+    assert page.locator(".sx-heat-words").is_visible()
 
 
-def test_the_keyboard_is_enough(seen: Seen, photo: Path) -> None:
-    page = seen.page
-    page.keyboard.press("Tab")
-    with page.expect_file_chooser() as chooser:
-        for _ in range(10):
-            if page.evaluate("document.activeElement.matches('#sx-upload button')"):
-                break
+def test_the_report_is_in_the_page_and_not_on_the_server(
+    opened: Opened, painted: Painted, photos: Photos
+) -> None:
+    page = opened().page
+    ask(page, photos["good"])
+    with page.expect_download() as download:
+        page.click(".sx-pdf")
+    assert download.value.suggested_filename.endswith(".pdf")
+    assert Path(download.value.path()).read_bytes().startswith(b"%PDF")
+    href = page.locator(".sx-pdf").get_attribute("href") or ""
+    assert base64.b64decode(href.partition("base64,")[2]).startswith(b"%PDF")
+    assert painted.uploads == []
+
+
+def test_a_refusal_stands_beside_its_photo_and_the_page_goes_on(
+    opened: Opened, painted: Painted, photos: Photos
+) -> None:
+    page = opened().page
+    page.set_input_files("#sx-file", [photos["good"], photos["blurred"]])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-refused")
+    refused = page.locator(".sx-photo").nth(1)
+    assert "The photo is blurred; hold still" in refused.inner_text()
+    assert page.locator(".sx-refused").count() == 1
+    assert page.locator(".sx-result").count() == 0
+    assert painted.uploads == []
+    page.click("[aria-label='Remove photo 2']")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("busy", "Too many people ask"), ("broken", "Something went wrong on the server")],
+)
+def test_a_failure_is_one_sentence_without_secrets(
+    opened: Opened, photos: Photos, kind: str, said: str
+) -> None:
+    page = opened().page
+    page.set_input_files("#sx-file", photos[kind])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-problem")
+    assert said in page.locator(".sx-problem").inner_text()
+    assert "secret" not in page.content()
+    assert page.locator(".sx-ask").get_attribute("aria-disabled") == "false"
+
+
+def test_what_the_form_itself_can_tell_is_told_before_anything_is_sent(
+    opened: Opened, photos: Photos, tmp_path: Path
+) -> None:
+    page = opened().page
+    page.click(".sx-ask")
+    assert "Choose at least one photo" in page.locator(".sx-refusal-form").inner_text()
+    page.set_input_files("#sx-file", [photos["good"]] * 4)
+    assert "No more than 3" in page.locator(".sx-refusal-form").inner_text()
+    assert page.locator(".sx-photo").count() == 3
+    page.fill("[name=age]", "300")
+    page.click(".sx-ask")
+    assert "0 to 120" in page.locator(".sx-refusal-form").inner_text()
+    page.click("[aria-label='Remove photo 3']")
+    big = tmp_path / "big.jpg"
+    big.write_bytes(bytes(21 << 20))
+    page.set_input_files("#sx-file", big)
+    assert "more than 20 MB" in page.locator(".sx-refused").inner_text()
+
+
+def test_the_keyboard_is_enough(opened: Opened, photos: Photos) -> None:
+    page = opened().page
+
+    def tab_to(selector: str) -> None:
+        for _ in range(30):
+            if page.evaluate(f"document.activeElement.matches({selector!r})"):
+                ring = page.evaluate(
+                    "(() => { for (let e = document.activeElement; e; e = e.parentElement)"
+                    " if (getComputedStyle(e).outlineStyle !== 'none') return true; })()"
+                )
+                assert ring, f"{selector} has the focus and does not show it"
+                return
             page.keyboard.press("Tab")
+        raise AssertionError(f"no Tab leads to {selector}")
+
+    tab_to("#sx-file")
+    with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
-    chooser.value.set_files(photo)
-    page.wait_for_selector(".sx-result")
-    page.locator("#sx-another").focus()
+    chooser.value.set_files(photos["good"])
+    for place in ("[name=age]", "[name=sex]", ".sx-skin summary", ".sx-ask"):
+        tab_to(place)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sx-follow")
+    for place in (".sx-heat-on", ".sx-why summary", ".sx-similar a", ".sx-pdf", ".sx-keep summary"):
+        tab_to(place)
+    page.keyboard.press("Enter")
+    tab_to("[name=patient]")
+    tab_to("[data-again]")
     page.keyboard.press("Enter")
     page.wait_for_selector(".sx-waiting")
-    page.wait_for_selector(FILE, state="attached")
-    assert page.locator(".sx-figure").count() == 0
-    diagnose(page, photo)
+    assert page.locator(".sx-photo").count() == 0
+    assert page.evaluate("document.activeElement.id") == "sx-file"
 
 
-def truncated(photo: Path) -> bytes:
-    data = photo.read_bytes()
-    return data[: len(data) // 2]
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"), [("text", "The file is no picture"), ("half", "damaged or cut short")]
-)
-def test_a_bad_upload_gets_a_sentence_and_the_page_goes_on(
-    seen: Seen, served: Served, photo: Path, tmp_path: Path, kind: str, said: str
+def test_a_phone_shows_notice_and_next_step_first_and_nothing_sticks_out(
+    opened: Opened, photos: Photos
 ) -> None:
-    bad = tmp_path / "bad.jpg"
-    bad.write_bytes(b"just text" if kind == "text" else truncated(photo))
-    seen.page.set_input_files(FILE, bad)
-    problem = seen.page.wait_for_selector(".sx-problem")
-    assert problem is not None
-    assert said in problem.inner_text()
-    assert "Traceback" not in seen.page.content()
-    assert served.uploads == []
-    assert "Traceback" not in served.stderr()
-    diagnose(seen.page, photo)
-
-
-@pytest.mark.parametrize(
-    "seen",
-    [{"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}],
-    indirect=True,
-    ids=["phone"],
-)
-def test_a_phone_shows_the_next_step_first_and_nothing_sticks_out(seen: Seen, photo: Path) -> None:
-    page = seen.page
-    diagnose(page, photo)
+    page = opened(**PHONE).page
+    assert page.locator(".sx-camera input").get_attribute("capture") == "environment"
+    assert page.locator(".sx-camera").is_visible()
+    page.set_input_files("#sx-camera", photos["good"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    advice = page.locator(".sx-advice").bounding_box()
-    picture = page.locator(".sx-frame").bounding_box()
-    assert advice is not None
-    assert picture is not None
-    assert advice["y"] < picture["y"]
-    assert advice["y"] + advice["height"] < 844
+    for seen in (".sx-notice", ".sx-advice"):
+        assert box(page.locator(seen))["y"] + box(page.locator(seen))["height"] < 844
+    order = (".sx-next", ".sx-may", ".sx-why", ".sx-similar", ".sx-follow")
+    places = [box(page.locator(name))["y"] for name in order]
+    assert places == sorted(places)
+    assert all(box(page.locator(name))["width"] > 340 for name in order)
 
 
-@pytest.mark.parametrize(
-    "seen", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True
-)
-def test_every_text_stands_out_from_its_ground(seen: Seen, photo: Path) -> None:
-    for _ in range(2):
-        measured = seen.page.evaluate(CONTRAST)
-        assert len(measured) > 5
-        assert measured[0][0] >= 4.5, measured[0]
-        if not seen.page.locator(".sx-result").count():
-            diagnose(seen.page, photo)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nobody_is_shut_out(opened: Opened, photos: Photos, axe: Axe, scheme: str) -> None:
+    page = opened(color_scheme=scheme, **PHONE).page
+    assert axe(page) == [], told(axe(page))
+    page.click(".sx-skin summary")
+    page.set_input_files("#sx-file", photos["blurred"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-refused")
+    assert axe(page) == [], told(axe(page))
+    page.click("[aria-label='Remove photo 1']")
+    for kind in ("urgent", "soon", "routine", "unknown"):
+        ask(page, photos[kind])
+        page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
+        page.check(".sx-heat-on")
+        assert axe(page) == [], (kind, told(axe(page)))
+        page.click("[data-again]")
+        page.wait_for_selector(".sx-waiting")
+    page.set_input_files("#sx-file", photos["busy"])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-problem")
+    assert axe(page) == [], told(axe(page))
 
 
-def test_a_picture_that_lies_on_its_side_is_shown_upright(
-    seen: Seen, photo: Path, tmp_path: Path
-) -> None:
-    exif = Image.Exif()
-    exif[274] = 6
-    lying = io.BytesIO()
-    Image.open(photo).save(lying, "JPEG", exif=exif)
-    file = tmp_path / "lying.jpg"
-    file.write_bytes(lying.getvalue())
-    diagnose(seen.page, file)
-    size = seen.page.locator(".sx-frame img").evaluate("e => [e.naturalWidth, e.naturalHeight]")
-    assert size == [960, 1280]
+def test_motion_is_reduced_where_it_is_asked_for(opened: Opened) -> None:
+    page = opened(reduced_motion="reduce").page
+    moving = page.evaluate(
+        "[...document.querySelectorAll('[class^=sx-]')].filter((e) =>"
+        " parseFloat(getComputedStyle(e).transitionDuration) > 0).length"
+    )
+    assert moving == 0
+
+
+def test_an_answer_can_be_asked_again_with_more_told(opened: Opened, photos: Photos) -> None:
+    page = opened().page
+    ask(page, photos["plain"])
+    assert "no calibrated sets" in page.locator(".sx-may").inner_text()
+    page.click(".sx-change")
+    page.fill("[name=age]", "7")
+    page.click(".sx-ask")
+    page.wait_for_function("document.querySelector('.sx-told').textContent.includes('7 years')")
+    page.wait_for_selector(".sx-follow")

@@ -1,23 +1,49 @@
 """The server as a hostile client sees it; no browser needed."""
 
-import json
+import io
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
-from served import Served
-from skin_photo import skin_photo
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+from served import Served, serving
 
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.errors import UserError
+from skindx.ui.api.form import FORM_BYTES
+from skindx.ui.login.users import add_user, remove_user
 from skindx.ui.serve import serve
 
+NAMES = ("anna", "ben")
+PASSWORD = "correct horse"
 
-@pytest.fixture
+
+@pytest.fixture(scope="module")
 def photo() -> bytes:
-    return skin_photo(100, 80)
+    """Return a photo that looks like skin with a spot."""
+    rows, columns = np.mgrid[0:300, 0:400]
+    noise = np.random.default_rng(0).normal(0, 6, (300, 400, 1))
+    spot = ((rows - 150) ** 2 + (columns - 200) ** 2 < 50**2)[..., None]
+    skin = np.where(spot, [110, 70, 60], [205, 160, 135]) + noise
+    file = io.BytesIO()
+    Image.fromarray(skin.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve with a login; two people have one."""
+    users = tmp_path_factory.mktemp("users") / "users.json"
+    for name in (*NAMES, "carl"):
+        add_user(users, name, PASSWORD)
+    folder = tmp_path_factory.mktemp("locked")
+    with serving(tiny_bundle, folder, login=str(users), workers=1) as server:
+        yield server
 
 
 def test_an_upload_is_gone_with_its_answer(served: Served, photo: bytes) -> None:
@@ -25,8 +51,8 @@ def test_an_upload_is_gone_with_its_answer(served: Served, photo: bytes) -> None
     assert Path(path).read_bytes() == photo
     assert Path(path).parents[1].stat().st_mode & 0o077 == 0
     answer = served.answer(path, "gone")
-    assert answer["success"]
-    assert "sx-advice" in json.dumps(answer)
+    assert answer.success
+    assert "sx-" in answer.said
     assert served.uploads == []
     assert not Path(path).parent.exists()
 
@@ -42,21 +68,27 @@ def test_nobody_reads_an_upload_back(served: Served, photo: bytes) -> None:
 def test_a_file_of_the_server_is_neither_shown_nor_deleted(served: Served, photo: bytes) -> None:
     secret = served.folder / "secret.jpg"
     secret.write_bytes(photo)
-    for number, path in enumerate((secret, Path("/etc/passwd"))):
-        answer = served.answer(str(path), f"secret-{number}")
-        assert not answer["success"]
-        assert "sx-" not in json.dumps(answer)
+    (uploads,) = served.folder.glob("skindx-uploads-*")
+    link = uploads / "link.jpg"
+    link.symlink_to(secret)
+    for path in (secret, Path("/etc/passwd"), uploads / "../secret.jpg", link):
+        answer = served.join(str(path), "secret")
+        assert answer.status_code == 400
+        assert "root:" not in answer.text
+        shown = httpx.get(f"{served.url}/gradio_api/file={path}")
+        assert b"root:" not in shown.content
+        assert photo not in shown.content
         assert path.exists()
+    link.unlink()
 
 
-@pytest.mark.parametrize("name", ["notes.jpg", "../../up.png", "a<b>.jpg"])
-def test_what_is_no_picture_gets_a_sentence(served: Served, name: str) -> None:
-    answer = served.answer(served.upload(b"not a picture", name), f"bad-{name}")
-    told = json.dumps(answer)
-    assert answer["success"]
-    assert "The file is no picture" in told
-    assert "Traceback" not in told
-    assert served.uploads == []
+def test_what_is_no_picture_gets_a_sentence(served: Served) -> None:
+    for name in ("notes.jpg", "../../up.png", "a<b>.jpg"):
+        answer = served.answer(served.upload(b"not a picture", name), f"bad-{name}")
+        assert answer.success
+        assert "no picture" in answer.said
+        assert "Traceback" not in answer.said
+        assert served.uploads == []
 
 
 def test_a_file_over_the_limit_is_refused_and_not_kept(served: Served) -> None:
@@ -65,20 +97,132 @@ def test_a_file_over_the_limit_is_refused_and_not_kept(served: Served) -> None:
     assert served.uploads == []
 
 
-@pytest.mark.parametrize("body", [b"[", b"[" * 100_000, b" " * 2_000_000])
+@pytest.mark.parametrize("body", [b"[", b"[" * 100_000, b" " * 1_000_000])
 def test_a_hostile_request_is_refused(served: Served, body: bytes) -> None:
     answer = httpx.post(f"{served.url}/gradio_api/queue/join", content=body)
     assert answer.status_code == 400
 
 
-def test_the_browser_is_told_to_talk_to_nobody_else(served: Served) -> None:
-    headers = httpx.get(served.url).headers
-    assert "default-src 'self'" in headers["content-security-policy"]
-    assert headers["referrer-policy"] == "no-referrer"
-    assert headers["x-content-type-options"] == "nosniff"
-    # Nobody writes this page's program interface down, so nobody reads it.
-    for route in ("openapi.json", "docs", "monitoring", "gradio_api/info"):
-        assert httpx.get(f"{served.url}/{route}").status_code in (403, 404)
+def test_every_answer_bears_the_headers(served: Served) -> None:
+    for path, status in (("/", 200), ("/v1/health", 200), ("/none", 404), ("/monitoring", 404)):
+        answer = httpx.get(served.url + path)
+        assert answer.status_code == status
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "server" not in answer.headers
+    for route in ("info", "openapi.json", "runs", "proxy=http://192.0.2.1/", "api/ask"):
+        assert httpx.get(f"{served.url}/gradio_api/{route}").status_code == 404
+
+
+def test_the_interface_answers(served: Served, photo: bytes) -> None:
+    with served.client() as client:
+        files = [("photo", ("private-name.jpg", photo)), ("photo", ("b.jpg", photo))]
+        told = {"age": "54", "site": "back", "include": "views"}
+        answer = client.post("/v1/diagnose", files=files, data=told)
+        assert answer.status_code in (200, 422), answer.text
+        said = answer.json()
+        if answer.status_code == 200:
+            assert said["diagnosis"]["patient"]["age"] == 54
+            assert len(said["views"]) == 2
+            assert "pdf" not in said
+        bad = client.post("/v1/diagnose", files={"photo": ("a.jpg", b"text")})
+        assert bad.status_code == 422
+        assert bad.json()["error"].endswith(".")
+        health = client.get("/v1/health").json()
+        assert health["status"] == "ok"
+        assert health["ready"] == health["workers"]
+        metrics = client.get("/v1/metrics")
+        families = {each.name: each for each in text_string_to_metric_families(metrics.text)}
+        cases = {
+            tuple(each.labels.values()): each.value for each in families["skindx_cases"].samples
+        }
+        assert sum(n for (way, *_), n in cases.items() if way == "api") >= 2
+        described = client.get("/openapi.json").json()
+        assert set(described["paths"]) == {"/v1/diagnose", "/v1/health", "/v1/metrics"}
+        docs = client.get("/docs")
+        assert "/v1/diagnose" in docs.text
+        assert "src=" not in docs.text
+        assert client.get("/healthz").text == "ok"
+    assert "private-name" not in served.stderr()
+    assert not [each for each in served.folder.glob("**/*") if each.suffix == ".jpg"]
+
+
+def test_a_case_of_too_many_bytes_is_refused_while_it_arrives(served: Served) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        yield b'--x\r\ncontent-disposition: form-data; name="photo"; filename="a"\r\n\r\n'
+        while sent < 4 * FORM_BYTES:
+            sent += 1 << 20
+            yield bytes(1 << 20)
+
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    with served.client() as client:
+        try:
+            answer = client.post("/v1/diagnose", content=endless(), headers=kind)
+            assert answer.status_code == 413
+            assert "MB" in answer.json()["error"]
+        except httpx.WriteError:
+            pass  # the server closed before it was all sent, which is as good
+        assert sent < 2 * FORM_BYTES
+        declared = kind | {"content-length": str(FORM_BYTES + 1)}
+        assert client.post("/v1/diagnose", content=b"", headers=declared).status_code == 413
+
+
+def test_with_a_login_everything_is_behind_it(locked: Served, photo: bytes) -> None:
+    with locked.client() as client:
+        for path in ("/", "/openapi.json", "/docs", "/v1/health", "/v1/metrics", "/config"):
+            assert client.get(path).status_code == 401, path
+        assert client.get("/assets/index.js").status_code == 401
+        assert client.post("/v1/diagnose", files={"photo": photo}).status_code == 401
+        assert client.post("/gradio_api/upload", files={"files": photo}).status_code == 401
+        seen = client.get("/", headers={"accept": "text/html"})
+        assert (seen.status_code, seen.headers["location"]) == (303, "/login")
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/v1/health", auth=("anna", PASSWORD)).status_code == 200
+        assert client.get("/v1/health", auth=("anna", "wrong password")).status_code == 401
+    with locked.client("anna", PASSWORD) as anna:
+        (cookie,) = anna.cookies.jar
+        assert cookie.has_nonstandard_attr("HttpOnly")
+        assert cookie.get_nonstandard_attr("SameSite") == "Strict"
+        assert not cookie.secure  # no proxy was named that could tell of TLS
+        assert anna.get("/").status_code == 200
+        assert anna.get("/openapi.json").status_code == 200
+        foreign = {"origin": "https://evil.example"}
+        assert anna.post("/v1/diagnose", files={"photo": photo}, headers=foreign).status_code == 403
+        token = cookie.value or ""
+        assert anna.post("/logout").status_code == 303
+        stolen = {"cookie": f"skindx_session={token}"}
+        assert httpx.get(locked.url, headers=stolen).status_code == 401
+
+
+def test_nobody_opens_what_is_anothers(locked: Served, photo: bytes) -> None:
+    with locked.client("anna", PASSWORD) as anna, locked.client("ben", PASSWORD) as ben:
+        path = locked.upload(photo, "annas.jpg", anna)
+        assert locked.join(path, "bens", ben).status_code == 403
+        assert Path(path).exists()
+        assert photo not in ben.get(f"/gradio_api/file={path}").content
+        assert locked.join(path, "annas", anna).status_code == 200
+        heard = ben.get("/gradio_api/queue/data", params={"session_hash": "annas"})
+        assert heard.status_code == 403
+        assert ben.get("/gradio_api/heartbeat/annas").status_code == 403
+        assert locked.join(path, "annas", ben).status_code == 403
+        with anna.stream(
+            "GET", "/gradio_api/queue/data", params={"session_hash": "annas"}
+        ) as events:
+            assert any("process_completed" in line for line in events.iter_lines())
+
+
+def test_whoever_is_taken_out_is_out_at_once(locked: Served) -> None:
+    users = next(locked.folder.parent.glob("users*/users.json"))
+    with locked.client("carl", PASSWORD) as carl:
+        assert carl.get("/v1/health").status_code == 200
+        remove_user(users, "carl")
+        assert carl.get("/v1/health").status_code == 401
 
 
 def test_an_address_that_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:

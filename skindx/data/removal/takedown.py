@@ -24,6 +24,7 @@ from skindx.data.removal.blocklist import (
 )
 from skindx.data.removal.copies import near_copies, upright_codes
 from skindx.data.removal.purge import purge, store_files
+from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
@@ -126,8 +127,9 @@ def own_copies(planned: Plan) -> list[Path]:
         recipe = dataset / RECIPE
         sources = BuildSettings.load(recipe).sources if recipe.exists() else ()
         for source in sources:
-            if isinstance(source, FolderSource):
-                files = [source.path / each.known.url for each in planned.going]
+            if isinstance(source, FolderSource | FilesSource):
+                root = source.path if isinstance(source, FolderSource) else source.path.parent
+                files = [root / each.known.url for each in planned.going]
                 copies |= dict.fromkeys(file for file in files if file.is_file())
     return list(copies)
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from skindx.data.sources.atlas import AtlasSource
+from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
 from skindx.data.sources.huggingface import HuggingFaceSource
 from skindx.data.sources.isic import IsicSource
@@ -15,6 +16,7 @@ from skindx.data.sources.wikimedia import WikimediaSource
 
 Source = Annotated[
     AtlasSource
+    | FilesSource
     | FolderSource
     | HuggingFaceSource
     | IsicSource
@@ -26,6 +28,7 @@ Source = Annotated[
 
 __all__ = [
     "AtlasSource",
+    "FilesSource",
     "FolderSource",
     "HuggingFaceSource",
     "IsicSource",

@@ -1,0 +1,134 @@
+"""Make the pictures of the page under docs/: `python docs/screenshots.py [BUNDLE [PHOTO ...]]`.
+
+Serves the bundle with a case book in a temporary folder, and looks at it in chromium. Without
+photos it takes test pictures of the dataset beside the bundle.
+"""
+
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+HERE = Path(__file__).parent
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make all pictures."""
+    bundle = Path(arguments[0] if arguments else "runs/demo/bundle")
+    photos = [Path(each) for each in arguments[1:]] or test_photos(bundle.parent / "data")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        book = Path(folder) / "cases.db"
+        command = [sys.executable, "-m", "skindx", "serve", bundle, "--port", port]
+        server = subprocess.Popen([*command, "--casebook", book, "--workers", "1"])
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait(url, server)
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+            take(browser, url, photos)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def test_photos(dataset: Path) -> list[Path]:
+    """Return two test pictures of one class, so that they may pass for one lesion's."""
+    from skindx.data.manifest import read_manifest
+
+    test = [each for each in read_manifest(dataset) if each.split == "test"]
+    label = sorted({each.label for each in test})[-1]
+    return [dataset / each.path for each in test if each.label == label][:2]
+
+
+def wait(url: str, server: "subprocess.Popen[bytes]") -> None:
+    """Return as soon as the server answers."""
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while server.poll() is None:
+        try:
+            directly.open(f"{url}/healthz", timeout=10)
+            return
+        except OSError:
+            sleep(0.3)
+    raise SystemExit("the server did not start")
+
+
+def take(browser: Browser, url: str, photos: Sequence[Path]) -> None:
+    """Take the pictures: form, answer, heat map, dark, phone, case book."""
+    page = opened(browser, url, DESKTOP)
+    shoot(page, "page-intake")
+    ask(page, photos[:1])
+    shoot(page, "page")
+    if page.locator(".sx-heat-on").count():
+        page.check(".sx-heat-on")
+        page.wait_for_timeout(500)
+    shoot(page, "page-why", full_page=True)
+    keep(page)
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    ask(page, photos[-1:])
+    keep(page)
+    page.click("button[role=tab]:has-text('Case book')")
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen")
+    shoot(page, "casebook")
+    dark = opened(browser, url, DESKTOP | {"color_scheme": "dark"})
+    ask(dark, photos[:1])
+    shoot(dark, "page-dark")
+    phone = opened(browser, url, PHONE)
+    ask(phone, photos[:1])
+    shoot(phone, "page-phone")
+
+
+def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:
+    """Return the page in a new window."""
+    page = browser.new_context(**options).new_page()
+    page.set_default_timeout(120_000)
+    page.goto(url)
+    page.wait_for_selector("#sx-file", state="attached")
+    return page
+
+
+def ask(page: Page, photos: Sequence[Path]) -> None:
+    """Fill in the form and wait for the whole answer."""
+    page.set_input_files("#sx-file", list(photos))
+    page.fill("[name=age]", "62")
+    page.select_option("[name=site]", "back")
+    page.select_option("[name=duration]", "months")
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow, .sx-refused, .sx-problem")
+    if not page.locator(".sx-follow").count():
+        raise SystemExit(page.locator(".sx-refused, .sx-problem").first.inner_text())
+
+
+def keep(page: Page) -> None:
+    """Put the answer into the case book."""
+    page.click(".sx-keep summary")
+    page.fill("[name=patient]", "P-017")
+    page.fill("[name=lesion]", "spot on the back")
+    page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book")
+
+
+def shoot(page: Page, name: str, **options: Any) -> None:
+    """Write docs/NAME.png."""
+    page.mouse.move(0, 0)
+    page.screenshot(path=HERE / f"{name}.png", animations="disabled", **options)
+    print(HERE / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

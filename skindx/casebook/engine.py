@@ -1,0 +1,66 @@
+"""Where a case book lies: a SQLite file that only its user can read, or a database by URL."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+def open_engine(where: str | Path, *, create: bool) -> "Engine":
+    """Return an engine for a path (SQLite) or a URL such as postgresql+psycopg://user@host/book.
+
+    Raises UserError for a missing driver, a wrong URL and a file that cannot be opened.
+    """
+    try:
+        from sqlalchemy import create_engine
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    except ImportError:
+        raise UserError("a case book needs SQLAlchemy; run `pip install 'skindx[app]'`.") from None
+    text = str(where)
+    if not re.match(r"^[a-z0-9+]+://", text):
+        return _sqlite(Path(text), create)
+    try:
+        return create_engine(text, pool_pre_ping=True)
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise UserError(
+            f"the case book {without_password(text)} cannot be opened ({error}); give a path, or a "
+            "URL such as postgresql+psycopg://user@host/book with its driver installed "
+            "(`pip install psycopg[binary]`)."
+        ) from None
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown."""
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+
+
+def _sqlite(path: Path, create: bool) -> "Engine":
+    from sqlalchemy import URL, create_engine, event
+
+    if not create and not path.is_file():
+        raise UserError(f"there is no case book {path}; check the path.")
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Created before SQLite would, so that nobody else can read it for even a moment.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise UserError(
+            f"the case book {path} cannot be opened ({error.strerror}); give a file in a folder "
+            "that you can write to."
+        ) from None
+    engine = create_engine(URL.create("sqlite", database=str(path)))
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        # Deleted pages are overwritten with zeroes, and VACUUM's copy never touches the disk.
+        for pragma in ("secure_delete = ON", "temp_store = MEMORY", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    return engine

@@ -1,0 +1,84 @@
+"""Confirmed cases as a folder that `skindx build` takes in: feedback becomes training data."""
+
+import csv
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from skindx.casebook.case import KeptCase
+from skindx.errors import UserError
+from skindx.files import atomic_folder
+
+LICENCE = "private, kept with consent for training this model"
+TABLE = "pictures.csv"
+RECIPE = "recipe.yaml"
+_COLUMNS = (
+    "file", "label", "group", "skin_type", "licence", "attribution", "lesion",
+    "age", "sex", "site", "duration", "taken", "consent", "consented",
+)  # fmt: skip
+
+
+def export(cases: Sequence[KeptCase], out: Path, *, taxonomy: str | None = None) -> int:
+    """Write pictures, their table and a recipe to `out`; return the number of pictures.
+
+    Only confirmed cases are written. All pictures of one patient bear one group, so that no split
+    tears them apart; pseudonyms and notes stay behind. Raises UserError where nothing is confirmed.
+    """
+    confirmed = [case for case in cases if case.confirmed]
+    if not confirmed:
+        raise UserError(
+            f"none of the {len(cases)} cases has a confirmed label; confirm some in the case book "
+            "and export again."
+        )
+    if out.exists() and not (out / TABLE).is_file():
+        raise UserError(f"{out} exists and is no earlier export; give a new folder.")
+    with atomic_folder(out) as folder:
+        folder.chmod(0o700)
+        rows = [row for case in confirmed for row in _write(case, folder)]
+        with (folder / TABLE).open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+        recipe = {
+            "name": "casebook",
+            **({"taxonomy": taxonomy} if taxonomy else {}),
+            "sources": [{"kind": "files", "path": str(out.resolve() / TABLE)}],
+        }
+        (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+    return len(rows)
+
+
+def _write(case: KeptCase, folder: Path) -> list[dict[str, object]]:
+    patient = case.diagnosis.patient
+    person = f"{case.owner}\n{case.patient}"
+    rows: list[dict[str, object]] = []
+    for position, jpeg in enumerate(case.photos):
+        name = f"pictures/{case.id}-{position}.jpg"
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(jpeg)
+        rows.append(
+            {
+                "file": name,
+                "label": case.confirmed,
+                "group": _code(person),
+                "skin_type": patient.skin_type or "",
+                "licence": LICENCE,
+                "attribution": f"case book, consent of {case.consented:%Y-%m-%d}",
+                "lesion": _code(f"{person}\n{case.lesion}"),
+                "age": "" if patient.age is None else patient.age,
+                "sex": patient.sex or "",
+                "site": patient.site or "",
+                "duration": patient.duration or "",
+                "taken": case.taken.isoformat(timespec="seconds"),
+                "consent": case.consent,
+                "consented": case.consented.isoformat(timespec="seconds"),
+            }
+        )
+    return rows
+
+
+def _code(text: str) -> str:
+    """Return a code in place of a pseudonym: the same each time, so that exports can be joined."""
+    return f"casebook-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,0 +1,92 @@
+"""`skindx casebook`: what is kept, taken out as training data, or deleted."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import console
+from skindx.words import cell
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look into a case book, export what clinicians confirmed, delete what must go.",
+)
+Book = Annotated[
+    str,
+    typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
+]
+Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: everybody's.")]
+
+
+@app.command("list")
+def list_cases(book: Book, *, owner: Owner = None) -> None:
+    """List the cases that are kept, oldest first.
+
+    Example: skindx casebook list runs/cases.db
+    """
+    from rich.table import Table
+
+    from skindx.casebook.book import Casebook
+
+    table = Table("case", "owner", "patient", "lesion", "taken (UTC)", "photos", "confirmed")
+    for column in table.columns:
+        column.overflow = "fold"
+    cases = Casebook.open(book, create=False).all_cases(owner)
+    for each in cases:
+        table.add_row(
+            each.id,
+            cell(each.owner),
+            cell(each.patient),
+            cell(each.lesion),
+            f"{each.taken:%Y-%m-%d %H:%M}",
+            str(len(each.photos)),
+            cell(each.confirmed),
+        )
+    console().print(table)
+    print(f"{len(cases)} cases")
+
+
+@app.command()
+def export(
+    book: Book,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
+    *,
+    owner: Owner = None,
+    taxonomy: Annotated[
+        str | None,
+        typer.Option(help="Taxonomy of the labels, written into the recipe: skin10, a YAML file."),
+    ] = None,
+) -> None:
+    """Write the confirmed cases as pictures, a table and a recipe for `skindx build`.
+
+    All pictures of one patient bear one group, so that no split tears them apart. Pseudonyms and
+    notes stay in the case book.
+
+    Example: skindx casebook export runs/cases.db --out runs/feedback
+
+    Then: skindx build runs/feedback/recipe.yaml --out runs/feedback-data
+    """
+    from skindx.casebook.book import Casebook
+    from skindx.casebook.export import RECIPE
+    from skindx.casebook.export import export as write
+
+    pictures = write(Casebook.open(book, create=False).all_cases(owner), out, taxonomy=taxonomy)
+    print(f"{pictures} pictures of confirmed cases in {out}; next: skindx build {out / RECIPE}")
+
+
+@app.command()
+def delete(
+    book: Book,
+    case: Annotated[list[str], typer.Argument(help="Cases as `skindx casebook list` names them.")],
+) -> None:
+    """Delete cases, photos and all; an export that has them already is yours to delete.
+
+    Example: skindx casebook delete runs/cases.db 3f2a6c0e9d1b4c7f8a5e6d7c8b9a0f1e
+    """
+    from skindx.casebook.book import Casebook
+
+    opened = Casebook.open(book, create=False)
+    for each in case:
+        opened.delete(None, each)
+        print(f"{cell(each)} is deleted")

@@ -1,0 +1,95 @@
+"""`skindx serve` and `skindx user`: the page, the interface, and who may use them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
+    *,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to your network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 7860,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that diagnose; default: one a core.")
+    ] = None,
+    login: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Let in only the users of this file: skindx user add."),
+    ] = None,
+    casebook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH_OR_URL",
+            help="Keep cases that people agree to keep: a SQLite file, or a database's URL.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The proxy before it, whose X-Forwarded-For and -Proto are believed.",
+        ),
+    ] = None,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
+    ] = False,
+) -> None:
+    """Open the diagnosis page and its HTTP interface; photos stay here and are not kept.
+
+    The interface is described at /docs. TLS is a proxy's work: name it with --proxy.
+
+    Example: skindx serve runs/demo/bundle
+
+    With logins, behind a proxy on the same machine: skindx user add users.json anna, then
+    skindx serve runs/demo/bundle --login users.json --proxy 127.0.0.1
+    """
+    from skindx.ui.serve import serve as run
+
+    run(
+        bundle,
+        host=host,
+        port=port,
+        workers=workers,
+        login=login,
+        casebook=casebook,
+        proxy=proxy,
+        access_log=access_log,
+    )
+
+
+user = typer.Typer(no_args_is_help=True, help="Say who may use `skindx serve --login FILE`.")
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of users.")]
+
+
+@user.command()
+def add(
+    file: _File,
+    name: Annotated[str, typer.Argument(help="Letters, digits and . _ @ -")],
+) -> None:
+    """Add a user, or give one another password; it is asked for and not shown.
+
+    Example: skindx user add users.json anna
+    """
+    from skindx.ui.login.users import add_user
+
+    password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    add_user(file, name, password)
+    print(f"{name} may log in with `skindx serve BUNDLE --login {file}`.")
+
+
+@user.command()
+def remove(
+    file: _File, name: Annotated[str, typer.Argument(help="Who shall no longer be let in.")]
+) -> None:
+    """Take a user out; a server that runs lets them in no longer.
+
+    Example: skindx user remove users.json anna
+    """
+    from skindx.ui.login.users import remove_user
+
+    remove_user(file, name)
+    print(f"{name} can no longer log in.")

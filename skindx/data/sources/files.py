@@ -1,0 +1,79 @@
+"""A table of pictures on this disk as a source: each line names a file and what is known of it."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from skindx.data.ledger import LedgerRow, now
+from skindx.data.screening.magic import picture_suffix
+from skindx.data.sources.columns import Columns, cell, read_table
+from skindx.data.sources.folder import MAX_BYTES
+from skindx.data.sources.source import LocalSource
+from skindx.data.store import put
+from skindx.errors import UserError
+
+
+class FileColumns(Columns):
+    """Which column holds what; `file` is a path relative to the table."""
+
+    file: str = Field("file", min_length=1)
+    licence: str = "licence"
+    attribution: str = "attribution"
+    group: str = "group"
+    skin_type: str = "skin_type"
+
+
+class FilesSource(LocalSource):
+    """Pictures beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes."""
+
+    kind: Literal["files"]
+    path: Path
+    columns: FileColumns = FileColumns()
+
+    def gather(self, dataset: Path) -> list[LedgerRow]:
+        """Copy the pictures into the store; return one row a line. Raises UserError."""
+        lines = list(read_table(self.path, self.columns))
+        if not lines:
+            raise UserError(f"{self.path} holds no rows; give a table with one line a picture.")
+        return [self._row(line, dataset) for line in lines]
+
+    def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:
+        name = cell(line.get(self.columns.file))
+        label = cell(line.get(self.columns.label))
+        status, detail, data = self._read(name)
+        sha256 = path = ""
+        if not label:
+            status, detail = "no-label", "The source says nothing about what it shows."
+        if status == "stored":
+            sha256, path = put(dataset, data, picture_suffix(data[:16]) or "")
+        return LedgerRow(
+            url=name,
+            label=label,
+            status=status,
+            detail=detail,
+            sha256=sha256,
+            path=path,
+            size_bytes=len(data) if sha256 else 0,
+            retrieved=now(),
+            source=f"files:{self.path.name}",
+            **self.columns.known(line),
+        )
+
+    def _read(self, name: str) -> tuple[str, str, bytes]:
+        """Return status, detail and bytes of one file; only files below the table's folder."""
+        root = Path(os.path.realpath(self.path.parent))
+        file = Path(os.path.realpath(root / name)) if "\0" not in name else root
+        if root not in file.parents:
+            return "link-refused", "the path leads out of the table's folder", b""
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(MAX_BYTES + 1)
+        except OSError as error:
+            return "unreadable", error.strerror or type(error).__name__, b""
+        if picture_suffix(data[:16]) is None:
+            return "not-a-picture", "the first bytes are of no picture format that we read", b""
+        if len(data) > MAX_BYTES:
+            return "too-large", f"it has more than {MAX_BYTES} bytes", b""
+        return "stored", "", data

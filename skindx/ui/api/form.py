@@ -1,0 +1,83 @@
+"""A case out of a multipart request; its photos stay in memory."""
+
+from collections.abc import AsyncIterator
+from typing import Any, get_args
+
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
+from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.errors import UserError
+from skindx.ui.api.speak import INCLUDES
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "sex": get_args(Sex),
+    "site": SITES,
+    "duration": get_args(Duration),
+    "skin_type": get_args(SkinType),
+}
+FIELDS = ("age", *CHOICES)
+FORM_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
+"""Most bytes of a request."""
+_HOW = "send multipart/form-data with 1 to 3 files named `photo`"
+
+
+async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
+    """Return the case, and what beside the diagnosis is asked for. Raises UserError."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise UserError(f"the request is no form; {_HOW}.")
+    # Room for one more photo than allowed: the case itself says then how many came.
+    parser = MultiPartParser(
+        request.headers, _stream(request), max_files=MAX_PHOTOS + 1, max_fields=16
+    )
+    parser.spool_max_size = FORM_BYTES  # a larger part than this would be put on disk
+    parser.max_part_size = 1024
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise UserError(f"the form cannot be read ({_reason(error)}); {_HOW}.") from None
+    try:
+        photos, told = [], {}
+        for name, value in form.multi_items():
+            if isinstance(value, str):
+                if value.strip():
+                    told[name] = value.strip()
+            elif name == "photo":
+                photos.append(await value.read())
+            else:
+                raise UserError(f"a file is named {name!r}; {_HOW}.")
+    finally:
+        await form.close()
+    include = tuple(each for each in told.pop("include", "").split(",") if each)
+    return Case(tuple(photos), _patient(told)), _checked(include)
+
+
+def _patient(told: dict[str, str]) -> Patient:
+    values: dict[str, object] = {}
+    for name, value in told.items():
+        if name not in FIELDS:
+            raise UserError(f"there is no field {name!r}; valid: {', '.join(FIELDS)}, include.")
+        if name in ("age", "skin_type"):
+            if not value.isascii() or not value.isdigit() or len(value) > 3:
+                raise UserError(f"{name} {value[:20]!r} is no whole number; give one or none.")
+            values[name] = int(value)
+        else:
+            values[name] = value
+    return Patient.parse(values, origin="the form", expand=False)
+
+
+def _checked(include: tuple[str, ...]) -> tuple[str, ...]:
+    for each in include:
+        if each not in INCLUDES:
+            raise UserError(f"{each[:20]!r} cannot be included; valid: {', '.join(INCLUDES)}.")
+    return include
+
+
+def _reason(error: Exception) -> str:
+    return error.message.rstrip(".") if isinstance(error, MultiPartException) else "no boundary"
+
+
+async def _stream(request: Request) -> AsyncIterator[bytes]:
+    async for chunk in request.stream():
+        yield chunk

@@ -1,0 +1,191 @@
+"""What a person who runs the server should watch, for Prometheus; nothing about any one case."""
+
+import math
+import time
+from bisect import bisect_left
+from collections import Counter as Counted
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from skindx.diagnosis.answer import Answer, Diagnoser
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.models.bundle import Bundle
+from skindx.ui.api.expected import class_shares, familiarity_shares, score_shares, shift
+from skindx.ui.pool.errors import Busy, Unanswered
+from skindx.ui.pool.pool import PoolStatus
+
+if TYPE_CHECKING:
+    pass
+
+WINDOW = 1000
+"""Drift is told of the last so many answers, "last" since the server started."""
+LEAST = 100
+"""Fewer answers differ from anything by chance: no index is told of them."""
+_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 180)
+_OUTCOMES = ("answered", "abstained", "refused", "bad-input", "busy", "failed", "left")
+
+
+class Metrics:
+    """Counters of one server in a registry of their own."""
+
+    def __init__(self, bundle: Bundle, version: str, status: Callable[[], PoolStatus]) -> None:
+        from prometheus_client import (
+            CollectorRegistry,
+            Counter,
+            Gauge,
+            Histogram,
+            Info,
+            disable_created_metrics,
+        )
+
+        disable_created_metrics()
+        self.registry: CollectorRegistry = CollectorRegistry()
+        here: dict[str, Any] = {"registry": self.registry}
+        Info("skindx_bundle", "The bundle that answers.", **here).info(
+            {"name": bundle.spec.name, "version": version}
+        )
+        self._cases = Counter(
+            "skindx_cases", "Cases by way and outcome.", ["way", "outcome"], **here
+        )
+        for way in ("page", "api"):
+            for outcome in _OUTCOMES:
+                self._cases.labels(way, outcome)
+        self._seconds = Histogram(
+            "skindx_case_seconds",
+            "From the case to its answer, waiting included.",
+            ["way"],
+            buckets=_SECONDS,
+            **here,
+        )
+        self._gates = Counter("skindx_refusals", "Refused photos by gate.", ["gate"], **here)
+        self._tiers = Counter("skindx_urgency", "Answers by urgency.", ["tier"], **here)
+        self._first = Counter("skindx_class_first", "Answers by first class.", ["key"], **here)
+        for name, about, read in (
+            ("workers", "Workers wanted.", lambda: status().workers),
+            ("workers_ready", "Workers running.", lambda: status().ready),
+            ("worker_restarts", "Workers started again.", lambda: status().restarts),
+            ("queue_depth", "Cases that wait for a worker.", lambda: status().waiting),
+            ("queue_capacity", "Cases that may wait.", lambda: status().capacity),
+        ):
+            Gauge(f"skindx_{name}", about, **here).set_function(read)
+        measured = bundle.metrics()
+        first = dict.fromkeys(bundle.taxonomy.keys, 0.0) | class_shares(measured)
+        self._drift = {
+            "class": _Drift("class_first", list(first), list(first.values()), here),
+            "score": _Drift("top_probability", *_bins(score_shares(measured)), here),
+            "familiarity": _Drift("familiarity", *_bins(familiarity_shares()), here),
+        }
+
+    def text(self) -> bytes:
+        """Return all of it in Prometheus' text format."""
+        from prometheus_client import generate_latest
+
+        text: bytes = generate_latest(self.registry)
+        return text
+
+    def ended(self, way: str, outcome: str, seconds: float) -> None:
+        """Count a case."""
+        self._cases.labels(way, outcome).inc()
+        self._seconds.labels(way).observe(seconds)
+
+    def refused(self, gate: str) -> None:
+        """Count a refused photo."""
+        self._gates.labels(gate).inc()
+
+    def answered(self, diagnosis: Diagnosis) -> None:
+        """Count what an answer says."""
+        first = diagnosis.candidates[0]
+        self._tiers.labels(diagnosis.next_step.urgency).inc()
+        self._first.labels(first.key).inc()
+        self._drift["class"].see(first.key)
+        self._drift["score"].see_number(first.probability)
+        if diagnosis.familiarity is not None:
+            self._drift["familiarity"].see_number(diagnosis.familiarity)
+
+
+class Watched:
+    """A Diagnoser that counts what another one answers."""
+
+    def __init__(self, diagnoser: Diagnoser, metrics: Metrics, way: str) -> None:
+        self._diagnoser, self._metrics, self._way = diagnoser, metrics, way
+
+    async def diagnose(self, case: Case) -> Answer:
+        """Answer a case as the other one does."""
+        start, outcome = time.perf_counter(), "left"
+        try:
+            answer = await self._diagnoser.diagnose(case)
+            outcome = "abstained" if answer.diagnosis.abstained else "answered"
+            self._metrics.answered(answer.diagnosis)
+            return answer
+        except Refused as error:
+            outcome = "refused"
+            self._metrics.refused(error.gate)
+            raise
+        except Busy:
+            outcome = "busy"
+            raise
+        except Unanswered:
+            outcome = "failed"
+            raise
+        except UserError:
+            outcome = "bad-input"
+            raise
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self._metrics.ended(self._way, outcome, time.perf_counter() - start)
+
+
+class _Drift:
+    """One quantity of the last answers in bins, beside the shares that the bundle expects."""
+
+    def __init__(
+        self, name: str, bins: list[Any], expected: list[float], here: dict[str, Any]
+    ) -> None:
+        from prometheus_client import Gauge
+
+        self._bins, self._expected = bins, expected
+        self._last: deque[Any] = deque(maxlen=WINDOW)
+        label = "key" if bins and isinstance(bins[0], str) else "le"
+        known = sum(expected) > 0
+        about = "Share of the last answers" if bins else "Unknown: the bundle was not measured"
+        seen = Gauge(f"skindx_{name}_seen", f"{about}, by bin.", [label], **here)
+        wanted = Gauge(f"skindx_{name}_expected", "The same when measured.", [label], **here)
+        for each, share in zip(bins, expected, strict=True):
+            shown = each if isinstance(each, str) else f"{each:.3g}"
+            seen.labels(shown).set_function(lambda each=each: self._share(each))
+            if known:
+                wanted.labels(shown).set(share)
+        if known:
+            Gauge(
+                f"skindx_{name}_shift",
+                f"Population stability index of the last {WINDOW} answers against the expected "
+                "shares; above 0.25 the pictures are others than those the bundle was made for. "
+                f"NaN before {LEAST} answers.",
+                **here,
+            ).set_function(self._shift)
+
+    def see(self, value: Any) -> None:
+        self._last.append(value)
+
+    def see_number(self, value: float) -> None:
+        if self._bins:
+            self.see(self._bins[min(bisect_left(self._bins, value), len(self._bins) - 1)])
+
+    def _share(self, each: Any) -> float:
+        return self._last.count(each) / len(self._last) if self._last else 0.0
+
+    def _shift(self) -> float:
+        if len(self._last) < LEAST:
+            return math.nan
+        counts = Counted(self._last)
+        return shift([counts[each] / len(self._last) for each in self._bins], self._expected)
+
+
+def _bins(shares: dict[float, float]) -> tuple[list[float], list[float]]:
+    return list(shares), list(shares.values())

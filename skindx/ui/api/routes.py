@@ -1,0 +1,137 @@
+"""The routes: /v1/diagnose, /v1/health, /v1/metrics."""
+
+import asyncio
+import base64
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from skindx.diagnosis.answer import Answer, Diagnoser
+from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.ui.api.form import CHOICES, read_case
+from skindx.ui.api.metrics import Metrics
+from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema
+from skindx.ui.pool.errors import Busy, Unanswered
+from skindx.ui.pool.pool import PoolStatus
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "The form is wrong."},
+    413: {"model": Problem, "description": "More bytes than a case may have."},
+    422: {"model": Problem, "description": "A photo cannot be judged."},
+    500: {"model": Problem, "description": "The server failed at this photo."},
+    503: {"model": Problem, "description": "Too many wait; `Retry-After` says when to come back."},
+}
+
+
+def routes(
+    diagnoser: Diagnoser,
+    metrics: Metrics,
+    status: Callable[[], PoolStatus],
+    name: str,
+    version: str,
+) -> "APIRouter":
+    """Return the router; `name` and `version` are the bundle's."""
+    from fastapi import APIRouter
+
+    router = APIRouter(prefix="/v1")
+
+    @router.post(
+        "/diagnose",
+        response_model=Answered,
+        responses=_PROBLEMS,
+        summary="Say what a lesion may be, and what to do next",
+        openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS)},
+    )
+    async def diagnose(request: Request) -> Response:
+        """Answer 1 to 3 photos of one place on the skin.
+
+        The photos are held in memory for this answer alone: never stored, logged or sent on.
+
+        `curl -F photo=@lesion.jpg -F age=54 -F include=pdf http://127.0.0.1:7860/v1/diagnose`
+        """
+        try:
+            case, include = await read_case(request)
+        except UserError as error:
+            return problem(400, str(error))
+        try:
+            answer = await diagnoser.diagnose(case)
+            return await asyncio.to_thread(_said, answer, include)
+        except Refused as error:
+            return problem(422, str(error), gate=error.gate, photo=error.photo)
+        except Busy as error:
+            return problem(503, str(error), retry_after_s=error.retry_after_s)
+        except Unanswered as error:
+            return problem(500, str(error))
+        except UserError as error:
+            return problem(422, str(error))
+
+    @router.get("/health", response_model=Health, summary="Whether it works, and how busy it is")
+    def health() -> Response:
+        """Return 503 while no worker is ready."""
+        now = status()
+        said = Health(
+            status="ok" if now.ready else "unavailable",
+            bundle=name,
+            version=version,
+            workers=now.workers,
+            ready=now.ready,
+            waiting=now.waiting,
+            capacity=now.capacity,
+            restarts=now.restarts,
+            problem=now.problem,
+        )
+        return JSONResponse(said.model_dump(), 200 if now.ready else 503)
+
+    @router.get(
+        "/metrics",
+        summary="Counters for Prometheus, drift among them",
+        responses={200: {"content": {"text/plain": {}}}},
+        response_class=Response,
+    )
+    def read_metrics() -> Response:
+        """Return Prometheus' text format 0.0.4."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def problem(
+    status: int,
+    error: str,
+    *,
+    gate: str | None = None,
+    photo: int | None = None,
+    retry_after_s: int | None = None,
+) -> Response:
+    """Return an error as the interface tells it."""
+    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    said = {"error": error[:1].upper() + error[1:], "gate": gate, "photo": photo}
+    return JSONResponse(said, status, headers)
+
+
+def _said(answer: Answer, include: Sequence[str]) -> Response:
+    pictures: dict[str, Any] = {}
+    if "views" in include:
+        pictures["views"] = [_text(each.jpeg) for each in answer.views]
+    if "heat" in include:
+        pictures["heat"] = [_text(each.heat) for each in answer.views]
+    if "thumbnails" in include:
+        pictures["thumbnails"] = [_text(each) for each in answer.thumbnails]
+    if "pdf" in include:
+        from skindx.diagnosis.report import report_pdf
+
+        pictures["pdf"] = _text(report_pdf(answer))
+    said = Answered(diagnosis=answer.diagnosis, **pictures)
+    unasked = {name for name in INCLUDES if name not in pictures}
+    return Response(said.model_dump_json(exclude=unasked), media_type="application/json")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,100 @@
+"""What the interface says: bodies of its answers and errors, each with an example."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.refusal import Gate
+
+INCLUDES = ("views", "heat", "thumbnails", "pdf")
+"""What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""
+
+
+class Answered(BaseModel):
+    """A diagnosis, and the pictures that were asked for, all base64."""
+
+    diagnosis: Diagnosis
+    views: tuple[str, ...] | None = Field(None, description="JPEG of each photo, upright.")
+    heat: tuple[str, ...] | None = Field(
+        None, description="PNG to lie over each view; empty where no heat map was made."
+    )
+    thumbnails: tuple[str, ...] | None = Field(
+        None, description="JPEG of each similar case; empty where its licence forbids showing it."
+    )
+    pdf: str | None = Field(None, description="The report to take to a clinician.")
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "error": "the photo is too blurred to be judged; hold still and take it again.",
+                    "gate": "blur",
+                    "photo": 0,
+                }
+            ]
+        }
+    )
+    error: str = Field(description="What is wrong and what to do, in one sentence.")
+    gate: Gate | None = Field(None, description="Which check refused a photo; null: another cause.")
+    photo: int | None = Field(None, description="Which photo was refused, from 0.")
+
+
+class Health(BaseModel):
+    """How the server is."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "status": "ok",
+                    "bundle": "skindx-demo",
+                    "version": "9f2c1e0b7a55",
+                    "workers": 2,
+                    "ready": 2,
+                    "waiting": 0,
+                    "capacity": 128,
+                    "restarts": 0,
+                    "problem": "",
+                }
+            ]
+        }
+    )
+    status: str = Field(description="`ok`, or `unavailable` while no worker is ready.")
+    bundle: str
+    version: str = Field(description="SHA-256 over everything that decides an answer.")
+    workers: int
+    ready: int = Field(description="Workers that are running.")
+    waiting: int = Field(description="Cases that wait for a worker.")
+    capacity: int = Field(description="Cases that may wait; one more gets 503.")
+    restarts: int = Field(description="Workers that ended and were started again.")
+    problem: str = Field(description="Why the last worker ended; empty when all is well.")
+
+
+def form_schema(choices: dict[str, Sequence[Any]], most: int) -> dict[str, Any]:
+    """Return the OpenAPI description of a case as multipart form data."""
+    fields: dict[str, Any] = {
+        "photo": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": most,
+            "items": {"type": "string", "format": "binary"},
+            "description": "JPEG, PNG, WebP or HEIC, of the same place on the skin.",
+        },
+        "age": {"type": "integer", "minimum": 0, "maximum": 120, "description": "Years."},
+    }
+    for name, values in choices.items():
+        kind = "integer" if isinstance(values[0], int) else "string"
+        fields[name] = {"type": kind, "enum": list(values)}
+    fields["include"] = {
+        "type": "string",
+        "description": f"What to send beside the diagnosis, by commas: {', '.join(INCLUDES)}.",
+        "example": "views,heat",
+    }
+    schema = {"type": "object", "required": ["photo"], "properties": fields}
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}

@@ -1,0 +1,130 @@
+"""The whole server as one application: interface and page behind gate, guard and limits."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skindx import __version__
+from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
+from skindx.models.bundle import Bundle
+from skindx.ui.api.docs import docs_html
+from skindx.ui.api.form import FORM_BYTES
+from skindx.ui.api.metrics import Metrics, Watched
+from skindx.ui.api.routes import routes
+from skindx.ui.asgi import App
+from skindx.ui.guard import Guard
+from skindx.ui.headers import Headers
+from skindx.ui.limits import BodyLimit
+from skindx.ui.login.gate import Gate
+from skindx.ui.login.users import Users
+from skindx.ui.pool.loading import worker_command
+from skindx.ui.pool.pool import Pool, PoolSettings
+
+if TYPE_CHECKING:
+    import gradio as gr
+    from fastapi import FastAPI
+
+    from skindx.casebook.book import Casebook
+
+ALIVE = "/healthz"
+"""Says that the server runs and nothing else; open to all, for whoever watches over it."""
+_IN_FLIGHT_BYTES = 512 << 20
+_OTHER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What a server is made of beside its bundle."""
+
+    uploads: Path
+    pool: PoolSettings
+    users: Users | None = None
+    casebook: "Casebook | None" = None
+    frames: Sequence[str] = ()
+    """Sites that may show the page in a frame of theirs."""
+
+
+def build_app(bundle: Bundle, wiring: Wiring) -> App:
+    """Return the application; its workers run from its startup to its shutdown."""
+    from fastapi import FastAPI
+
+    from skindx.ui.page import build_page
+
+    version = bundle_version(bundle)
+    pool = Pool(worker_command(bundle.path, version), wiring.pool)
+    metrics = Metrics(bundle, version, lambda: pool.status)
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        async with pool:
+            yield
+
+    app = FastAPI(
+        title="skindx",
+        version=__version__,
+        summary="What a skin lesion may be, and what to do next. No medical device.",
+        lifespan=running,
+        docs_url=None,  # FastAPI's own page is fetched from another host
+        redoc_url=None,
+    )
+    by_api = Watched(pool, metrics, "api")
+    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle.spec.name, version))
+    _add_docs(app)
+    page = build_page(Watched(pool, metrics, "page"), bundle, wiring.casebook)
+    _mount(app, page, logged_in=wiring.users is not None)
+    guarded = Guard(app, wiring.uploads)  # type: ignore[arg-type]
+    limited = BodyLimit(guarded, most_bytes, _IN_FLIGHT_BYTES)
+    gate = Gate(limited, wiring.users, lambda path: path == ALIVE)
+    return Headers(gate, wiring.frames)
+
+
+def most_bytes(path: str) -> int:
+    """Return how many bytes a request to this path may have."""
+    if path.startswith("/v1/diagnose"):
+        return FORM_BYTES
+    if path.startswith("/gradio_api/upload"):
+        return MAX_PHOTOS * MAX_BYTES + _OTHER_BYTES
+    return _OTHER_BYTES
+
+
+def _add_docs(app: "FastAPI") -> None:
+    from starlette.responses import HTMLResponse, PlainTextResponse
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return HTMLResponse(docs_html(app.openapi()))
+
+    @app.get(ALIVE, include_in_schema=False)
+    def alive() -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+
+def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
+    import gradio as gr
+
+    from skindx.ui.asgi import USER
+    from skindx.ui.serve import theme
+
+    def user(request: Any) -> str | None:
+        return request.scope.get(USER) or None
+
+    page.state_session_capacity = 200  # each may hold what its tab shows
+    gr.mount_gradio_app(
+        app,
+        page,
+        path="",
+        auth_dependency=user if logged_in else None,
+        app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
+        show_error=False,
+        max_file_size=MAX_BYTES,
+        run_history=False,
+        footer_links=[],
+        enable_monitoring=False,
+        mcp_server=False,
+        ssr_mode=False,
+        pwa=False,
+        theme=theme(),
+    )

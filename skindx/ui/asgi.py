@@ -1,0 +1,66 @@
+"""The server's protocol (ASGI) as our middleware speaks it."""
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+USER = "skindx_user"
+"""Key of the login name in a request's scope; "" or missing where nobody logs in."""
+
+
+def header(scope: Message, name: bytes) -> str:
+    """Return a request's header, "" without one."""
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+async def respond(
+    send: Send,
+    status: int,
+    body: bytes,
+    kind: str = "text/plain; charset=utf-8",
+    headers: dict[str, str] | None = None,
+) -> None:
+    """Answer a request."""
+    fields = {"content-type": kind, "content-length": str(len(body))} | (headers or {})
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(
+    send: Send, status: int, sentence: str, headers: dict[str, str] | None = None
+) -> None:
+    """Answer with an error as the interface tells it."""
+    said = {"error": sentence, "gate": None, "photo": None}
+    await respond(send, status, json.dumps(said).encode(), "application/json", headers)
+
+
+async def read_body(receive: Receive, most: int) -> bytes | None:
+    """Return the body of a request; None for one that is too long or breaks off."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body that was read already, then whatever follows."""
+    unread = [body]
+
+    async def again() -> Message:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        return await receive()
+
+    return again

@@ -1,0 +1,175 @@
+"""The gate before page and interface: in by session or HTTP Basic, everything else is refused."""
+
+import asyncio
+import base64
+import math
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
+
+from skindx.ui.asgi import USER, App, Message, Receive, Send, header, read_body, refuse, respond
+from skindx.ui.html import render
+from skindx.ui.login.sessions import LIFE_S, Remembered, Sessions
+from skindx.ui.login.throttle import Throttle
+from skindx.ui.login.users import Users
+
+COOKIE = "skindx_session"
+_FORM_BYTES = 4096
+_WRONG = "The name or the password is wrong."
+_FOREIGN = "This request comes from another site's page, so it is not answered."
+
+
+class Gate:
+    """ASGI middleware; with `users` None everybody is let in, as nobody in particular."""
+
+    def __init__(
+        self, app: App, users: Users | None, free: Callable[[str], bool] = lambda path: False
+    ) -> None:
+        self.app, self._users, self._free = app, users, free
+        self._sessions, self._remembered = Sessions(), Remembered()
+        self._throttle = Throttle()
+        self._hashing = asyncio.Semaphore(2)  # each takes 32 MB and a core
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer /login and /logout, and pass on whoever is logged in."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] == "http" and _is_foreign(scope):
+            await refuse(send, 403, _FOREIGN)
+            return
+        scope[USER] = ""
+        if self._users is None or self._free(scope["path"]):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["path"].rstrip("/") == "/login":
+            await self._login(scope, receive, send)
+        elif scope["path"].rstrip("/") == "/logout":
+            await self._logout(scope, send)
+        else:
+            await self._let_in(scope, receive, send)
+
+    async def _let_in(self, scope: Message, receive: Receive, send: Send) -> None:
+        token = _cookie(scope)
+        user, wait_s = self._user_of(token), 0.0
+        authorization = header(scope, b"authorization")
+        if not user and authorization[:6].lower() == "basic ":
+            name, password = _basic(authorization)
+            user, wait_s = await self._right(scope, name, password)
+        if user:
+            scope[USER] = user
+            await self.app(scope, receive, send)
+        elif wait_s:
+            await refuse(send, 429, _slow_down(wait_s), _retry(wait_s))
+        elif "text/html" in header(scope, b"accept") and scope["method"] in ("GET", "HEAD"):
+            await respond(send, 303, b"", headers={"location": "/login"})
+        else:
+            asks = {"www-authenticate": 'Basic realm="skindx", charset="UTF-8"'}
+            await refuse(send, 401, "Log in first, at /login or by HTTP Basic.", asks)
+
+    async def _login(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await _page(send, 200, user=self._user_of(_cookie(scope)))
+            return
+        body = await read_body(receive, _FORM_BYTES)
+        told = parse_qs((body or b"").decode("utf-8", "replace"), max_num_fields=8)
+        name, password = (told.get(key, [""])[0] for key in ("name", "password"))
+        user, wait_s = await self._right(scope, name, password)
+        if user:
+            token = self._sessions.begin(user)
+            headers = {"location": "/", "set-cookie": _set_cookie(scope, token, LIFE_S)}
+            await respond(send, 303, b"", headers=headers)
+        elif wait_s:
+            await _page(send, 429, problem=_slow_down(wait_s), headers=_retry(wait_s))
+        else:
+            await _page(send, 401, problem=_WRONG)
+
+    async def _logout(self, scope: Message, send: Send) -> None:
+        if scope["method"] != "POST":  # a link to it alone shall not log anybody out
+            await _page(send, 200, user=self._user_of(_cookie(scope)))
+            return
+        self._sessions.end(_cookie(scope))
+        headers = {"location": "/login", "set-cookie": _set_cookie(scope, "", 0)}
+        await respond(send, 303, b"", headers=headers)
+
+    def _user_of(self, token: str) -> str:
+        """Return whose session it is, if the file still knows them."""
+        assert self._users is not None
+        user = self._sessions.user(token) if token else ""
+        if user and user not in self._users.known():
+            self._sessions.end_all(user)
+            return ""
+        return user
+
+    async def _right(self, scope: Message, name: str, password: str) -> tuple[str, float]:
+        """Return the name if the password is right, else ""; and how long to wait for a try."""
+        assert self._users is not None
+        hashed = self._users.known().get(name, "")
+        if hashed and self._remembered.holds(name, password, hashed):
+            return name, 0.0
+        address = (scope.get("client") or ("",))[0]
+        keys = (f"name {name}", f"address {address}")
+        if wait_s := self._throttle.wait_s(*keys):
+            return "", wait_s
+        # Counted before it is checked: tries that run side by side shall not count as one.
+        self._throttle.failed(*keys)
+        async with self._hashing:
+            right = await asyncio.to_thread(self._users.check, name, password)
+        if not right:
+            return "", 0.0
+        self._throttle.succeeded(*keys)
+        self._remembered.add(name, password, hashed)
+        return name, 0.0
+
+
+def _is_foreign(scope: Message) -> bool:
+    """Tell whether a page of another site sent this request by its reader's browser."""
+    origin = header(scope, b"origin")
+    if scope["method"] in ("GET", "HEAD", "OPTIONS") or not origin:
+        return False
+    return urlsplit(origin).netloc != header(scope, b"host")
+
+
+def _cookie(scope: Message) -> str:
+    try:
+        morsel = SimpleCookie(header(scope, b"cookie")).get(COOKIE)
+    except CookieError:
+        return ""
+    return morsel.value if morsel else ""
+
+
+def _set_cookie(scope: Message, token: str, life_s: int) -> str:
+    # Behind a proxy the scheme is https only where the server was told to believe the proxy.
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    return f"{COOKIE}={token}; Path=/; Max-Age={life_s}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _basic(authorization: str) -> tuple[str, str]:
+    try:
+        name, _, password = (
+            base64.b64decode(authorization[6:], validate=True).decode().partition(":")
+        )
+    except ValueError:
+        return "", ""
+    return name, password
+
+
+def _slow_down(wait_s: float) -> str:
+    return f"Too many wrong passwords; try again in {math.ceil(wait_s)} seconds."
+
+
+def _retry(wait_s: float) -> dict[str, str]:
+    return {"retry-after": str(math.ceil(wait_s))}
+
+
+async def _page(
+    send: Send,
+    status: int,
+    *,
+    user: str = "",
+    problem: str = "",
+    headers: dict[str, str] | None = None,
+) -> None:
+    body = render("login.html.jinja", user=user, problem=problem).encode()
+    await respond(send, status, body, "text/html; charset=utf-8", headers)

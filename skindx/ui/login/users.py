@@ -1,0 +1,128 @@
+"""A file of users: names and scrypt hashes, readable by its owner alone."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+
+from skindx.errors import UserError
+from skindx.files import atomic_file, only_writer
+
+LEAST_LENGTH = 10
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
+# RFC 7914's parameters for a login: 32 MB and about 0.1 s for each try.
+_COST, _BLOCK, _PARALLEL = 1 << 15, 8, 1
+_MEMORY_BYTES = 64 << 20
+_MOST = 1024
+"""Bytes of a password; hashing a longer one would only cost time."""
+
+
+class Users:
+    """The users of a file, read anew whenever the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] | None = None
+        self._hashes: dict[str, str] = {}
+        self._nobody = _hash(secrets.token_hex(16))
+        if not self.known():
+            raise UserError(
+                f"{path} holds no user; add one with `skindx user add {path} NAME` first."
+            )
+
+    def known(self) -> dict[str, str]:
+        """Return name -> hash as the file says now. Raises UserError for a file of others."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return {}
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp != self._stamp:
+            self._hashes, self._stamp = read_users(self.path), stamp
+        return self._hashes
+
+    def check(self, name: str, password: str) -> bool:
+        """Tell whether a password is right; a name that is not there takes as long as one that is.
+
+        It costs a tenth of a second of arithmetic: call it in a thread.
+        """
+        known = self.known().get(name)
+        right = _matches(password, known or self._nobody)
+        return right and known is not None
+
+
+def add_user(path: Path, name: str, password: str) -> None:
+    """Write a user into the file, in place of an older one of the name. Raises UserError."""
+    if not re.fullmatch(_NAME, name):
+        raise UserError(
+            f"{name!r} cannot be a user's name; take up to 64 letters, digits and . _ @ -."
+        )
+    if len(password) < LEAST_LENGTH or len(password.encode()) > _MOST:
+        raise UserError(f"the password is too short or too long; take {LEAST_LENGTH} to 256 signs.")
+    _change(path, name, _hash(password))
+
+
+def remove_user(path: Path, name: str) -> None:
+    """Take a user out of the file. Raises UserError for one who is not in it."""
+    if name not in read_users(path):
+        raise UserError(f"{path} holds no user {name!r}; check the name.")
+    _change(path, name, None)
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """Return name -> hash. Raises UserError for a file of another kind, or that others can read."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise UserError(f"{path} can be read by others than its owner; run `chmod 600 {path}`.")
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is no file of users; make one with `skindx user add`.") from None
+    if not isinstance(known, dict) or not all(isinstance(each, str) for each in known.values()):
+        raise UserError(f"{path} is no file of users; make one with `skindx user add`.")
+    return known
+
+
+def _change(path: Path, name: str, hashed: str | None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with only_writer(path.parent):
+        known = read_users(path)
+        known.pop(name, None)
+        if hashed is not None:
+            known[name] = hashed
+        with atomic_file(path, mode=0o600) as temporary:
+            temporary.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+
+
+def _hash(password: str) -> str:
+    salt, costs = os.urandom(16), (_COST, _BLOCK, _PARALLEL)
+    made = _scrypt(password, salt, *costs)
+    return "$".join(("scrypt", *map(str, costs), _text(salt), _text(made)))
+
+
+def _matches(password: str, hashed: str) -> bool:
+    try:
+        kind, cost, block, parallel, salt, expected = hashed.split("$")
+        if kind != "scrypt" or len(password.encode()) > _MOST:
+            return False
+        made = _scrypt(password, base64.b64decode(salt), int(cost), int(block), int(parallel))
+    except ValueError:
+        return False
+    return hmac.compare_digest(made, base64.b64decode(expected))
+
+
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    return hashlib.scrypt(
+        password.encode(), salt=salt, n=cost, r=block, p=parallel, maxmem=_MEMORY_BYTES
+    )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

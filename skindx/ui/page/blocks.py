@@ -1,0 +1,150 @@
+"""The page as Gradio blocks: which event calls what, and what it shows then."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from skindx.casebook.book import Casebook
+from skindx.diagnosis.answer import Answer, Diagnoser
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.models.bundle import Bundle
+from skindx.offline import go_offline
+from skindx.ui.html import sentence
+from skindx.ui.page.asker import owner_of
+from skindx.ui.page.book import add_book
+from skindx.ui.page.followup import followup_html
+from skindx.ui.page.intake import case_of, intake_html
+from skindx.ui.page.look import script
+from skindx.ui.page.result import problem_html, result_html, top_html, waiting_html
+from skindx.ui.page.uploads import upload_folder
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+log = logging.getLogger(__name__)
+
+UPLOAD_LIFE_S = 300
+"""A photo is deleted as soon as it was looked at; one that nobody asked about, after this."""
+ANSWER_LIFE_S = 1800
+"""With a case book, an answer can be kept for so long after it came."""
+
+_FAILED = "Something went wrong on the server; try again, or tell the person who runs this page."
+_DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
+
+
+def build_page(
+    diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | None = None
+) -> "gr.Blocks":
+    """Return the page over a bundle; the case book's tab is there only where one is given."""
+    go_offline()
+    import gradio as gr
+
+    with gr.Blocks(
+        title="skindx", analytics_enabled=False, delete_cache=(60, UPLOAD_LIFE_S)
+    ) as page:
+        gr.HTML(top_html(), elem_id="sx-top", apply_default_css=False, js_on_load=None)
+        if casebook is None:
+            _add_diagnosis(diagnoser, bundle, None)
+        else:
+            with gr.Tabs(elem_id="sx-tabs"):
+                with gr.Tab("Diagnosis", id="diagnosis"):
+                    _add_diagnosis(diagnoser, bundle, casebook)
+                with gr.Tab("Case book", id="book") as tab:
+                    add_book(tab, casebook, bundle.taxonomy)
+
+        def forget(request: gr.Request) -> None:
+            # Gradio remembers what a tab shows, photos included, long after the tab is closed.
+            page.state_holder.session_data.pop(request.session_hash, None)
+
+        page.unload(forget)
+    return page
+
+
+def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | None) -> None:
+    import gradio as gr
+
+    metrics = bundle.metrics()
+    with gr.Row(elem_id="sx-columns"):
+        with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
+            form = gr.HTML(
+                {"kind": "waiting"},
+                html_template=intake_html(),
+                js_on_load=script("intake"),
+                apply_default_css=False,
+            )
+        with gr.Column(scale=5, min_width=300, elem_id="sx-right"):
+            result = gr.HTML(
+                waiting_html(),
+                apply_default_css=False,
+                js_on_load=script("result"),
+                elem_id="sx-answer",
+            )
+            follow = gr.HTML(
+                "", apply_default_css=False, js_on_load=script("act"), elem_id="sx-follow"
+            )
+    kept_answer = gr.State(None, time_to_live=ANSWER_LIFE_S) if casebook else None
+    shows = [form, result, follow, *([kept_answer] if kept_answer else [])]
+
+    async def ask(event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
+        try:
+            answer = await diagnoser.diagnose(case_of(event._data, upload_folder()))
+        except Refused as error:
+            yield {form: _told("refused", error.photo, str(error))}
+        except UserError as error:
+            yield {form: _told("failed"), result: problem_html(str(error)), follow: ""}
+        except Exception:
+            log.exception("a case could not be diagnosed")
+            yield {form: _told("failed"), result: problem_html(_FAILED), follow: ""}
+        else:
+            said = await asyncio.to_thread(result_html, answer, metrics)
+            yield {result: said, follow: "", form: _told("answered")}
+            after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
+            yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
+
+    def again() -> dict[Any, Any]:
+        cleared = {form: _told("again"), result: waiting_html(), follow: ""}
+        return cleared | ({kept_answer: None} if kept_answer else {})
+
+    quiet = {"api_visibility": "private", "show_progress": "hidden"}
+    # No limit here: whoever diagnoses has a queue of its own, and tells when it is full.
+    form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
+    form.again(again, None, shows, **quiet)
+    if casebook:
+        follow.act(_keeper(casebook, metrics), kept_answer, follow, **quiet)
+
+
+def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
+    import gradio as gr
+
+    def keep(answer: Answer | None, event: gr.EventData, request: gr.Request) -> str:
+        if answer is None:
+            return problem_html("This answer is too old to be kept; ask again and keep it then.")
+        sent = event._data if isinstance(event._data, dict) else {}
+        patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
+        try:
+            casebook.keep(
+                owner_of(request),
+                answer,
+                patient=patient,
+                lesion=lesion,
+                consent=sent.get("consent") == "yes",
+            )
+        except UserError as error:
+            return followup_html(answer, metrics, keeps=True, problem=str(error))
+        kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
+        return followup_html(answer, metrics, keeps=True, kept=kept)
+
+    return keep
+
+
+def _told(kind: str, photo: int = 0, message: str = "") -> dict[str, Any]:
+    """Return what the form is told; no two are the same, so that it notices each."""
+    return {
+        "kind": kind,
+        "photo": photo,
+        "message": sentence(message),
+        "number": secrets.token_hex(4),
+    }

@@ -1,0 +1,104 @@
+"""The case book's tab: lesions over time, two dates side by side, what a clinician confirmed."""
+
+from typing import TYPE_CHECKING, Any
+
+from skindx.casebook.book import Casebook
+from skindx.casebook.case import KeptCase
+from skindx.diagnosis.record import percent
+from skindx.errors import UserError
+from skindx.taxonomy import Taxonomy
+from skindx.ui.html import data_url, render, sentence
+from skindx.ui.page.asker import owner_of
+from skindx.ui.page.look import script
+from skindx.ui.page.result import TIERS
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+
+def add_book(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
+    """Put the case book into a tab; it is read anew whenever the tab is opened."""
+    import gradio as gr
+
+    shown = gr.HTML("", apply_default_css=False, js_on_load=script("act"), elem_id="sx-book")
+
+    def open_book(request: gr.Request) -> str:
+        return book_html(casebook, taxonomy, owner_of(request), {})
+
+    def act(event: gr.EventData, request: gr.Request) -> str:
+        sent = event._data if isinstance(event._data, dict) else {}
+        told = {str(key): str(value) for key, value in sent.items()}
+        return act_on(casebook, taxonomy, owner_of(request), told)
+
+    tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
+    shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
+
+
+def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+    """Do what a form of the case book asks for; return what is shown then."""
+    problem = done = ""
+    try:
+        if sent.get("action") == "confirm":
+            casebook.confirm(
+                owner, sent.get("case", ""), sent.get("label", ""), sent.get("note", ""),
+                taxonomy.keys,
+            )  # fmt: skip
+            done = "The confirmed diagnosis and the note are written down."
+        elif sent.get("action") == "delete":
+            casebook.delete(owner, sent.get("case", ""))
+            done = "The case is deleted, photos and all."
+    except UserError as error:
+        problem = sentence(str(error))
+    return book_html(casebook, taxonomy, owner, sent, done=done, problem=problem)
+
+
+def book_html(
+    casebook: Casebook,
+    taxonomy: Taxonomy,
+    owner: str,
+    sent: dict[str, str],
+    *,
+    done: str = "",
+    problem: str = "",
+) -> str:
+    """Return the list of lesions, and the chosen one with two of its dates side by side."""
+    lesions = casebook.lesions(owner)
+    asked = (sent.get("patient", ""), sent.get("lesion", ""))
+    chosen = next((each for each in lesions if (each.patient, each.lesion) == asked), None)
+    cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
+    before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
+    return render(
+        "book.html.jinja",
+        lesions=lesions,
+        chosen=chosen,
+        cases=cases,
+        shown=[shown_case(each) for each in (before, after) if each],
+        before=before,
+        after=after,
+        days=(after.taken - before.taken).days if before and after else 0,
+        classes=taxonomy.classes,
+        tiers=TIERS,
+        percent=percent,
+        done=done,
+        problem=problem,
+    )
+
+
+def shown_case(case: KeptCase) -> dict[str, Any]:
+    """Return a case and its photos as a template shows them."""
+    return {"case": case, "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos]}
+
+
+def _pair(
+    cases: list[KeptCase], before: str, after: str
+) -> tuple[KeptCase | None, KeptCase | None]:
+    """Return the two cases to compare, older first: those asked for, else the first and the last.
+
+    A lesion that was seen once has no older one.
+    """
+    if not cases:
+        return None, None
+    by_id = {each.id: each for each in cases}
+    pair = [by_id.get(before, cases[0]), by_id.get(after, cases[-1])]
+    first, last = sorted(pair, key=lambda each: each.taken)
+    return (None, last) if first.id == last.id else (first, last)

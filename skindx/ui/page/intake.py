@@ -1,0 +1,81 @@
+"""What a person gives: the form, and how what it sends becomes a case."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex
+from skindx.diagnosis.opening import MAX_BYTES
+from skindx.errors import UserError
+from skindx.ui.html import render
+from skindx.ui.page.uploads import take_uploads
+
+
+class SkinTypeWords(NamedTuple):
+    """One of Fitzpatrick's six types (1988) in plain words; `swatch` is only an ornament."""
+
+    number: int
+    roman: str
+    sun: str
+    looks: str
+    swatch: str
+
+
+SKIN_TYPES = (
+    SkinTypeWords(1, "I", "Always burns, never tans", "very fair, often with freckles", "#f6ddcf"),
+    SkinTypeWords(2, "II", "Burns easily, tans a little", "fair", "#edc6ab"),
+    SkinTypeWords(3, "III", "Sometimes burns, tans slowly", "light brown", "#dba882"),
+    SkinTypeWords(4, "IV", "Rarely burns, tans well", "olive or brown", "#b57f55"),
+    SkinTypeWords(5, "V", "Very rarely burns, tans deeply", "dark brown", "#815338"),
+    SkinTypeWords(6, "VI", "Hardly ever burns", "deep brown to black", "#452c20"),
+)
+DURATIONS: dict[Duration, str] = {
+    "days": "Days",
+    "weeks": "Weeks",
+    "months": "Months",
+    "years": "Years",
+    "always": "Since birth or childhood",
+}
+
+
+def intake_html() -> str:
+    """Return the form; `intake.js` brings it to life."""
+    return render(
+        "intake.html.jinja",
+        sexes=get_args(Sex),
+        sites=SITES,
+        durations=DURATIONS,
+        skin_types=SKIN_TYPES,
+        most=MAX_PHOTOS,
+        max_bytes=MAX_BYTES,
+    )
+
+
+def case_of(sent: object, folder: Path) -> Case:
+    """Return the case that the form sent; its files are deleted from `folder` in any case.
+
+    Raises UserError for what no form of ours sends: the page is open to anybody.
+    """
+    values = sent if isinstance(sent, Mapping) else {}
+    paths = values.get("photos")
+    photos = take_uploads(paths if isinstance(paths, list) else [], folder)
+    return Case(photos, patient_of(values.get("patient")))
+
+
+def patient_of(sent: object) -> Patient:
+    """Return what was told about the person; an empty field was not told. Raises UserError."""
+    told: dict[str, Any] = {
+        key: value for key, value in (sent.items() if isinstance(sent, Mapping) else ()) if value
+    }
+    for key in ("age", "skin_type"):
+        if key in told:
+            try:
+                told[key] = int(str(told[key]))
+            except ValueError:
+                raise UserError(
+                    f"{key.replace('_', ' ')} {str(told[key])[:20]!r} is no whole number; "
+                    "correct it or leave it empty."
+                ) from None
+    if not 0 <= told.get("age", 0) <= 120:
+        raise UserError(f"an age of {told['age']} cannot be; give 0 to 120, or leave it empty.")
+    return Patient.parse(told, origin="the form", expand=False)

@@ -1,0 +1,19 @@
+"""What the page looks like, and the little that runs in the browser."""
+
+from importlib import resources
+
+_STYLES = ("tokens", "shell", "intake", "result", "why", "book")
+
+
+def styles() -> str:
+    """Return the page's styles, which `top_html` writes into the page: Gradio is given none."""
+    return "\n".join(_read(f"{name}.css") for name in _STYLES)
+
+
+def script(name: str) -> str:
+    """Return what runs in the browser for one part of the page."""
+    return _read(f"{name}.js")
+
+
+def _read(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")

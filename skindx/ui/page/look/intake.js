@@ -1,0 +1,152 @@
+// The form: photos stay in the browser until the button is pressed; nothing is kept in storage.
+const form = element.querySelector("form");
+const at = (selector) => form.querySelector(selector);
+const most = Number(form.dataset.most), maxBytes = Number(form.dataset.maxBytes);
+const photos = []; // {file, url, refusal}
+let busy = false, sentFrom = null;
+
+const refuse = (message) => { at(".sx-refusal-form").textContent = message; };
+const size = (bytes) => bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+
+function make(tag, properties, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function show() {
+  at(".sx-photos").replaceChildren(...photos.map((photo, index) => {
+    const picture = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
+    // A browser that cannot show HEIC still sends it.
+    picture.onerror = () => picture.replaceWith(make("span", { className: "sx-no-preview" }, "no preview"));
+    const remove = make("button", { type: "button", className: "sx-remove", textContent: "Remove" });
+    remove.setAttribute("aria-label", `Remove photo ${index + 1}`);
+    remove.onclick = () => {
+      URL.revokeObjectURL(photo.url);
+      photos.splice(index, 1);
+      show();
+      at("#sx-file").focus();
+    };
+    const about = make("div", { className: "sx-about" },
+      make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove);
+    const item = make("li", { className: "sx-photo" }, picture, about);
+    if (photo.refusal) {
+      item.classList.add("sx-refused");
+      item.append(make("p", { className: "sx-refusal", role: "alert" }, photo.refusal));
+    }
+    return item;
+  }));
+  form.classList.toggle("sx-has", photos.length > 0);
+  form.classList.toggle("sx-full", photos.length >= most);
+}
+
+function add(files) {
+  refuse("");
+  for (const file of files) {
+    if (photos.length >= most) { refuse(`No more than ${most} photos of one place; remove one first.`); break; }
+    const big = file.size > maxBytes;
+    photos.push({ file, url: URL.createObjectURL(file), refusal: big
+      ? `This file has more than ${maxBytes >> 20} MB; save the photo smaller and choose it again.` : "" });
+  }
+  show();
+}
+
+function work(on) {
+  busy = on;
+  const ask = at(".sx-ask");
+  ask.setAttribute("aria-disabled", on);
+  ask.classList.toggle("sx-busy", on);
+  ask.firstElementChild.textContent = on ? "Looking at the photos …" : "Look at the photos";
+  at(".sx-live").textContent = on ? "Looking at the photos." : "";
+}
+
+function told() {
+  const said = [`${photos.length} photo${photos.length > 1 ? "s" : ""}`];
+  if (at("[name=age]").value) said.push(`${at("[name=age]").value} years`);
+  for (const name of ["sex", "site", "duration"]) {
+    const field = at(`[name=${name}]`);
+    if (field.value) said.push(field.selectedOptions[0].textContent.toLowerCase());
+  }
+  const type = at("[name=skin_type]:checked");
+  if (type.value) said.push(`skin ${type.dataset.name}`);
+  return said.join(" · ");
+}
+
+function fold(on) {
+  at(".sx-asked").hidden = !on;
+  at(".sx-form").hidden = on;
+  if (!on) return;
+  at(".sx-told").textContent = told();
+  at(".sx-minis").replaceChildren(...photos.map((photo) => {
+    const mini = make("img", { src: photo.url, alt: "" });
+    mini.onerror = () => mini.remove();
+    return make("li", {}, mini);
+  }));
+}
+
+async function ask() {
+  if (busy) return;
+  refuse("");
+  for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
+  show();
+  if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
+  if (photos.some((photo) => photo.refusal)) return;
+  const age = at("[name=age]");
+  if (!age.checkValidity()) { refuse("Give the age in whole years, 0 to 120, or leave it empty."); age.focus(); return; }
+  work(true);
+  const paths = [];
+  for (const photo of photos) {
+    try {
+      paths.push((await upload(photo.file)).path);
+    } catch {
+      photo.refusal = "This photo could not be sent; check the connection and try again.";
+      show();
+      work(false);
+      return;
+    }
+  }
+  const patient = Object.fromEntries(["age", "sex", "site", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
+  trigger("ask", { photos: paths, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
+}
+
+watch("value", () => {
+  const { kind, photo, message } = props.value;
+  work(false);
+  if (kind === "answered") {
+    fold(true);
+    window.scrollTo(0, 0);
+  } else if (kind === "refused") {
+    if (photos[photo]) { photos[photo].refusal = message; show(); } else refuse(message);
+    form.querySelector(".sx-refusal:not(:empty)")?.scrollIntoView({ block: "center" });
+  } else if (kind === "again") {
+    for (const each of photos.splice(0)) URL.revokeObjectURL(each.url);
+    form.reset();
+    at(".sx-skin-told").textContent = "not told";
+    at(".sx-skin").open = false;
+    refuse("");
+    show();
+    fold(false);
+    window.scrollTo(0, 0);
+    at("#sx-file").focus({ preventScroll: true });
+  }
+});
+
+form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+form.addEventListener("change", (event) => {
+  if (event.target.type === "file") { add(event.target.files); event.target.value = ""; }
+  if (event.target.name === "skin_type") at(".sx-skin-told").textContent = event.target.dataset.name;
+});
+at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
+at(".sx-again").onclick = () => trigger("again");
+document.addEventListener("skindx-done", () => { if (busy) { work(false); refuse("The server gave no answer; try again in a moment."); } });
+document.addEventListener("skindx-again", () => trigger("again"));
+document.addEventListener("paste", (event) => {
+  const pasted = [...(event.clipboardData?.files ?? [])].filter((file) => file.type.startsWith("image/"));
+  if (pasted.length && !at(".sx-form").hidden && form.offsetParent) add(pasted);
+});
+for (const kind of ["dragover", "drop"]) form.addEventListener(kind, (event) => {
+  event.preventDefault();
+  at(".sx-drop").classList.toggle("sx-over", kind === "dragover");
+  if (kind === "drop") add([...event.dataTransfer.files]);
+});
+form.addEventListener("dragleave", () => at(".sx-drop").classList.remove("sx-over"));

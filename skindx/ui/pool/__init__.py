@@ -1,0 +1,1 @@
+"""One line of waiting cases, and the one-thread processes that answer them."""

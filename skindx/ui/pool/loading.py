@@ -1,0 +1,47 @@
+"""What a worker does before its first case: load the bundle, for one thread."""
+
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from skindx.errors import UserError
+from skindx.offline import go_offline
+from skindx.ui.pool.worker import Answerer, work
+
+
+def worker_command(bundle: Path, version: str) -> tuple[str, ...]:
+    """Return what starts a worker; `process.started` adds a connection and a folder."""
+    return (sys.executable, "-m", "skindx.ui.pool", str(bundle.resolve()), version)
+
+
+def load_bundle(bundle: Path, version: str) -> Answerer:
+    """Return what answers cases by a bundle.
+
+    Raises UserError for one that is not whole, and one that is no longer of this `version`.
+    """
+    import cv2
+    import torch
+
+    # One photo is too little work to share: two threads wait for each other at barriers, many
+    # times as long when anything else runs on the machine. Several workers use several cores.
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    from skindx.diagnosis.diagnose import answer_many, bundle_version
+    from skindx.diagnosis.predictor import Predictor
+
+    predictor = Predictor.load(bundle)
+    if bundle_version(predictor.bundle) != version:
+        raise UserError(
+            f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
+        )
+    return partial(answer_many, predictor)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a worker: BUNDLE VERSION DESCRIPTOR FOLDER."""
+    go_offline()
+    bundle, version, descriptor, folder = arguments
+    with socket.socket(fileno=int(descriptor)) as connection:
+        work(connection, Path(folder), partial(load_bundle, Path(bundle), version))

@@ -1,0 +1,101 @@
+"""A worker process as its server sees it."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from skindx.ui.pool import wire
+
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "RAYON_NUM_THREADS",
+)
+_BUFFER_BYTES = 1 << 20
+_SHARED_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 256 << 20  # noqa: S108
+
+
+class Lost(Exception):  # noqa: N818
+    """The process ended, or answered nothing sensible."""
+
+
+class Worker:
+    """One running process; made by `started`."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.process = process
+        self._reader, self._writer = reader, writer
+
+    async def told(self) -> Any:
+        """Return the next message. Raises Lost when the process ends instead."""
+        try:
+            size = int.from_bytes(await self._reader.readexactly(wire.LENGTH_BYTES), "big")
+            head = await self._reader.readexactly(size)
+            blobs = [await self._reader.readexactly(each) for each in wire.blob_sizes(head)]
+            return wire.unpack(head, blobs)
+        except (asyncio.IncompleteReadError, OSError, ValueError, LookupError, TypeError) as error:
+            raise Lost(type(error).__name__) from None
+
+    async def tell(self, body: Any) -> None:
+        """Send a message. Raises Lost when nobody takes it."""
+        try:
+            self._writer.write(wire.pack(body))
+            await self._writer.drain()
+        except OSError as error:
+            raise Lost(type(error).__name__) from None
+
+
+@asynccontextmanager
+async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
+    """Start a worker, and see to it that its process is over at the end.
+
+    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process and no fork: nothing of this one's memory, threads and files is in it. What
+    it writes for a moment lies in a folder of its own, in memory where there is room, which goes
+    with it.
+    """
+    folder = tempfile.mkdtemp(prefix="skindx-worker-", dir=_in_memory())
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    with theirs:
+        process = subprocess.Popen(
+            [*command, str(theirs.fileno()), folder],
+            env=os.environ
+            | dict.fromkeys(_ONE_THREAD, "1")
+            | {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
+            pass_fds=[theirs.fileno()],
+            process_group=0,  # Ctrl+C is the server's alone: it ends its workers itself
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
+    try:
+        yield Worker(process, reader, writer)
+    finally:
+        writer.transport.abort()
+        process.kill()  # it holds nothing that would have to be put away
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _in_memory() -> Path | None:
+    try:
+        roomy = shutil.disk_usage(_SHARED_MEMORY).free > _ROOM_BYTES
+        return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
+    except OSError:
+        return None

@@ -1,0 +1,45 @@
+"""Answers to keep, made without any network."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.case import Patient
+from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
+
+
+def picture(seed: int) -> bytes:
+    """Return a sharp, sound JPEG that no other seed's resembles."""
+    noise = np.random.default_rng(seed).integers(0, 255, (12, 16, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((320, 240), Image.Resampling.NEAREST).save(file, "JPEG")
+    return file.getvalue()
+
+
+def answer(*seeds: int, patient: Patient | None = None) -> Answer:
+    """Return an answer about photos painted from `seeds`."""
+    views = tuple(View(picture(seed)) for seed in seeds)
+    return Answer(
+        Diagnosis(
+            next_step=NextStep(urgency="soon", advice="See a clinician.", because="It may grow."),
+            candidates=(
+                Candidate(
+                    key="Nevus",
+                    name="Nevus (mole)",
+                    icd10="D22.9",
+                    probability=0.8,
+                    description="An ordinary mole.",
+                    urgency="routine",
+                ),
+            ),
+            votes=(Vote(member="one", key="Nevus", probability=0.8),),
+            photos=tuple(Photo(width=320, height=240, sha256="0" * 64) for _ in views),
+            patient=patient or Patient(),
+            source=Source(
+                name="b", created="2026", version="0", calibrated=True, taxonomy="t", review="r"
+            ),
+        ),
+        views,
+    )

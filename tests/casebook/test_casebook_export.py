@@ -1,0 +1,124 @@
+"""What clinicians confirmed becomes a dataset."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from kept_cases import answer
+from PIL import Image
+from typer.testing import CliRunner
+
+from skindx.casebook.book import Casebook
+from skindx.casebook.export import LICENCE, export
+from skindx.cli import app
+from skindx.data.manifest import read_manifest
+from skindx.data.sources.files import FilesSource
+from skindx.diagnosis.case import Patient
+from skindx.errors import UserError
+
+KEYS = ("Nevus", "Melanoma")
+
+
+def confirmed_cases(book: Casebook, patients: int) -> None:
+    """Keep two dates of each patient, and confirm all but the last patient's."""
+    for number in range(patients):
+        for date in range(2):
+            case = book.keep(
+                "ann",
+                answer(2 * number + date, patient=Patient(skin_type=4 if number % 2 else None)),
+                patient=f"P-{number}",
+                lesion="left arm",
+                consent=True,
+            )
+            if number < patients - 1:
+                book.confirm("ann", case, KEYS[number % 2], "a private note", KEYS)
+
+
+def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "cases.db"
+    confirmed_cases(Casebook.open(path), 13)
+    run = CliRunner().invoke
+    done = run(app, ["casebook", "export", str(path), "--out", str(tmp_path / "feedback")])
+    assert done.exit_code == 0, done.output
+    assert "24 pictures" in done.output
+    recipe = tmp_path / "feedback" / "recipe.yaml"
+    sets = ["--set", "workers=1"]
+    built = run(app, ["build", str(recipe), "--out", str(tmp_path / "data"), *sets])
+    assert built.exit_code == 0, (built.output, built.exception)
+    records = read_manifest(tmp_path / "data")
+    assert len(records) == 24
+    assert {each.label for each in records} == set(KEYS)
+    assert {each.licence for each in records} == {LICENCE}
+    assert {each.skin_type for each in records} == {None, 4}
+    splits: dict[str, set[str]] = {}
+    for each in records:
+        splits.setdefault(each.group, set()).add(each.split)
+    assert len(splits) == 12
+    assert all(len(each) == 1 for each in splits.values())
+
+
+def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> None:
+    book = Casebook.open(tmp_path / "cases.db")
+    confirmed_cases(book, 3)
+    out = tmp_path / "feedback"
+    assert export(book.all_cases("ann"), out, taxonomy="isic9") == 4
+    assert out.stat().st_mode & 0o077 == 0
+    text = (out / "pictures.csv").read_text()
+    for secret in ("P-0", "left arm", "private note", "ann"):
+        assert secret not in text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert all("agrees" in row["consent"] and row["consented"] for row in rows)
+    assert len({row["group"] for row in rows}) == 2
+    for row in rows:
+        with Image.open(out / row["file"]) as picture:
+            assert picture.format == "JPEG"
+            assert not picture.getexif()
+    assert "isic9" in (out / "recipe.yaml").read_text()
+    assert export(book.all_cases("ann"), out) == 4  # again, in the same place
+    assert export(book.all_cases("bob") + book.all_cases("ann")[:2], tmp_path / "b") == 2
+
+
+def test_nothing_confirmed_and_another_s_folder_are_refused(tmp_path: Path) -> None:
+    book = Casebook.open(tmp_path / "cases.db")
+    confirmed_cases(book, 1)
+    with pytest.raises(UserError, match="none of the 2 cases"):
+        export(book.all_cases(), tmp_path / "out")
+    confirmed_cases(book, 2)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match="no earlier export"):
+        export(book.all_cases(), tmp_path / "mine")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_lists_and_deletes(tmp_path: Path) -> None:
+    book = Casebook.open(tmp_path / "cases.db")
+    case = book.keep("ann", answer(1), patient="P-1", lesion="arm", consent=True)
+    run = CliRunner().invoke
+    assert "1 cases" in run(app, ["casebook", "list", str(tmp_path / "cases.db")]).output
+    assert run(app, ["casebook", "delete", str(tmp_path / "cases.db"), case]).exit_code == 0
+    assert book.all_cases() == []
+    again = run(app, ["casebook", "delete", str(tmp_path / "cases.db"), case])
+    assert isinstance(again.exception, UserError)
+
+
+def test_a_table_of_files_reads_only_what_lies_beside_it(tmp_path: Path) -> None:
+    beside = tmp_path / "table"
+    (beside / "pictures").mkdir(parents=True)
+    (tmp_path / "outside.jpg").write_bytes(answer(1).views[0].jpeg)
+    (beside / "pictures" / "a.jpg").write_bytes(answer(1).views[0].jpeg)
+    (beside / "pictures" / "text.jpg").write_text("text")
+    (beside / "link.jpg").symlink_to(tmp_path / "outside.jpg")
+    lines = ["pictures/a.jpg,Nevus", "pictures/a.jpg,", "../outside.jpg,Nevus", "link.jpg,Nevus",
+             "pictures/text.jpg,Nevus", "none.jpg,Nevus", "pictures,Nevus"]  # fmt: skip
+    rows = "".join(f"{line},CC0,,,\n" for line in lines)
+    (beside / "t.csv").write_text(f"file,label,licence,attribution,group,skin_type\n{rows}")
+    got = FilesSource(kind="files", path=beside / "t.csv").gather(tmp_path / "data")
+    assert [row.status for row in got] == [
+        "stored", "no-label", "link-refused", "link-refused", "not-a-picture", "unreadable",
+        "unreadable",
+    ]  # fmt: skip
+    assert got[0].licence == "CC0"
+    (beside / "t.csv").write_text("file,label,licence,attribution,group,skin_type\n")
+    with pytest.raises(UserError, match="no rows"):
+        FilesSource(kind="files", path=beside / "t.csv").gather(tmp_path / "data")

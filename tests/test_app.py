@@ -1,0 +1,87 @@
+"""The Space as its host sets it up: a fresh environment, the requirements, the app."""
+
+import ctypes.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from served import free_port
+
+ROOT = Path(__file__).parents[1]
+OFFLINE = ("error sending request", "dns error", "failed to fetch", "failed to download")
+
+
+def call(*command: str | Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=1500, check=False
+    )
+
+
+def test_the_container_runs_what_the_space_runs() -> None:
+    recipe = (ROOT / "app/Dockerfile").read_text()
+    copied = [line.split()[1:-1] for line in recipe.splitlines() if line.startswith("COPY")]
+    named = {name for names in copied for name in names if "*" not in name}
+    assert named == {"requirements.txt", "app.py"}
+    assert all((ROOT / "app" / name).is_file() for name in named)
+    user = next(line for line in recipe.splitlines() if line.startswith("USER"))
+    assert user != "USER root"
+    assert "/healthz" in recipe
+    for package in (ROOT / "app/packages.txt").read_text().split():
+        assert package in recipe
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_app_starts_from_its_requirements_and_the_wheel(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    built = call(
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, folder=ROOT
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    needed = (ROOT / "app/requirements.txt").read_text().replace("skindx[", f"{wheel}[")
+    (tmp_path / "requirements.txt").write_text(needed)
+    python = tmp_path / "venv/bin/python"
+    uv = [sys.executable, "-m", "uv"]
+    call(*uv, "venv", "--python", sys.executable, tmp_path / "venv", folder=tmp_path)
+    install = [*uv, "pip", "install", "--python", python, "-r", "requirements.txt"]
+    if ctypes.util.find_library("GL") is None:  # packages.txt would install it
+        (tmp_path / "override.txt").write_text("opencv-python; sys_platform == 'never'\n")
+        install += ["--override", "override.txt"]
+    done = call(*install, folder=tmp_path)
+    if done.returncode and any(word in done.stderr.lower() for word in OFFLINE):
+        pytest.skip("the package registry cannot be reached, so there is nothing to install from")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "app.py").write_bytes((ROOT / "app/app.py").read_bytes())
+    (tmp_path / "bundle").symlink_to(tiny_bundle)
+    _answers(python, tmp_path)
+
+
+def _answers(python: Path, folder: Path) -> None:
+    port = free_port()
+    kept = ("PATH", "LANG", "SSL_CERT_FILE")
+    env = {key: os.environ[key] for key in kept if key in os.environ}
+    env |= {"HOME": str(folder), "GRADIO_SERVER_PORT": str(port), "SPACE_ID": "someone/skindx"}
+    with (folder / "log").open("w") as log:
+        app = subprocess.Popen([python, "app.py"], cwd=folder, env=env, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + 600
+            while "skindx is at" not in (folder / "log").read_text():
+                assert app.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.5)
+            url = f"http://127.0.0.1:{port}"
+            page = httpx.get(url, trust_env=False)
+            assert page.status_code == 200
+            assert "https://huggingface.co" in page.headers["content-security-policy"]
+            health = httpx.get(f"{url}/v1/health", trust_env=False).json()
+            assert health["status"] == "ok"
+        finally:
+            app.terminate()
+            assert app.wait(60) == 0

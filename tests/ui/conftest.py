@@ -1,0 +1,177 @@
+"""One chromium, and one page with made-up answers, for all browser tests."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from network_guard import calls_in, guarded_environment
+from painted_answers import BLURRED, BROKEN, BUSY, PLAIN, URGENCIES, jpeg
+from served import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+STORED = "localStorage.length + sessionStorage.length"
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 390, "height": 844},
+    "has_touch": True,
+    "is_mobile": True,
+}
+
+
+@dataclass(frozen=True)
+class Painted:
+    """A running page whose answers are made up; `folder` is where its process works."""
+
+    url: str
+    folder: Path
+
+    @property
+    def uploads(self) -> list[Path]:
+        """The files that the server keeps for its users."""
+        kept = self.folder.glob("skindx-uploads-*/**/*")
+        return [path for path in kept if path.is_file()]
+
+    @property
+    def book(self) -> Path:
+        return self.folder / "cases.db"
+
+
+@dataclass
+class Seen:
+    """An open page, and what went on behind it."""
+
+    page: "Page"
+    url: str
+    errors: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not there: `apt install chromium` lets these tests run")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def painted(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painted]:
+    folder = tmp_path_factory.mktemp("painted")
+    page = Painted(f"http://127.0.0.1:{free_port()}", folder)
+    environment = guarded_environment(folder)
+    here = Path(__file__).parent
+    environment["PYTHONPATH"] = f"{environment['PYTHONPATH']}:{here}:{here.parent}"
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, here / "page_server.py", page.url.rpartition(":")[2], tiny_bundle,
+             page.book],
+            env=environment,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
+        try:
+            _wait(page, process)
+            yield page
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    assert calls_in(folder) == []
+
+
+def _wait(page: Painted, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 240
+    while True:
+        try:
+            if httpx.get(page.url, timeout=30).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+        assert process.poll() is None, (page.folder / "log").read_text()
+        assert time.monotonic() < deadline, (page.folder / "log").read_text()
+
+
+@pytest.fixture
+def opened(browser: "Browser", request: pytest.FixtureRequest) -> "Iterator[Callable[..., Seen]]":
+    """Open the page in a window of its own; no window may err, ask others or store anything."""
+    windows: list[Seen] = []
+
+    def open_page(user: str = "", url: str = "", **options: Any) -> Seen:
+        url = url or request.getfixturevalue("painted").url
+        context = browser.new_context(**(DESKTOP | options))
+        if user:
+            context.add_cookies([{"name": "user", "value": user, "url": url}])
+        seen = Seen(context.new_page(), url)
+        windows.append(seen)
+        page = seen.page
+        page.set_default_timeout(120_000)
+        page.on("console", lambda m: seen.errors.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: seen.errors.append(str(error)))
+        page.on("request", lambda sent: seen.hosts.add(urlsplit(sent.url).netloc))
+        page.goto(url)
+        page.wait_for_selector("#sx-file", state="attached")
+        return seen
+
+    yield open_page
+    for seen in windows:
+        blank = seen.page.url == "about:blank"  # a page that was left has no storage to look into
+        stored = 0 if blank else seen.page.evaluate(STORED)
+        seen.page.context.close()
+        assert seen.errors == []
+        assert seen.hosts <= {urlsplit(seen.url).netloc, ""}  # "": data: and blob:
+        assert stored == 0
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return photos by what the painter makes of them."""
+    folder = tmp_path_factory.mktemp("photos")
+    widths = {"good": 1600, "blurred": BLURRED, "plain": PLAIN, "busy": BUSY, "broken": BROKEN}
+    widths |= {urgency: width for width, urgency in URGENCIES.items()}
+    files = {name: folder / f"{name}.jpg" for name in widths}
+    for name, width in widths.items():
+        files[name].write_bytes(jpeg(width, 3 * width // 4, seed=width))
+    return files
+
+
+@pytest.fixture(scope="session")
+def axe() -> "Callable[[Page], list[dict[str, Any]]]":
+    """Return what finds the serious and critical accessibility findings of a page."""
+    engine = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+    def findings(page: "Page") -> list[dict[str, Any]]:
+        report = engine.run(page).response
+        return [
+            {"rule": each["id"], "at": [node["target"] for node in each["nodes"]]}
+            for each in report["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    return findings
+
+
+def told(findings: list[dict[str, Any]]) -> str:
+    return json.dumps(findings, indent=1)

@@ -1,0 +1,51 @@
+"""The page with made-up answers, as a process of its own: `python page_server.py PORT [BOOK]`."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import gradio as gr
+import uvicorn
+from fastapi import FastAPI, Request
+from painted_answers import Painter
+
+from skindx.casebook.book import Casebook
+from skindx.models.bundle import Bundle, open_bundle
+from skindx.offline import go_offline
+from skindx.ui.guard import Guard
+from skindx.ui.page import build_page
+from skindx.ui.serve import theme
+
+
+def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+
+    @app.middleware("http")
+    async def log_in(request: Request, call_next):  # type: ignore[no-untyped-def]
+        request.scope["skindx_user"] = request.cookies.get("user", "")
+        return await call_next(request)
+
+    gr.mount_gradio_app(
+        app,
+        build_page(Painter(), bundle, casebook),
+        path="",
+        theme=theme(),
+        run_history=False,
+        footer_links=[],
+        show_error=False,
+        enable_monitoring=False,
+        ssr_mode=False,
+    )
+    app.add_middleware(Guard)
+    return app
+
+
+if __name__ == "__main__":
+    go_offline()
+    folder = tempfile.mkdtemp(prefix="skindx-uploads-", dir=Path.cwd())
+    os.environ["GRADIO_TEMP_DIR"] = folder
+    port, bundle, book = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    page = app(open_bundle(bundle), Casebook.open(book[0]) if book else None)
+    print("skindx is at", flush=True)
+    uvicorn.run(page, host="127.0.0.1", port=port, log_level="warning")

@@ -1,0 +1,198 @@
+"""Answers made up for the page's tests: everything that one can hold, and as little as it may."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.record import (
+    Candidate,
+    Diagnosis,
+    LesionBox,
+    NextStep,
+    Photo,
+    Promise,
+    Share,
+    Similar,
+    Source,
+    Vote,
+)
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.taxonomy import Urgency, load_taxonomy
+
+BLURRED, PLAIN, BUSY, BROKEN = 64, 65, 66, 67
+"""Widths of photos that the painter answers in another way."""
+URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
+
+
+class Painter:
+    """Answers every case at once; the width of the first photo says how."""
+
+    async def diagnose(self, case: Case) -> Answer:
+        widths = [Image.open(io.BytesIO(photo)).width for photo in case.photos]
+        if BLURRED in widths:
+            raise Refused(
+                "blur",
+                "the photo is blurred; hold still, tap on the lesion to focus, and take it again.",
+                widths.index(BLURRED),
+            )
+        if BUSY in widths:
+            raise UserError("too many people ask at the moment; try again in a minute.")
+        if BROKEN in widths:
+            raise RuntimeError("a secret of the server")
+        if PLAIN in widths:
+            return plain(case)
+        return rich(case, URGENCIES.get(widths[0], "soon"))
+
+
+def rich(case: Case, urgency: Urgency = "soon") -> Answer:
+    classes = load_taxonomy("isic9").classes
+    shares = (0.46, 0.27, 0.12, 0.08, 0.005)
+    candidates = tuple(
+        Candidate(
+            key=each.key,
+            name=each.name,
+            icd10=each.icd10,
+            probability=share,
+            description=each.description,
+            urgency=urgency if place == 0 else each.urgency,
+            in_set=place < 3,
+        )
+        for place, (each, share) in enumerate(zip(classes, shares, strict=False))
+    )
+    views = tuple(View(_shown(photo), _heat()) for photo in case.photos)
+    photos = tuple(
+        _photo(view, remarks=("A little dark; daylight shows more.",) if number else ())
+        for number, view in enumerate(views)
+    )
+    similar = tuple(
+        Similar(
+            key=each.key,
+            name=each.name,
+            similarity=0.94 - 0.06 * place,
+            sha256=f"{place}" * 64,
+            licence="CC BY 4.0" if place < 3 else "CC BY-NC-ND 4.0",
+            credit="A. Painter",
+            page_url=f"https://example.org/{place}" if place else "javascript:alert(1)",
+        )
+        for place, each in enumerate(classes[:4])
+    )
+    thumbnail = views[0].jpeg
+    return Answer(
+        Diagnosis(
+            next_step=_step(urgency, candidates[0].name),
+            abstained="Three conditions are about as likely, and one of them needs a clinician."
+            if urgency == "unknown"
+            else "",
+            candidates=candidates,
+            promise=Promise(
+                level=0.9,
+                pictures=232,
+                urgent_missed=Share(value=0.031, low=0.008, high=0.079, pictures=64),
+            ),
+            votes=(
+                Vote(member="resnet50", key=classes[0].key, probability=0.52),
+                Vote(member="mobilenetv2_100", key=classes[1].key, probability=0.41),
+            ),
+            disagreement=0.21,
+            familiarity=0.38,
+            photos=photos,
+            similar=similar,
+            patient=case.patient,
+            source=_source(calibrated=True),
+        ),
+        views,
+        (thumbnail, thumbnail, thumbnail, b""),
+    )
+
+
+def plain(case: Case | None = None, name: str = "<script>alert(1)</script>") -> Answer:
+    """Return what a bundle of an older version can say."""
+    view = View(_shown(case.photos[0] if case else jpeg(80, 60)))
+    return Answer(
+        Diagnosis(
+            next_step=_step("unknown", name),
+            candidates=(
+                Candidate(
+                    key="a",
+                    name=name,
+                    icd10="",
+                    probability=0.7,
+                    description="<b>bold</b>",
+                    urgency="unknown",
+                ),
+            ),
+            votes=(Vote(member="only", key="a", probability=0.7),),
+            photos=(_photo(view, boxes=False),),
+            patient=case.patient if case else Patient(),
+            source=_source(calibrated=False),
+        ),
+        (view,),
+    )
+
+
+def jpeg(width: int, height: int, seed: int = 1) -> bytes:
+    """Return a photo of noise in the colour of skin."""
+    noise = np.random.default_rng(seed).integers(-20, 20, (6, 8, 3))
+    pixels = (np.array([196, 142, 118]) + noise).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize((width, height)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def _shown(photo: bytes) -> bytes:
+    picture = Image.open(io.BytesIO(photo)).convert("RGB")
+    picture.thumbnail((1280, 1280))
+    file = io.BytesIO()
+    picture.save(file, "JPEG")
+    return file.getvalue()
+
+
+def _heat() -> bytes:
+    y, x = np.mgrid[-1:1:24j, -1:1:32j]
+    warm = np.exp(-3 * (x**2 + y**2))
+    pixels = np.stack([255 * warm, 90 * warm, 40 * warm, 190 * warm], axis=-1).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize((256, 192)).save(file, "PNG")
+    return file.getvalue()
+
+
+def _photo(view: View, *, boxes: bool = True, remarks: tuple[str, ...] = ()) -> Photo:
+    width, height = Image.open(io.BytesIO(view.jpeg)).size
+    box = LesionBox(
+        x1=0.25 * width,
+        y1=0.2 * height,
+        x2=0.8 * width,
+        y2=0.85 * height,
+        label="lesion",
+        score=0.8,
+    )
+    return Photo(
+        width=width,
+        height=height,
+        sha256="0" * 64,
+        boxes=(box,) if boxes else None,
+        no_boxes="" if boxes else "The bundle has no lesion detector, so nothing is outlined.",
+        remarks=remarks,
+    )
+
+
+def _step(urgency: Urgency, name: str) -> NextStep:
+    classes = {each.urgency: each for each in load_taxonomy("isic9").classes}
+    advice = classes[urgency].advice if urgency in classes else "See a clinician."
+    because = f"{name} ({urgency}) is the most urgent of the 3 conditions in the set."
+    return NextStep(urgency=urgency, advice=advice, because=because)
+
+
+def _source(*, calibrated: bool) -> Source:
+    return Source(
+        name="painted",
+        created="2026-01-02T03:04:05+00:00",
+        version="ab" * 32,
+        calibrated=calibrated,
+        taxonomy="ISIC, 9 classes",
+        review="not clinically reviewed",
+    )

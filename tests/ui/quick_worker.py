@@ -1,0 +1,61 @@
+"""A worker without any network, which is ready at once; a photo says what is to be done with it."""
+
+import hashlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.ui.pool.worker import Answerer, work
+
+
+def one(case: Case) -> Answer | UserError:
+    photo = case.photos[0]
+    if photo == b"refuse":
+        return Refused("blur", "it is blurred.", 0)
+    if photo == b"wrong":
+        return UserError("it is wrong.")
+    if photo == b"break":
+        raise RuntimeError("it breaks")
+    if photo == b"die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if photo == b"hang":
+        time.sleep(600)
+    candidate = Candidate(
+        key="a", name="A", icd10="", probability=0.5, description="", urgency="routine"
+    )
+    diagnosis = Diagnosis(
+        next_step=NextStep(urgency="routine", advice="Rest.", because="It is a test."),
+        candidates=(candidate,),
+        votes=(Vote(member="one", key="a", probability=0.5),),
+        photos=(Photo(width=1, height=1, sha256=hashlib.sha256(photo).hexdigest()),),
+        patient=case.patient,
+        source=Source(
+            name="quick", created="", version="", calibrated=True, taxonomy="", review=""
+        ),
+    )
+    return Answer(diagnosis, (View(photo * 1000, b"heat"),), (b"", b"thumbnail"))
+
+
+def answer_many(cases: Sequence[Case]) -> list[Answer | UserError]:
+    return [one(case) for case in cases]
+
+
+def load() -> Answerer:
+    if "unusable" in sys.argv:
+        raise UserError("the bundle is damaged.")
+    return answer_many
+
+
+if __name__ == "__main__":
+    descriptor, folder = sys.argv[-2:]
+    with socket.socket(fileno=int(descriptor)) as connection:
+        work(connection, Path(folder), load)

@@ -1,0 +1,215 @@
+"""The interface over made-up answers, and what it counts."""
+
+import asyncio
+import base64
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from painted_answers import Painter, jpeg
+
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import UserError
+from skindx.ui.api.docs import docs_html
+from skindx.ui.api.expected import class_shares, score_shares, shift
+from skindx.ui.api.metrics import LEAST, Metrics, Watched
+from skindx.ui.api.routes import routes
+from skindx.ui.pool.errors import Busy, Unanswered
+from skindx.ui.pool.pool import PoolStatus
+
+STATUS = PoolStatus(workers=2, ready=1, waiting=3, capacity=9, restarts=4, problem="")
+MEASURED: dict[str, Any] = {
+    "classes": [{"key": "melanoma"}, {"key": "nevus"}],
+    "confusion": [[3, 1], [1, 5]],
+    "reliability": [{"high": 0.5, "n": 1}, {"high": 1.0, "n": 3}],
+}
+
+
+class Fake:
+    """Answers what it was told to, and remembers the case."""
+
+    def __init__(self, answer: Answer | Exception) -> None:
+        self.answer, self.case = answer, Case((b"none",))
+
+    async def diagnose(self, case: Case) -> Answer:
+        self.case = case
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture(scope="module")
+def painted() -> Answer:
+    return asyncio.run(Painter().diagnose(Case((jpeg(640, 480),))))
+
+
+def metrics_of(status: PoolStatus = STATUS) -> Metrics:
+    bundle = SimpleNamespace(
+        spec=SimpleNamespace(name="fake"),
+        metrics=lambda: MEASURED,
+        taxonomy=SimpleNamespace(keys=("melanoma", "nevus")),
+    )
+    return Metrics(bundle, "0" * 64, lambda: status)  # type: ignore[arg-type]
+
+
+def served(fake: Fake, status: PoolStatus = STATUS) -> tuple[FastAPI, Metrics]:
+    metrics = metrics_of(status)
+    app = FastAPI()
+    watched = Watched(fake, metrics, "api")
+    app.include_router(routes(watched, metrics, lambda: status, "fake", "0" * 64))
+    return app, metrics
+
+
+def ask(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(asked())
+
+
+def test_a_form_becomes_a_case(painted: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_disk(*_: object, **__: object) -> None:
+        raise AssertionError("a photo was put on disk")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", on_disk)
+    fake = Fake(painted)
+    app, _ = served(fake)
+    photos = [bytes([n]) * (3 << 20) for n in range(3)]
+    told = {"age": "54", "sex": "", "site": "back", "skin_type": "2", "include": "views,heat"}
+    files = [("photo", (f"{n}.jpg", photo)) for n, photo in enumerate(photos)]
+    answer = ask(app, "POST", "/v1/diagnose", files=files, data=told)
+    assert answer.status_code == 200
+    assert fake.case.photos == tuple(photos)
+    assert (fake.case.patient.age, fake.case.patient.site) == (54, "back")
+    assert (fake.case.patient.sex, fake.case.patient.skin_type) == (None, 2)
+    said = answer.json()
+    assert said.keys() == {"diagnosis", "views", "heat"}
+    assert said["diagnosis"]["notice"]
+    assert [base64.b64decode(each) for each in said["views"]] == [v.jpeg for v in painted.views]
+    alone = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
+    assert alone.json().keys() == {"diagnosis"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"json": {}}, "multipart"),
+        ({"data": {"age": "3"}}, "multipart"),
+        ({"files": [("photo", b"x")] * 4}, "4 photos"),
+        ({"files": [("photo", b"x")] * 9}, "cannot be read"),
+        ({"files": {"other": b"x"}}, "'other'"),
+        ({"files": {"photo": b"x"}, "data": {"age": "old"}}, "age 'old'"),
+        ({"files": {"photo": b"x"}, "data": {"age": "400"}}, "120"),
+        ({"files": {"photo": b"x"}, "data": {"site": "nowhere"}}, "site"),
+        ({"files": {"photo": b"x"}, "data": {"name": "Eve"}}, "no field 'name'"),
+        ({"files": {"photo": b"x"}, "data": {"include": "all"}}, "'all' cannot be included"),
+        ({"files": {"photo": b"x"}, "data": {"age": "x" * 5000}}, "exceeded"),
+        ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, "boundary"),
+    ],
+)
+def test_a_wrong_form_is_one_sentence(painted: Answer, request_: dict[str, Any], said: str) -> None:
+    app, _ = served(Fake(painted))
+    answer = ask(app, "POST", "/v1/diagnose", **request_)
+    assert answer.status_code == 400
+    assert said.lower() in answer.json()["error"].lower()
+    assert answer.json()["error"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "gate", "outcome"),
+    [
+        (Refused("blur", "it is blurred.", 1), 422, "blur", "refused"),
+        (UserError("it is odd."), 422, None, "bad-input"),
+        (Busy(7), 503, None, "busy"),
+        (Unanswered("no answer."), 500, None, "failed"),
+    ],
+)
+def test_errors_are_told_and_counted(
+    error: Exception, status: int, gate: str | None, outcome: str
+) -> None:
+    app, metrics = served(Fake(error))
+    answer = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
+    assert answer.status_code == status
+    said = answer.json()
+    assert said["error"].lower() == str(error).lower()
+    assert said["gate"] == gate
+    assert said["photo"] == (1 if gate else None)
+    assert answer.headers.get("retry-after") == ("7" if status == 503 else None)
+    text = metrics.text().decode()
+    assert f'skindx_cases_total{{outcome="{outcome}",way="api"}} 1.0' in text
+    assert ('skindx_refusals_total{gate="blur"} 1.0' in text) == (gate == "blur")
+
+
+def test_health_tells_when_nobody_works(painted: Answer) -> None:
+    app, _ = served(Fake(painted))
+    said = ask(app, "GET", "/v1/health")
+    assert said.status_code == 200
+    assert said.json()["ready"] == 1
+    app, _ = served(Fake(painted), replace(STATUS, ready=0))
+    assert ask(app, "GET", "/v1/health").status_code == 503
+
+
+def test_the_description_is_whole(painted: Answer) -> None:
+    app, _ = served(Fake(painted))
+    described = app.openapi()
+    assert set(described["paths"]) == {"/v1/diagnose", "/v1/health", "/v1/metrics"}
+    form = described["paths"]["/v1/diagnose"]["post"]["requestBody"]["content"]
+    fields = form["multipart/form-data"]["schema"]["properties"]
+    assert "skin_type" in fields
+    assert str(MAX_BYTES >> 20)  # the limit itself is told by 413's sentence
+    html = docs_html(described)
+    for name in (*fields, "/v1/metrics", "Retry-After", "too blurred"):
+        assert name in html
+
+
+def test_what_is_answered_is_counted(painted: Answer) -> None:
+    app, metrics = served(Fake(painted))
+    for _ in range(3):
+        ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
+    text = ask(app, "GET", "/v1/metrics").text
+    first = painted.diagnosis.candidates[0].key
+    assert f'skindx_class_first_total{{key="{first}"}} 3.0' in text
+    assert f'skindx_urgency_total{{tier="{painted.diagnosis.next_step.urgency}"}} 3.0' in text
+    assert 'skindx_case_seconds_count{way="api"} 3.0' in text
+    for line in (
+        "skindx_queue_depth 3.0",
+        "skindx_workers_ready 1.0",
+        "skindx_worker_restarts 4.0",
+    ):
+        assert line in text
+    assert 'skindx_class_first_expected{key="melanoma"} 0.4' in text
+    assert 'skindx_top_probability_expected{le="0.5"} 0.25' in text
+    assert "skindx_class_first_shift NaN" in text
+    for _ in range(LEAST):
+        metrics.answered(painted.diagnosis)
+    assert "skindx_class_first_shift NaN" not in metrics.text().decode()
+
+
+def test_expected_shares_by_hand() -> None:
+    assert class_shares(MEASURED) == {"melanoma": 0.4, "nevus": 0.6}
+    assert score_shares(MEASURED) == {0.5: 0.25, 1.0: 0.75}
+    for none in (None, {}, {"classes": 3}, {"reliability": [{}]}, {"confusion": [[0]]}):
+        assert class_shares(none) == {}  # type: ignore[arg-type]
+        assert score_shares(none) == {}  # type: ignore[arg-type]
+
+
+def test_the_index_by_hand() -> None:
+    assert shift([0.5, 0.5], [0.5, 0.5]) == 0
+    assert shift([0.75, 0.25], [0.25, 0.75]) == pytest.approx(1.0986122887)  # 0.5 ln 3 twice
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_the_index_is_symmetric_and_never_negative(shares: list[float]) -> None:
+    other = shares[::-1]
+    assert shift(shares, other) == pytest.approx(shift(other, shares))
+    assert shift(shares, other) >= 0

@@ -1,0 +1,97 @@
+"""The case book's tab in a real chromium: keep, compare, confirm, delete; each owner alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import Painted, Seen, told
+
+from skindx.casebook.book import Casebook
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+Opened = Callable[..., Seen]
+
+
+def keep(page: "Page", photo: Path, lesion: str = "left arm", *, consent: bool = True) -> None:
+    page.set_input_files("#sx-file", photo)
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-keep")
+    page.click(".sx-keep summary")
+    page.fill("[name=patient]", "P-017")
+    page.fill("[name=lesion]", lesion)
+    if consent:
+        page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+
+
+def open_book(page: "Page") -> None:
+    page.click("button[role=tab]:has-text('Case book')")
+    page.wait_for_selector(".sx-book")
+
+
+def test_a_lesion_is_kept_compared_confirmed_and_deleted(
+    opened: Opened,
+    painted: Painted,
+    photos: dict[str, Path],
+    axe: "Callable[[Page], list[dict[str, Any]]]",
+) -> None:
+    page = opened("ann").page
+    keep(page, photos["soon"], consent=False)
+    assert page.locator(".sx-kept").count() == 0  # the browser asks for the tick
+    page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book under P-017, left arm.")
+    page.click("[data-again]")
+    page.wait_for_selector(".sx-waiting")
+    keep(page, photos["urgent"])
+    page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen")
+    assert page.locator(".sx-seen").count() == 2
+    assert page.locator(".sx-seen img").count() == 2
+    assert axe(page) == [], told(axe(page))
+
+    last = page.locator(".sx-seen").nth(1)
+    last.locator("[name=label]").select_option("Melanoma")
+    last.locator("[name=note]").fill("histology <b>done</b>")
+    last.locator("button[value=confirm]").click()
+    page.wait_for_selector("text=are written down")
+    kept = Casebook.open(painted.book).all_cases("ann")
+    assert [each.confirmed for each in kept] == ["", "Melanoma"]
+    assert "<b>done" not in page.locator(".sx-book").inner_html()
+
+    last = page.locator(".sx-seen").nth(1)
+    last.locator("summary").click()
+    last.locator(".sx-danger").click()
+    page.wait_for_selector("text=The case is deleted")
+    assert page.locator(".sx-seen").count() == 1
+    assert [each.id for each in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
+    assert kept[1].photos[0][700:900] not in painted.book.read_bytes()
+
+
+def test_another_login_sees_nothing_of_it(
+    opened: Opened, painted: Painted, photos: dict[str, Path]
+) -> None:
+    hers = opened("cleo").page
+    keep(hers, photos["soon"], "cleo's secret place")
+    hers.wait_for_selector("text=Kept in the case book")
+    (case,) = Casebook.open(painted.book).all_cases("cleo")
+    his = opened("bob").page
+    open_book(his)
+    assert "empty" in his.locator(".sx-book").inner_text()
+    # What a form of his own making asks for is answered in the same way.
+    his.evaluate(
+        """(sent) => { const form = document.createElement('form');
+        for (const [name, value] of Object.entries(sent))
+          form.append(Object.assign(document.createElement('input'), { name, value }));
+        document.querySelector('.sx-book').append(form); form.requestSubmit(); }""",
+        {"action": "delete", "case": case.id, "patient": "P-017", "lesion": "cleo's secret place"},
+    )
+    his.wait_for_selector("text=This case is not in the case book")
+    assert "secret place" not in his.content()
+    assert len(Casebook.open(painted.book).all_cases("cleo")) == 1

@@ -1,0 +1,73 @@
+"""The whole way in a real chromium: a real bundle, workers, the guard, the page."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from conftest import Seen
+from PIL import Image
+from served import Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+
+def skin() -> "Image.Image":
+    """Return a photo that looks like skin with a spot."""
+    rows, columns = np.mgrid[0:1200, 0:1600]
+    noise = np.random.default_rng(0).normal(0, 6, (1200, 1600, 1))
+    spot = ((rows - 600) ** 2 + (columns - 800) ** 2 < 200**2)[..., None]
+    shade = np.where(spot, [110, 70, 60], [205, 160, 135]) + noise
+    return Image.fromarray(shade.clip(0, 255).astype(np.uint8))
+
+
+def ask(page: "Page", photo: Path) -> None:
+    page.set_input_files("#sx-file", photo)
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow, .sx-refused, .sx-problem")
+
+
+def test_a_lying_photo_is_shown_upright_reported_and_not_remembered(
+    opened: Callable[..., Seen], served: Served, tmp_path: Path
+) -> None:
+    before = served.remembered()
+    exif = Image.Exif()
+    exif[274] = 6
+    file = tmp_path / "lying.jpg"
+    skin().save(file, "JPEG", exif=exif, quality=92)
+    page = opened(url=served.url).page
+    ask(page, file)
+    assert page.locator(".sx-follow").count() == 1, page.locator(".sx-refusal").all_inner_texts()
+    shown = page.locator(".sx-photo-shown")
+    assert shown.evaluate("e => [e.naturalWidth, e.naturalHeight]") == [960, 1280]
+    with page.expect_download() as download:
+        page.click(".sx-pdf")
+    report = Path(download.value.path()).read_bytes()
+    assert report.startswith(b"%PDF")
+    assert report.rstrip().endswith(b"%%EOF")
+    assert served.uploads == []
+    assert served.remembered() == before  # the answer is in the browser alone
+
+
+def test_a_bad_file_is_refused_beside_its_picture_and_the_page_goes_on(
+    opened: Callable[..., Seen], served: Served, tmp_path: Path
+) -> None:
+    page = opened(url=served.url).page
+    whole = io.BytesIO()
+    skin().save(whole, "JPEG", quality=92)
+    for name, data in (("text.jpg", b"just text"), ("half.jpg", whole.getvalue()[:20_000])):
+        (tmp_path / name).write_bytes(data)
+        ask(page, tmp_path / name)
+        refused = page.locator(".sx-photo .sx-refusal").inner_text()
+        assert len(refused) > 20
+        assert "Traceback" not in page.content()
+        page.click("[aria-label='Remove photo 1']")
+    assert served.uploads == []
+    (tmp_path / "good.jpg").write_bytes(whole.getvalue())
+    ask(page, tmp_path / "good.jpg")
+    assert page.locator(".sx-result").count() == 1

@@ -1,0 +1,92 @@
+"""Fifty clients for a minute, and workers that are killed while they work."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from served import Served, serving
+
+from skindx.bench.serve_bundle import photo_jpeg
+from skindx.bench.serve_process import Server
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+CLIENTS, SECONDS = 50, 60.0
+
+
+@pytest.fixture
+def server(tiny_bundle: Path, tmp_path: Path) -> Iterator[tuple[Served, Server]]:
+    with serving(tiny_bundle, tmp_path) as served:
+        yield served, Server(served.url, served.process.pid)
+
+
+async def load(url: str, seconds: float, watch: list[int], server: Server) -> Counter[object]:
+    """Ask with many clients at once until the time is over; count how each request ended."""
+    ended: Counter[object] = Counter()
+    photos = [photo_jpeg(800, 600, seed) for seed in range(8)]
+    deadline = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=300, trust_env=False) as each:
+            turn = number
+            while time.monotonic() < deadline:
+                turn += 1
+                files = {"photo": photos[turn % len(photos)]}
+                try:
+                    answer = await each.post("/v1/diagnose", files=files)
+                    ended[answer.status_code] += 1
+                except httpx.HTTPError as error:
+                    ended[type(error).__name__] += 1
+
+    async def watching() -> None:
+        while True:
+            watch.append(await asyncio.to_thread(server.memory_bytes))
+            await asyncio.sleep(1)
+
+    watcher = asyncio.ensure_future(watching())
+    await asyncio.gather(*(client(number) for number in range(CLIENTS)))
+    watcher.cancel()
+    return ended
+
+
+def test_fifty_clients_for_a_minute(server: tuple[Served, Server]) -> None:
+    served, processes = server
+    memory: list[int] = []
+    ended = asyncio.run(load(served.url, SECONDS, memory, processes))
+    assert set(ended) == {200}, ended
+    assert ended[200] >= CLIENTS
+    early, late = max(memory[: len(memory) // 2]), max(memory[len(memory) // 2 :])
+    assert late < 1.15 * early + (64 << 20), "memory grows with every request"
+    assert served.uploads == []
+    health = httpx.get(f"{served.url}/v1/health", trust_env=False).json()
+    assert (health["waiting"], health["restarts"]) == (0, 0)
+    print(f"{ended[200] / SECONDS:.1f} cases a second, {late / 1e6:.0f} MB")
+
+
+def test_workers_that_are_killed_under_load_come_back(server: tuple[Served, Server]) -> None:
+    served, processes = server
+    killed: list[int] = []
+
+    async def scenario() -> Counter[object]:
+        loading = asyncio.ensure_future(load(served.url, 20, [], processes))
+        for _ in range(3):
+            await asyncio.sleep(5)
+            victim = (await asyncio.to_thread(processes.processes))[1]
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+        return await loading
+
+    ended = asyncio.run(scenario())
+    # A case that was in the hands of two killed workers is told so; nothing else may happen.
+    assert set(ended) <= {200, 500}, ended
+    assert ended[200] > 20 * ended[500]
+    health = httpx.get(f"{served.url}/v1/health", trust_env=False).json()
+    assert health["restarts"] == len(set(killed))
+    assert health["ready"] == health["workers"]
+    assert not set(killed) & set(processes.processes())

@@ -1,0 +1,248 @@
+"""The pool with real processes: it answers, survives what happens to its workers, and ends."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from network_guard import guarded_environment
+
+from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.refusal import Refused
+from skindx.errors import JobError, UserError
+from skindx.ui.pool import wire
+from skindx.ui.pool.errors import Busy, Unanswered
+from skindx.ui.pool.line import Line, Ticket
+from skindx.ui.pool.loading import load_bundle
+from skindx.ui.pool.pool import Pool, PoolSettings
+
+QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
+
+
+@asynccontextmanager
+async def pool_of(**settings: float) -> AsyncIterator[Pool]:
+    async with Pool(QUICK, PoolSettings.parse({"workers": 1} | settings)) as pool:
+        yield pool
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+def over(pid: int) -> bool:
+    """Tell whether a process has ended; one that nobody has waited for yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], {"a": [1, 2.5, "ü", b"", {"b": b"\x00\xff"}]}, [b"x" * 100_000, b"y"], {"n": True}],
+)
+def test_messages_come_through_as_they_are(value: object) -> None:
+    message = wire.pack(value)
+    at = wire.LENGTH_BYTES + int.from_bytes(message[: wire.LENGTH_BYTES], "big")
+    head, blobs = message[wire.LENGTH_BYTES : at], []
+    for size in wire.blob_sizes(head):
+        blobs.append(message[at : at + size])
+        at += size
+    assert at == len(message)
+    assert wire.unpack(head, blobs) == value
+
+
+def test_a_case_is_the_same_on_the_other_side() -> None:
+    case = Case((b"one", b"two"), Patient(age=40, site="back", skin_type=3))
+    assert wire.rebuilt(Case, wire.plain(case)) == case
+    with pytest.raises(ValueError, match=r"1 to 3"):
+        wire.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
+
+
+def test_the_line_is_shared_out_fairly() -> None:
+    async def scenario() -> None:
+        line = Line(10)
+        tickets = [Ticket(Case((bytes([n]),))) for n in range(6)]
+        tickets[4].tries = 1
+        takers = [asyncio.ensure_future(line.take(4)) for _ in range(2)]
+        await asyncio.sleep(0)
+        for each in tickets[:4]:
+            await line.join(each)
+        assert await asyncio.gather(*takers) == [tickets[:2], tickets[2:4]]
+        for each in tickets[4:]:
+            await line.join(each)
+        # What a worker was lost with comes alone.
+        assert await line.take(4) == [tickets[4]]
+        assert await line.take(4) == [tickets[5]]
+
+    asyncio.run(scenario())
+
+
+def test_a_pool_answers_and_tells_what_is_wrong() -> None:
+    async def scenario() -> None:
+        async with pool_of(workers=2, waiting=64) as pool:
+            assert pool.status.ready == 2
+            cases = [Case((b"photo %d" % n,), Patient(age=n)) for n in range(40)]
+            answers = await asyncio.gather(*(pool.diagnose(each) for each in cases))
+            for case, answer in zip(cases, answers, strict=True):
+                sha256 = hashlib.sha256(case.photos[0]).hexdigest()
+                assert answer.diagnosis.photos[0].sha256 == sha256
+                assert answer.diagnosis.patient == case.patient
+                assert answer.views == (View(case.photos[0] * 1000, b"heat"),)
+                assert answer.thumbnails == (b"", b"thumbnail")
+            said = [b"refuse", b"wrong", b"break", b"photo"]
+            told = await asyncio.gather(
+                *(pool.diagnose(Case((each,))) for each in said), return_exceptions=True
+            )
+            assert isinstance(told[0], Refused)
+            assert (told[0].gate, str(told[0])) == ("blur", "it is blurred.")
+            assert str(told[1]) == "it is wrong."
+            assert isinstance(told[2], Unanswered)
+            assert isinstance(told[3], Answer)  # whatever was in one batch with it
+            assert pool.status.restarts == 0
+            pids = pool.pids
+        assert all(over(pid) for pid in pids)
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_worker_comes_back_and_its_case_is_answered() -> None:
+    async def scenario() -> None:
+        async with pool_of() as pool:
+            (pid,) = pool.pids
+            os.kill(pid, signal.SIGKILL)  # while it has nothing to do
+            await until(lambda: pool.pids not in ([pid], []))
+            assert pool.status.restarts == 1
+            (pid,) = pool.pids
+            os.kill(pid, signal.SIGSTOP)  # so that it surely dies with the case in its hands
+            asked = asyncio.ensure_future(pool.diagnose(Case((b"photo",))))
+            await asyncio.sleep(0.1)
+            assert not pool.status.waiting
+            os.kill(pid, signal.SIGKILL)
+            assert (await asked).diagnosis.candidates
+            assert pool.status.restarts == 2
+            assert pool.status.problem == ""
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("does", [b"die", b"hang"])
+def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
+    async def scenario() -> None:
+        async with pool_of(work_s=1.0, batch=8) as pool:
+            os.kill(pool.pids[0], signal.SIGSTOP)  # until all of them wait, and go in one batch
+            said = [b"zero", b"one", does, b"two"]
+            asked = [asyncio.ensure_future(pool.diagnose(Case((each,)))) for each in said]
+            await asyncio.sleep(0.1)
+            os.kill(pool.pids[0], signal.SIGCONT)
+            told = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(told.pop(2), Unanswered)
+            assert all(isinstance(each, Answer) for each in told)
+            await until(lambda: bool(pool.pids))
+
+    asyncio.run(scenario())
+
+
+def test_too_many_cases_are_refused_and_none_waits_for_ever() -> None:
+    async def scenario() -> None:
+        async with pool_of(waiting=2, batch=1, patience_s=1.0) as pool:
+            (pid,) = pool.pids
+            os.kill(pid, signal.SIGSTOP)
+            asked = []
+            for n in range(3):  # one is in the worker's hands, two wait
+                asked.append(asyncio.ensure_future(pool.diagnose(Case((b"%d" % n,)))))
+                await asyncio.sleep(0.05)
+            with pytest.raises(Busy) as refused:
+                await pool.diagnose(Case((b"one more",)))
+            assert refused.value.retry_after_s > 0
+            for each in asked:
+                with pytest.raises(Unanswered, match="in time"):
+                    await each
+            assert pool.status.waiting == 0
+            os.kill(pid, signal.SIGCONT)
+            assert await pool.diagnose(Case((b"later",)))
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_pool_lets_nobody_wait() -> None:
+    async def scenario() -> None:
+        async with pool_of(batch=1) as pool:
+            os.kill(pool.pids[0], signal.SIGSTOP)
+            asked = [asyncio.ensure_future(pool.diagnose(Case((b"%d" % n,)))) for n in range(3)]
+            await asyncio.sleep(0.1)
+        for each in asked:
+            with pytest.raises(Unanswered, match="stopped"):
+                await each
+
+    asyncio.run(scenario())
+
+
+def test_a_pool_that_cannot_start_says_why() -> None:
+    async def start(command: tuple[str, ...]) -> None:
+        async with Pool(command, PoolSettings(workers=2)):
+            raise AssertionError("it must not start")
+
+    with pytest.raises(UserError, match=r"the bundle is damaged\."):
+        asyncio.run(start((*QUICK, "unusable")))
+    with pytest.raises(JobError, match="before it was ready"):
+        asyncio.run(start((sys.executable, "-c", "pass")))
+
+
+def test_only_the_bundle_that_was_checked_is_loaded(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting in ("torch.set_num_threads", "cv2.setNumThreads"):
+        monkeypatch.setattr(setting, lambda threads: None)  # other tests have theirs
+    with pytest.raises(UserError, match="was replaced"):
+        load_bundle(tiny_bundle, "0" * 64)
+
+
+ORPHANS = """
+import asyncio, sys
+from skindx.diagnosis.case import Case
+from skindx.ui.pool.pool import Pool, PoolSettings
+async def run():
+    async with Pool(sys.argv[1:], PoolSettings(workers=2)) as pool:
+        asyncio.ensure_future(pool.diagnose(Case((b"hang",))))
+        await asyncio.sleep(0.1)
+        print(*pool.pids, flush=True)
+        await asyncio.sleep(600)
+asyncio.run(run())
+"""
+
+
+def test_workers_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS, *QUICK],
+        env=guarded_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with server:
+        assert server.stdout is not None
+        pids = [int(each) for each in server.stdout.readline().split()]
+        assert len(pids) == 2
+        folders = [environment_of(pid)["TMPDIR"] for pid in pids]
+        assert all(Path(each).is_dir() for each in folders)
+        server.kill()
+    deadline = time.monotonic() + 30
+    while not all(over(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a worker outlived its server"
+        time.sleep(0.05)
+    assert not any(Path(each).exists() for each in folders)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/environ").read_bytes().decode()
+    return dict(each.split("=", 1) for each in text.split("\0") if "=" in each)
