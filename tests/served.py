@@ -70,13 +70,14 @@ class Served:
     def stderr(self) -> str:
         return (self.folder / "stderr").read_text()
 
-    def client(self, name: str = "", password: str = "") -> httpx.Client:
-        """Return a client, logged in where a name is given."""
-        client = httpx.Client(base_url=self.url, timeout=120)
-        if name:
-            answer = client.post("/login", data={"name": name, "password": password})
-            assert answer.status_code == 303, answer.text
-        return client
+    @contextmanager
+    def client(self, name: str = "", password: str = "") -> Iterator[httpx.Client]:
+        """Yield a client, logged in where a name is given."""
+        with httpx.Client(base_url=self.url, timeout=120) as client:
+            if name:
+                answer = client.post("/login", data={"name": name, "password": password})
+                assert answer.status_code == 303, answer.text
+            yield client
 
     def upload(self, data: bytes, name: str, client: httpx.Client | None = None) -> str:
         """Return the path under which the server holds the file."""
@@ -101,13 +102,15 @@ class Served:
         """Return what the page is told about an uploaded file."""
         self.join(path, session, client).raise_for_status()
         said, params = "", {"session_hash": session}
-        with nullcontext(client) if client else self.client() as each:
-            with each.stream("GET", "/gradio_api/queue/data", params=params) as events:
-                for line in events.iter_lines():
-                    event = json.loads(line.removeprefix("data:")) if line else {}
-                    said += json.dumps(event.get("output", ""))
-                    if event.get("msg") == "process_completed":
-                        return Told(bool(event["success"]), said)
+        with (
+            nullcontext(client) if client else self.client() as each,
+            each.stream("GET", "/gradio_api/queue/data", params=params) as events,
+        ):
+            for line in events.iter_lines():
+                event = json.loads(line.removeprefix("data:")) if line else {}
+                said += json.dumps(event.get("output", ""))
+                if event.get("msg") == "process_completed":
+                    return Told(bool(event["success"]), said)
         raise AssertionError("the server closed without an answer")
 
 

@@ -71,7 +71,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         redoc_url=None,
     )
     by_api = Watched(pool, metrics, "api")
-    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle.spec.name, version))
+    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version))
     _add_docs(app)
     page = build_page(Watched(pool, metrics, "page"), bundle, wiring.casebook)
     _mount(app, page, logged_in=wiring.users is not None)

@@ -51,20 +51,18 @@ def painted() -> Answer:
     return asyncio.run(Painter().diagnose(Case((jpeg(640, 480),))))
 
 
-def metrics_of(status: PoolStatus = STATUS) -> Metrics:
-    bundle = SimpleNamespace(
-        spec=SimpleNamespace(name="fake"),
-        metrics=lambda: MEASURED,
-        taxonomy=SimpleNamespace(keys=("melanoma", "nevus")),
-    )
-    return Metrics(bundle, "0" * 64, lambda: status)  # type: ignore[arg-type]
+BUNDLE: Any = SimpleNamespace(
+    spec=SimpleNamespace(name="fake"),
+    metrics=lambda: MEASURED,
+    taxonomy=SimpleNamespace(keys=("melanoma", "nevus")),
+)
 
 
 def served(fake: Fake, status: PoolStatus = STATUS) -> tuple[FastAPI, Metrics]:
-    metrics = metrics_of(status)
+    metrics = Metrics(BUNDLE, "0" * 64, lambda: status)
     app = FastAPI()
     watched = Watched(fake, metrics, "api")
-    app.include_router(routes(watched, metrics, lambda: status, "fake", "0" * 64))
+    app.include_router(routes(watched, metrics, lambda: status, BUNDLE, "0" * 64))
     return app, metrics
 
 
@@ -96,6 +94,8 @@ def test_a_form_becomes_a_case(painted: Answer, monkeypatch: pytest.MonkeyPatch)
     assert said.keys() == {"diagnosis", "views", "heat"}
     assert said["diagnosis"]["notice"]
     assert [base64.b64decode(each) for each in said["views"]] == [v.jpeg for v in painted.views]
+    pdf = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data={"include": "pdf"})
+    assert base64.b64decode(pdf.json()["pdf"]).startswith(b"%PDF-")
     alone = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
     assert alone.json().keys() == {"diagnosis"}
 

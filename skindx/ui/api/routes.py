@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
+from skindx.models.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema
@@ -21,7 +23,8 @@ from skindx.ui.pool.pool import PoolStatus
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The diagnosis, and what was to be included."},
     400: {"model": Problem, "description": "The form is wrong."},
     413: {"model": Problem, "description": "More bytes than a case may have."},
     422: {"model": Problem, "description": "A photo cannot be judged."},
@@ -34,18 +37,19 @@ def routes(
     diagnoser: Diagnoser,
     metrics: Metrics,
     status: Callable[[], PoolStatus],
-    name: str,
+    bundle: Bundle,
     version: str,
 ) -> "APIRouter":
-    """Return the router; `name` and `version` are the bundle's."""
+    """Return the router; `version` is the bundle's."""
     from fastapi import APIRouter
 
     router = APIRouter(prefix="/v1")
+    measured = bundle.metrics()
 
     @router.post(
         "/diagnose",
         response_model=Answered,
-        responses=_PROBLEMS,
+        responses=_ANSWERS,
         summary="Say what a lesion may be, and what to do next",
         openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS)},
     )
@@ -62,7 +66,7 @@ def routes(
             return problem(400, str(error))
         try:
             answer = await diagnoser.diagnose(case)
-            return await asyncio.to_thread(_said, answer, include)
+            return await asyncio.to_thread(_said, answer, include, measured)
         except Refused as error:
             return problem(422, str(error), gate=error.gate, photo=error.photo)
         except Busy as error:
@@ -78,7 +82,7 @@ def routes(
         now = status()
         said = Health(
             status="ok" if now.ready else "unavailable",
-            bundle=name,
+            bundle=bundle.spec.name,
             version=version,
             workers=now.workers,
             ready=now.ready,
@@ -116,7 +120,7 @@ def problem(
     return JSONResponse(said, status, headers)
 
 
-def _said(answer: Answer, include: Sequence[str]) -> Response:
+def _said(answer: Answer, include: Sequence[str], measured: dict[str, Any] | None) -> Response:
     pictures: dict[str, Any] = {}
     if "views" in include:
         pictures["views"] = [_text(each.jpeg) for each in answer.views]
@@ -127,7 +131,7 @@ def _said(answer: Answer, include: Sequence[str]) -> Response:
     if "pdf" in include:
         from skindx.diagnosis.report import report_pdf
 
-        pictures["pdf"] = _text(report_pdf(answer))
+        pictures["pdf"] = _text(report_pdf(answer, measured, datetime.now().astimezone()))
     said = Answered(diagnosis=answer.diagnosis, **pictures)
     unasked = {name for name in INCLUDES if name not in pictures}
     return Response(said.model_dump_json(exclude=unasked), media_type="application/json")

@@ -11,6 +11,13 @@ from skindx.diagnosis.refusal import Gate
 INCLUDES = ("views", "heat", "thumbnails", "pdf")
 """What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""
 
+_MEANINGS = {
+    "sex": "Of the person.",
+    "site": "Where on the body it is.",
+    "duration": "For how long it has been there.",
+    "skin_type": "Fitzpatrick's, as the person says; it chooses the set's threshold where known.",
+}
+
 
 class Answered(BaseModel):
     """A diagnosis, and the pictures that were asked for, all base64."""
@@ -90,7 +97,7 @@ def form_schema(choices: dict[str, Sequence[Any]], most: int) -> dict[str, Any]:
     }
     for name, values in choices.items():
         kind = "integer" if isinstance(values[0], int) else "string"
-        fields[name] = {"type": kind, "enum": list(values)}
+        fields[name] = {"type": kind, "enum": list(values), "description": _MEANINGS[name]}
     fields["include"] = {
         "type": "string",
         "description": f"What to send beside the diagnosis, by commas: {', '.join(INCLUDES)}.",

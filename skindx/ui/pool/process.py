@@ -64,33 +64,44 @@ class Worker:
 async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
     """Start a worker, and see to it that its process is over at the end.
 
-    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process and no fork: nothing of this one's memory, threads and files is in it. What
-    it writes for a moment lies in a folder of its own, in memory where there is room, which goes
-    with it.
+    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process
+    and no fork: nothing of this one's memory, threads and files is in it. What it writes for a
+    moment lies in that folder of its own, in memory where there is room, which goes with it.
     """
-    folder = tempfile.mkdtemp(prefix="skindx-worker-", dir=_in_memory())
     ours, theirs = socket.socketpair()
-    for each in (ours, theirs):
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-    with theirs:
-        process = subprocess.Popen(
-            [*command, str(theirs.fileno()), folder],
-            env=os.environ
-            | dict.fromkeys(_ONE_THREAD, "1")
-            | {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
-            pass_fds=[theirs.fileno()],
-            process_group=0,  # Ctrl+C is the server's alone: it ends its workers itself
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-    reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
-    try:
-        yield Worker(process, reader, writer)
-    finally:
-        writer.transport.abort()
-        process.kill()  # it holds nothing that would have to be put away
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="skindx-worker-", dir=_in_memory(), ignore_cleanup_errors=True
+        ) as folder,
+        ours,
+    ):
+        with theirs:
+            for each in (ours, theirs):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+            process = _start([*command, str(theirs.fileno()), folder], theirs, folder)
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
+            try:
+                yield Worker(process, reader, writer)
+            finally:
+                writer.transport.abort()
+        finally:
+            process.kill()  # it holds nothing that would have to be put away
+            process.wait()
+
+
+def _start(
+    command: Sequence[str], connection: socket.socket, folder: str
+) -> "subprocess.Popen[bytes]":
+    one_thread = dict.fromkeys(_ONE_THREAD, "1")
+    return subprocess.Popen(
+        command,
+        env=os.environ | one_thread | {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
+        pass_fds=[connection.fileno()],
+        process_group=0,  # Ctrl+C is the server's alone: it ends its workers itself
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def _in_memory() -> Path | None:

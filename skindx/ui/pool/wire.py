@@ -40,12 +40,14 @@ def unpack(head: bytes, blobs: Sequence[bytes]) -> Any:
 
 def plain(value: Any) -> Any:
     """Return a dataclass as plain values and bytes, for `pack`."""
-    return _adapter(type(value)).dump_python(value)
+    kind: Any = type(value)
+    return _adapter(kind).dump_python(value)
 
 
 def rebuilt(kind: type[T], values: Any) -> T:
     """Return the dataclass whose `plain` values these are. Raises ValueError for others."""
-    made: T = _adapter(kind).validate_python(values)
+    wanted: Any = kind
+    made: T = _adapter(wanted).validate_python(values)
     return made
 
 
