@@ -153,6 +153,9 @@ def test_sets_by_group_are_counted_by_hand() -> None:
     missed = scored.urgent_missed
     assert missed is not None
     assert (missed.n, missed.missed, missed.rate) == (4, 1, wilson_interval(0.25, 4))
+    alarms = scored.false_alarms
+    assert alarms is not None
+    assert (alarms.n, alarms.raised) == (2, 0)
     counted = {each.name: (each.n, each.coverage.value, each.promised) for each in scored.by_group}
     assert counted == {
         "urgent classes": (4, 0.5, 0.95),
