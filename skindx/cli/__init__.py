@@ -14,6 +14,7 @@ from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
 from skindx.cli.evaluate import evaluate
+from skindx.cli.export import export
 from skindx.cli.gallery import gallery
 from skindx.cli.options import Sets, console
 from skindx.cli.publish import publish
@@ -119,7 +120,7 @@ def build(
     )
 
 
-for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare):
+for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare, export):
     app.command()(verb)
 
 

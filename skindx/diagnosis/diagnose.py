@@ -21,6 +21,7 @@ from skindx.diagnosis.record import (
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, METRICS, Bundle
 from skindx.models.combination import mutual_information
+from skindx.models.exports.spec import EXPORTS
 from skindx.models.prediction import Prediction
 from skindx.taxonomy import Taxonomy
 
@@ -134,14 +135,19 @@ def diagnose_pixels(
                 no_boxes="" if predictor.has_detector else predictor.missing or _NO_DETECTOR,
             ),
         ),
-        source=_source(predictor.bundle),
+        source=_source(predictor),
     )
 
 
 def bundle_version(bundle: Bundle) -> str:
-    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy."""
+    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy.
+
+    Exports are the same weights again, checked to answer alike; a record names its backend.
+    """
     files = {
-        name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)
+        name: hash_
+        for name, hash_ in bundle.spec.files.items()
+        if name not in (METRICS, CARD) and not name.startswith(f"{EXPORTS}/")
     }
     deciding = bundle.spec.model_copy(update={"files": files})
     return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()
@@ -167,12 +173,14 @@ def _boxes(prediction: Prediction) -> tuple[LesionBox, ...] | None:
     )
 
 
-def _source(bundle: Bundle) -> Source:
+def _source(predictor: "Predictor") -> Source:
+    bundle = predictor.bundle
     temperatures = (bundle.spec.temperature, *(each.temperature for each in bundle.spec.members))
     return Source(
         name=bundle.spec.name,
         created=bundle.spec.created,
         version=bundle_version(bundle),
+        backend=predictor.backend,
         calibrated=any(each != 1 for each in temperatures),
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,

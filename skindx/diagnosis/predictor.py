@@ -14,6 +14,8 @@ from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble
+from skindx.models.exports.serving import EAGER, with_backend
+from skindx.models.exports.spec import Backend
 from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.prediction import Prediction
 from skindx.models.removal import MANIFEST_KEY
@@ -31,11 +33,14 @@ class Predictor:
     """Why there are no boxes although the bundle has a detector; empty otherwise."""
     fusion: FusionSpec | None = None
     """How the crop around the best box is judged beside the whole picture."""
+    backend: str = EAGER
+    """What runs the networks' bodies, such as `openvino bf16`."""
 
     @classmethod
-    def load(cls, path: Path, device: str = "cpu") -> Self:
+    def load(cls, path: Path, device: str = "cpu", backend: Backend = "auto") -> Self:
         """Open and verify a bundle. Raises UserError for a bundle that is not whole.
 
+        `backend` runs the networks' bodies; auto: the fastest export that this machine can run.
         Without ultralytics a bundle's detector is left out, and `missing` says so.
         """
         bundle = open_bundle(path)
@@ -44,7 +49,8 @@ class Predictor:
             detector = bundle.detector()
         except UserError as error:
             missing = str(error)
-        return cls(bundle, bundle.ensemble(device), detector, missing, bundle.spec.fusion)
+        ensemble, answers = with_backend(bundle, bundle.ensemble(device), backend, device)
+        return cls(bundle, ensemble, detector, missing, bundle.spec.fusion, backend=answers)
 
     @property
     def taxonomy(self) -> Taxonomy:

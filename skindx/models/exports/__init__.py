@@ -1,0 +1,1 @@
+"""The networks' bodies for faster runtimes: made, checked, chosen; heads stay in torch."""

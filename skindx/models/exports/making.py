@@ -1,0 +1,102 @@
+"""A classifier's body becomes a file for another runtime."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from skindx.errors import UserError
+from skindx.models.classifier import Classifier
+from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
+from skindx.models.preprocess import Preprocess
+from skindx.offline import go_offline
+
+_OPSET = 18
+
+
+class _Body(nn.Module):
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, squares_BSS3: Tensor) -> Tensor:
+        return self.classifier.features(squares_BSS3)
+
+
+def make_body(
+    file: Path,
+    classifier: Classifier,
+    preprocess: Preprocess,
+    to: Runtime,
+    precision: Precision,
+    samples: Sequence[NDArray[np.uint8]] = (),
+) -> None:
+    """Write `file`: uint8 squares of any number in, the body's last map out.
+
+    `samples` are squares from which int8 learns its ranges. Raises UserError for a network that
+    the exporter cannot follow.
+    """
+    graph = file if to == "onnx" else file.with_suffix(".onnx")
+    _write_onnx(graph, classifier, preprocess.size)
+    if precision == "int8":
+        _quantise(graph, samples)
+    if to == "openvino":
+        _write_openvino(graph, file)
+        graph.unlink()
+
+
+def _write_onnx(file: Path, classifier: Classifier, size: int) -> None:
+    body = _Body(classifier).eval()  # or the exporter leaves the classifier in training mode
+    squares_BSS3 = torch.zeros((2, size, size, 3), dtype=torch.uint8)
+    with warnings.catch_warnings(), torch.no_grad():
+        # The exporter by tracing is deprecated, but the newer one needs a package more. What it
+        # warns of while tracing, answers that fit one input alone, the parity check would find.
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(
+                body,
+                (squares_BSS3,),
+                str(file),
+                dynamo=False,
+                opset_version=_OPSET,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_axes={INPUT: {0: "B"}, OUTPUT: {0: "B"}},
+            )
+        except (RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            kind = type(classifier.net).__name__
+            raise UserError(
+                f"a network of the kind {kind} cannot be exported ({reason}); serve it as it is."
+            ) from None
+
+
+def _write_openvino(graph: Path, file: Path) -> None:
+    go_offline()
+    import openvino
+
+    # Not convert_model: it reports to OpenVINO's makers. Half precision would fail the check.
+    openvino.save_model(openvino.Core().read_model(graph), file, compress_to_fp16=False)
+
+
+def _quantise(graph: Path, samples: Sequence[NDArray[np.uint8]]) -> None:
+    """Rewrite a graph in int8: weights by channel, activations by the ranges in the samples."""
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self, squares: Iterator[NDArray[np.uint8]]) -> None:
+            self.squares = squares
+
+        def get_next(self) -> dict[str, Any] | None:
+            square = next(self.squares, None)
+            return None if square is None else {INPUT: square[None]}
+
+    whole = graph.with_suffix(".whole.onnx")
+    graph.rename(whole)
+    quantization.quantize_static(whole, graph, Reader(iter(samples)), per_channel=True)
+    whole.unlink()

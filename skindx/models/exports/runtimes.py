@@ -1,0 +1,132 @@
+"""The runtimes: whether this machine can run an export, and how a body is loaded.
+
+Each uses one thread: a picture is too little work to share, and a server has a worker a core.
+"""
+
+import importlib
+import importlib.util
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import skindx
+from skindx.errors import UserError
+from skindx.models.ensemble import Body
+from skindx.models.exports.spec import INPUT, Precision, Runtime
+from skindx.offline import go_offline
+
+_MODULES: dict[Runtime, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
+_INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
+    "bf16": ("avx512_bf16", "amx_bf16"),
+    # Older ones add pairs of products in 16 bits, which overflow: other answers than checked.
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8"),
+}
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def unsupported(to: Runtime, precision: Precision) -> str:
+    """Return why this machine cannot run such an export, in a sentence; empty when it can."""
+    if to == "onnx" and precision == "bf16":
+        return (
+            "onnx bf16 is unsupported: ONNX Runtime computes nothing in bf16 on this kind of CPU; "
+            "use --to openvino."
+        )
+    if importlib.util.find_spec(_MODULES[to]) is None:
+        return (
+            f"{to} needs {_MODULES[to]}, which is not installed; run `pip install 'skindx[serve]'`."
+        )
+    needed = _INSTRUCTIONS.get(precision)
+    if needed and not cpu_flags().intersection(needed):
+        return (
+            f"{to} {precision} is unsupported: this CPU has none of {', '.join(needed)}; "
+            "use --precision fp32."
+        )
+    return ""
+
+
+def versions(to: Runtime) -> dict[str, str]:
+    """Return the versions of what makes and runs an export."""
+    own = {"skindx": skindx.__version__, "torch": torch.__version__}
+    return own | {_MODULES[to]: str(_module(to).__version__)}
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Return the names of the CPU's instruction sets as Linux tells them; elsewhere none."""
+    if not _CPU_INFO.is_file():
+        return frozenset()
+    for line in _CPU_INFO.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(value.split())
+    return frozenset()
+
+
+def load_body(file: Path, to: Runtime, precision: Precision) -> Body:
+    """Load an exported body for CPU tensors. Raises what the runtime raises for a bad file."""
+    return _LOADERS[to](file, precision)
+
+
+@dataclass(frozen=True)
+class _OnnxBody:
+    session: Any
+
+    def __call__(self, squares_BSS3: Tensor) -> Tensor:
+        (map_,) = self.session.run(None, {INPUT: _array(squares_BSS3)})
+        return torch.from_numpy(map_)
+
+
+@dataclass(frozen=True)
+class _OpenVinoBody:
+    model: Any
+    requests: threading.local = field(default_factory=threading.local)
+    """A request holds the intermediate results of one call: threads must not share it."""
+
+    def __call__(self, squares_BSS3: Tensor) -> Tensor:
+        if not hasattr(self.requests, "own"):
+            self.requests.own = self.model.create_infer_request()
+        return torch.from_numpy(self.requests.own.infer({INPUT: _array(squares_BSS3)})[0])
+
+
+def _array(squares_BSS3: Tensor) -> NDArray[np.uint8]:
+    return squares_BSS3.contiguous().numpy()
+
+
+def _module(to: Runtime) -> Any:
+    go_offline()  # OpenVINO reports each import to its makers
+    return importlib.import_module(_MODULES[to])
+
+
+def _onnx(file: Path, _: Precision) -> Body:
+    onnxruntime = _module("onnx")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return _OnnxBody(
+        onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    )
+
+
+def _openvino(file: Path, precision: Precision) -> Body:
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": 1,
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+        # Each worker would bind its only thread to the same core.
+        "ENABLE_CPU_PINNING": False,
+    }
+    return _OpenVinoBody(_module("openvino").Core().compile_model(file, "CPU", options))
+
+
+_LOADERS: dict[Runtime, Callable[[Path, Precision], Body]] = {
+    "onnx": _onnx,
+    "openvino": _openvino,
+}
