@@ -10,6 +10,7 @@ import typer
 
 from skindx import __version__
 from skindx.cli import boxes
+from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
@@ -120,7 +121,18 @@ def build(
     )
 
 
-for verb in (screen, gallery, audit, publish, remove, train, evaluate, compare, export):
+for verb in (
+    screen,
+    annotate,
+    gallery,
+    audit,
+    publish,
+    remove,
+    train,
+    evaluate,
+    compare,
+    export,
+):
     app.command()(verb)
 
 

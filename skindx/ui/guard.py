@@ -62,8 +62,10 @@ _HEADERS = (
 class Guard:
     """ASGI middleware around Gradio's app."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, also: tuple[str, ...] = ()) -> None:
+        """Let through what every page needs, and `also` these routes of Gradio's."""
         self.app = app
+        self.needed = _NEEDED + also
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,7 +80,7 @@ class Guard:
         route = scope["path"].partition(_API)[2]
         if route.startswith("file="):
             await _respond(send_guarded, 200, b"image/svg+xml", _WAITING)
-        elif _API in scope["path"] and not route.startswith(_NEEDED):
+        elif _API in scope["path"] and not route.startswith(self.needed):
             await _respond(send_guarded, 404, b"text/plain", b"not found")
         elif route.startswith("queue/join"):
             body = await _read(receive)

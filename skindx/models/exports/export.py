@@ -45,7 +45,14 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
         for member in members:
             samples = _samples(dataset, learned, member.preprocess)
             file = folder / f"{member.name}{SUFFIX[to]}"
-            make_body(file, member.classifier, member.preprocess, to, precision, samples)
+            make_body(
+                file,
+                member.classifier,
+                member.preprocess,
+                to=to,
+                precision=precision,
+                samples=samples,
+            )
         exported = [_loaded(member, folder, to, precision) for member in members]
         parity = measure_parity(members, exported, dataset, val)
         for each in parity:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import skindx
-from skindx.errors import UserError
 from skindx.models.ensemble import Body
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.offline import go_offline
