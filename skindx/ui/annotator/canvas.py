@@ -1,6 +1,6 @@
 """Boxes between pixels of the stored picture and those of the picture shown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -11,6 +11,8 @@ from skindx.data.boxes.box import RawBox, boxed
 from skindx.errors import UserError
 
 LONGEST_SIDE = 1280
+# Dark enough for outlines to be seen on skin, and for white letters.
+_COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#be123c", "#1d4ed8", "#4d7c0f", "#a21caf", "#334155")
 _UNMOVED = 1e-6
 """Pixels: what the browser's own scaling there and back rounds away."""
 
@@ -48,10 +50,18 @@ def shown_size(size_wh: tuple[int, int]) -> tuple[int, int]:
     return max(1, round(size_wh[0] * scale)), max(1, round(size_wh[1] * scale))
 
 
-def canvas_boxes(boxes: Sequence[Box], size_wh: tuple[int, int]) -> list[dict[str, Any]]:
+def colours_of(labels: Sequence[str]) -> dict[str, str]:
+    """Return label -> colour, as #rrggbb."""
+    return {label: _COLOURS[at % len(_COLOURS)] for at, label in enumerate(labels)}
+
+
+def canvas_boxes(
+    boxes: Sequence[Box], size_wh: tuple[int, int], colours: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Return boxes of a stored picture of that size for the canvas."""
     return [
-        dict(zip(_CORNERS, _shown(box, size_wh), strict=True)) | {"label": box.label}
+        dict(zip(_CORNERS, _shown(box, size_wh), strict=True))
+        | {"label": box.label, "color": list(bytes.fromhex(colours[box.label][1:]))}
         for box in boxes
     ]
 

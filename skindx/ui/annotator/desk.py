@@ -9,7 +9,7 @@ from typing import Any
 from skindx.data.boxes import Box
 from skindx.data.boxes.review import Review
 from skindx.errors import UserError
-from skindx.ui.annotator.canvas import canvas_boxes, drawn_boxes, picture_in
+from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, picture_in
 from skindx.ui.annotator.pictures import address
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,9 @@ class Desk:
     def _show(self, sha256: str, said: str = "") -> Shown:
         review = self.review
         record = review.record(sha256)
-        boxes = canvas_boxes(review.boxes(sha256), (record.width, record.height))
+        boxes = canvas_boxes(
+            review.boxes(sha256), (record.width, record.height), colours_of(review.labels)
+        )
         total = len(review.order)
         lines = (
             said,

@@ -1,17 +1,15 @@
 """The annotator's page: one picture, its boxes, and save, skip, back, undo."""
 
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skindx.data.boxes.review import Review
 from skindx.offline import go_offline
+from skindx.ui.annotator.canvas import colours_of
 from skindx.ui.annotator.desk import Desk
 
 if TYPE_CHECKING:
     import gradio as gr
-
-# Of at least 4.5 : 1 on white, so that labels can be read and outlines seen on skin.
-_COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#be123c", "#1d4ed8", "#4d7c0f", "#a21caf", "#334155")
 
 BUTTONS = {
     "save": "Save and next (S)",
@@ -23,8 +21,8 @@ BUTTONS = {
 
 _HELP = (
     "Draw a box with C, move and resize one with D, change its class with a double click or E, "
-    "remove it with Delete. Save a picture without boxes when it shows no lesion: that is "
-    "different from skipping it."
+    "remove it with Delete. The wheel enlarges, Space shows all again. A picture that shows no "
+    "lesion is saved without boxes: that is different from skipping it."
 )
 
 
@@ -32,16 +30,20 @@ def build_annotator(review: Review) -> "gr.Blocks":
     """Return the page; `skindx.ui.annotator.serve` shows it."""
     go_offline()
     import gradio as gr
+    from gradio.data_classes import GradioRootModel
     from gradio_image_annotation import image_annotator
 
+    class Raw(GradioRootModel):  # type: ignore[misc]
+        root: Any
+
     desk = Desk(review)
-    labels = list(review.labels)
+    colours = colours_of(review.labels)
     with gr.Blocks(title="skindx annotate", analytics_enabled=False) as page:
         gr.HTML(f"<h1>Where is the lesion?</h1><p>{_HELP}</p>", elem_id="sx-help")
         told = gr.HTML(elem_id="sx-told")
         canvas = image_annotator(
-            label_list=labels,
-            label_colors=[_COLOURS[at % len(_COLOURS)] for at in range(len(labels))],
+            label_list=list(colours),
+            label_colors=list(colours.values()),
             use_default_label=True,
             boxes_alpha=0.1,
             box_min_size=1,
@@ -62,6 +64,7 @@ def build_annotator(review: Review) -> "gr.Blocks":
             }
         # Raw values both ways: the component would keep a copy of every picture as a file, round
         # the boxes to whole pixels, and read whatever path the browser names.
+        canvas.data_model = Raw
         raw = {"preprocess": False, "postprocess": False, "api_visibility": "private"}
         for name, button in buttons.items():
             button.click(getattr(desk, name), canvas, [canvas, told], concurrency_id="desk", **raw)
