@@ -59,7 +59,7 @@ def _candidates(network: str, size: int, folder: Path) -> Mapping[str, Callable[
     preprocess = Preprocess(size=size)
     settings = ClassifierSettings(model=network, preprocess=preprocess)
     eager = build_classifier(settings, _CLASSES).eval()
-    tall = copy.deepcopy(eager).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    tall = copy.deepcopy(eager).to(memory_format=torch.channels_last)
     random = np.random.default_rng(0)
     squares_1SS3 = random.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
 

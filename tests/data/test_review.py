@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from boxed_dataset import boxed_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -164,24 +165,21 @@ def test_bad_beginnings_are_told(tmp_path: Path, dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coco", "yolo", "labelstudio"])
-def test_what_is_drawn_leaves_in_every_format(dataset: Path, tmp_path: Path, kind: str) -> None:
-    for n in range(6):
-        file = dataset / f"store/{n}.jpg"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(b"the bytes do not matter here")
+def test_what_is_drawn_leaves_in_every_format(tmp_path: Path, kind: str) -> None:
+    dataset, out = tmp_path / "data", tmp_path / ("out" if kind == "yolo" else "out.json")
+    shas = [record.sha256 for record in boxed_dataset(dataset, {}, count=3)]
     review = Review(dataset, "me")
-    review.save(_sha(2), [Box(1, 2, 33.5, 44.25, "b"), Box(50, 60, 70, 80)])
-    review.save(_sha(4), [])
-    out = tmp_path / ("out" if kind == "yolo" else "out.json")
+    review.save(shas[0], [Box(1, 2, 33.5, 44.25, "Nevus"), Box(50, 60, 70, 80)])
+    review.save(shas[1], [])
     export_boxes(dataset, out, kind)  # type: ignore[arg-type]
     if kind == "labelstudio":
         read = {picture.sha256: picture for _, _, _, picture in read_answers(out)}
     else:
         found = read_boxes(BoxSource(path=out, kind=kind))  # type: ignore[arg-type]
         read = {each.sha256 or Path(name).stem: each for name, each in found.items()}
-    drawn = read[_sha(2)]
-    assert [box.label for box in drawn.boxes] == ["b", "lesion"]
+    drawn = read[shas[0]]
+    assert [box.label for box in drawn.boxes] == ["Nevus", "lesion"]
     corners = [value for box in drawn.boxes for value in (box.x1, box.y1, box.x2, box.y2)]
-    assert corners == pytest.approx([1, 2, 33.5, 44.25, 50, 60, 70, 80], abs=1e-3)
-    assert read[_sha(4)].boxes == ()
-    assert _sha(5) not in read
+    assert corners == pytest.approx([1, 2, 33.5, 44.25, 50, 60, 70, 80], abs=1e-2)
+    assert read[shas[1]].boxes == ()
+    assert shas[2] not in read

@@ -15,10 +15,9 @@ from skindx.ui.annotator.pictures import address
 log = logging.getLogger(__name__)
 
 Shown = tuple[Any, str]
-"""The canvas's value, and what the page says; a canvas that stays is `{"__type__": "update"}`."""
+"""The canvas's value, and what the page says."""
 
 _FAILED = "Something went wrong here, and this picture may not be saved; see the terminal."
-_STAYS = {"__type__": "update"}
 
 
 class Desk:
@@ -30,7 +29,7 @@ class Desk:
 
     def open(self) -> Shown:
         """Show the first picture that nobody has looked at."""
-        return self._answer(lambda: self._show(self.review.first))
+        return self._answer(lambda: self._show(self.review.first), None)
 
     def save(self, canvas: object) -> Shown:
         """Keep the boxes, and show the next picture."""
@@ -43,7 +42,7 @@ class Desk:
             self.review.save(sha256, boxes)
             return self._show(self.review.step(sha256, 1), f"Saved: {_count(boxes)}.")
 
-        return self._answer(work)
+        return self._answer(work, canvas)
 
     def skip(self, canvas: object) -> Shown:
         """Show the next picture; this one stays as it was."""
@@ -62,21 +61,22 @@ class Desk:
                 raise UserError("nothing was saved since this page's start: nothing is undone.")
             return self._show(last, "Undone: this picture has again what it had before.")
 
-        return self._answer(work)
+        return self._answer(work, canvas)
 
     def _step(self, canvas: object, by: int) -> Shown:
-        return self._answer(lambda: self._show(self.review.step(picture_in(canvas), by)))
+        return self._answer(lambda: self._show(self.review.step(picture_in(canvas), by)), canvas)
 
-    def _answer(self, work: Callable[[], Shown]) -> Shown:
+    def _answer(self, work: Callable[[], Shown], canvas: object) -> Shown:
+        """Return what `work` shows; where it fails, the canvas stays as it was sent."""
         with self._one:
             try:
                 return work()
             except UserError as error:
                 text = str(error)
-                return _STAYS, _told(text[:1].upper() + text[1:], alert=True)
+                return canvas, _told(text[:1].upper() + text[1:], alert=True)
             except Exception:
                 log.exception("a picture could not be worked on")
-                return _STAYS, _told(_FAILED, alert=True)
+                return canvas, _told(_FAILED, alert=True)
 
     def _show(self, sha256: str, said: str = "") -> Shown:
         review = self.review
