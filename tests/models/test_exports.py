@@ -216,17 +216,17 @@ def test_without_validation_pictures_nothing_is_checked(untouched: Path, tmp_pat
 
 def test_agreement_by_hand() -> None:
     eager_NC = np.log([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.4, 0.3, 0.3], [0.1, 0.1, 0.8]])
-    same = compare("a", eager_NC, eager_NC + 3.0, ["p", "q", "r", "s"])
+    same = compare("a", eager_NC, [eager_NC + 3.0], ["p", "q", "r", "s"])
     assert (same.same, same.pictures, same.share) == (4, 4, 1.0)
     assert same.cosine == pytest.approx(1)
     other_NC = eager_NC.copy()
     other_NC[3] = other_NC[3, [2, 1, 0]]
-    other = compare("a", eager_NC, other_NC, ["p", "p", "r", "s"])
+    other = compare("a", eager_NC, [eager_NC, other_NC], ["p", "p", "r", "s"])
     assert (other.same, other.share) == (3, 0.75)
     # Logits (-a, -a, 2a) and (2a, -a, -a): the cosine is (-2 + 1 - 2) / 6.
     assert other.cosine == pytest.approx(-0.5)
     # Two pictures of one group are worth one: Kish's 16 / 6 pictures instead of 4.
-    assert other.low < compare("a", eager_NC, other_NC, ["p", "q", "r", "s"]).low
+    assert other.low < compare("a", eager_NC, [eager_NC, other_NC], ["p", "q", "r", "s"]).low
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Does an export answer as the network does? It is asked before the export enters a bundle."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,21 +23,37 @@ LEAST_SHARE = 0.995
 def measure_parity(
     eager: Sequence[Member], exported: Sequence[Member], dataset: Path, records: Sequence[Record]
 ) -> list[Parity]:
-    """Compare each member's answers to the pictures with those of its export."""
-    logs_MNC = predict_members([*eager, *exported], dataset, records)
+    """Compare each member's answers to the pictures with those of its export.
+
+    An export must answer batches, and pictures one by one as a page sends them.
+    """
+    alone = [_OneByOne(**vars(member)) for member in exported]
+    logs_MNC = predict_members([*eager, *exported, *alone], dataset, records)
     count = len(eager)
     groups = [record.group for record in records]
     return [
-        compare(member.name, logs_MNC[at], logs_MNC[at + count], groups)
+        compare(member.name, logs_MNC[at], logs_MNC[at + count :: count], groups)
         for at, member in enumerate(eager)
     ]
 
 
+class _OneByOne(Member):
+    def log_probabilities(
+        self, pictures: Sequence[NDArray[np.uint8]], batch: int = 1
+    ) -> NDArray[np.float64]:
+        return super().log_probabilities(pictures, batch)
+
+
 def compare(
-    member: str, eager_NC: NDArray[np.float64], other_NC: NDArray[np.float64], groups: Sequence[str]
+    member: str,
+    eager_NC: NDArray[np.float64],
+    others: Iterable[NDArray[np.float64]],
+    groups: Sequence[str],
 ) -> Parity:
-    """Return how far two tables of log-probabilities agree."""
-    same_N = eager_NC.argmax(axis=1) == other_NC.argmax(axis=1)
+    """Return how far tables of log-probabilities agree: a picture counts by its worst."""
+    others = list(others)
+    first_N = eager_NC.argmax(axis=1)
+    same_N = np.all([first_N == other_NC.argmax(axis=1) for other_NC in others], axis=0)
     interval = wilson_interval(float(same_N.mean()), effective_size(groups))
     return Parity(
         member=member,
@@ -45,7 +61,7 @@ def compare(
         same=int(same_N.sum()),
         low=interval.low,
         high=interval.high,
-        cosine=float(_cosines(eager_NC, other_NC).min()),
+        cosine=min(float(_cosines(eager_NC, other_NC).min()) for other_NC in others),
     )
 
 
