@@ -127,6 +127,8 @@ class Source(Settings):
     created: str
     version: str
     """SHA-256 over everything that decides an answer."""
+    backend: str = "eager"
+    """What ran the networks, such as `openvino bf16`: it rounds in its own way."""
     calibrated: bool
     """Whether temperatures were fitted; without them a network is mostly too sure of itself."""
     taxonomy: str
