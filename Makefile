@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.skindx-ready
 
-.PHONY: demo test test-long check lock install clean
+.PHONY: demo test test-long check lock install clean screenshots
 
 demo: install
 	$(BIN)/skindx demo --out runs/demo
@@ -14,6 +14,10 @@ test: install browser network
 
 test-long: install browser network
 	$(BIN)/python -m pytest -m long --timeout 3600
+
+# The pictures of docs/, from the bundle of `make demo`.
+screenshots: demo browser
+	$(BIN)/python docs/screenshots.py runs/demo/bundle
 
 # The cheap checks: style, types, who may import whom.
 check: install

@@ -1,6 +1,7 @@
 """Nothing calls home: the environment that keeps third-party packages off the network."""
 
 import os
+import sys
 from pathlib import Path
 
 _QUIET = {
@@ -29,6 +30,9 @@ def go_offline() -> None:
     os.environ.update(_QUIET)
     # Our own settings for ultralytics: the user's may hold a key, and are not ours to change.
     os.environ.setdefault("YOLO_CONFIG_DIR", str(cache_folder()))
+    # OpenVINO tells its makers of every import, and no variable stops it; without the package
+    # that does so it takes a stand-in that is silent.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     for name, value in _HUB.items():
         os.environ.setdefault(name, value)  # a user who wants the hub has set it to 0
 

@@ -28,8 +28,8 @@ class Config(Settings):
     rounds: int = Field(7, ge=5)
     pictures: int = Field(10, ge=1)
     """Photos a round, each way; processor time is counted in hundredths of a second."""
-    repeats: int = Field(10, ge=1)
-    """Pictures a turn where runtimes are timed."""
+    repeats: int = Field(30, ge=5)
+    """Turns of one picture in which runtimes are timed."""
     page: bool = True
     """Whether to open the page in a browser; it needs chromium."""
 
@@ -38,12 +38,12 @@ def run(settings: Config) -> Result:
     """Time all of it, one after the other, so that nothing shares the processor with another."""
     figures: dict[str, Figure] = {}
     baselines: dict[str, Figure] = {}
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
     if settings.models:
-        from skindx.bench.serve_runtimes import time_runtimes
+        from skindx.bench.serve_backends import measure_backends
 
-        figures, baselines, notes = time_runtimes(
-            settings.models, settings.side, settings.rounds, settings.repeats
+        figures, baselines, notes = measure_backends(
+            settings.repeats, settings.models, settings.side
         )
     with tempfile.TemporaryDirectory() as folder:
         bundle = random_bundle(

@@ -10,11 +10,13 @@ import typer
 
 from skindx import __version__
 from skindx.cli import boxes, casebook
+from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.compare import compare
 from skindx.cli.dedup import dedup
 from skindx.cli.diagnose import diagnose
 from skindx.cli.evaluate import evaluate
+from skindx.cli.export import export
 from skindx.cli.gallery import gallery
 from skindx.cli.options import Sets
 from skindx.cli.publish import publish
@@ -125,6 +127,7 @@ def build(
 
 for verb in (
     screen,
+    annotate,
     gallery,
     audit,
     publish,
@@ -132,6 +135,7 @@ for verb in (
     train,
     evaluate,
     compare,
+    export,
     diagnose,
     serve,
 ):

@@ -12,6 +12,7 @@ from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.seeing import Seen
 from skindx.models.bundle import CARD, METRICS, Bundle
+from skindx.models.exports.spec import EXPORTS
 from skindx.models.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def assemble(
         no_similar="" if predictor.gallery else _NO_GALLERY,
         no_heat="" if has_heat else _NO_HEAT,
         patient=patient,
-        source=source_of(predictor.bundle),
+        source=source_of(predictor.bundle, predictor.backend),
     )
 
 
@@ -85,13 +86,14 @@ def photo_of(predictor: "Predictor", seen: Seen, prediction: Prediction) -> Phot
     )
 
 
-def source_of(bundle: Bundle) -> Source:
+def source_of(bundle: Bundle, backend: str) -> Source:
     """Return who answers."""
     temperatures = (bundle.spec.temperature, *(each.temperature for each in bundle.spec.members))
     return Source(
         name=bundle.spec.name,
         created=bundle.spec.created,
         version=bundle_version(bundle),
+        backend=backend,
         calibrated=any(each != 1 for each in temperatures),
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
@@ -99,9 +101,14 @@ def source_of(bundle: Bundle) -> Source:
 
 
 def bundle_version(bundle: Bundle) -> str:
-    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy."""
+    """Return a SHA-256 over everything that decides an answer: weights, settings, taxonomy.
+
+    Exports are the same weights again, checked to answer alike; a record names its backend.
+    """
     files = {
-        name: hash_ for name, hash_ in bundle.spec.files.items() if name not in (METRICS, CARD)
+        name: hash_
+        for name, hash_ in bundle.spec.files.items()
+        if name not in (METRICS, CARD) and not name.startswith(f"{EXPORTS}/")
     }
     deciding = bundle.spec.model_copy(update={"files": files})
     return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()

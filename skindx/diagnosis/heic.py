@@ -1,7 +1,7 @@
 """HEIC photos, decoded in a process of their own with limits of memory and time."""
 
 import importlib.util
-import tempfile
+import os
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +23,21 @@ def decode_apart(
 ) -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 RGB, upright. Raises DamagedPicture, whatever the bytes do.
 
-    The photo and its pixels stand in a private folder for as long as the decoder runs.
+    Photo and pixels pass between the processes in memory: no disk ever holds them, and they are
+    gone with this process, however it ends.
     """
-    with tempfile.TemporaryDirectory(prefix="skindx-heic-") as name:
-        folder = Path(name)
-        file = folder / "photo"
-        file.write_bytes(data)
-        job = {"folder": name, "max_pixels": max_pixels}
-        ((_, answer),) = run_apart("heic", job, [file], limits, workers=1)
+    with (
+        os.fdopen(os.memfd_create("skindx-photo"), "w+b") as photo,
+        os.fdopen(os.memfd_create("skindx-pixels"), "w+b") as pixels,
+    ):
+        photo.write(data)
+        photo.flush()
+        there = Path(f"/proc/{os.getpid()}/fd")
+        job = {"out": str(there / str(pixels.fileno())), "max_pixels": max_pixels}
+        ((_, answer),) = run_apart("heic", job, [there / str(photo.fileno())], limits, workers=1)
         if isinstance(answer, Failure):
             raise DamagedPicture(answer.detail, answer.reason)
         if answer["reason"]:
             raise DamagedPicture(answer["detail"], answer["reason"])
-        pixels_HWC: NDArray[np.uint8] = np.load(folder / "pixels.npy", allow_pickle=False)
+        pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
         return pixels_HWC

@@ -14,6 +14,8 @@ from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector
 from skindx.models.ensemble import Ensemble, Look
+from skindx.models.exports.serving import EAGER, with_backend
+from skindx.models.exports.spec import Backend
 from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.gallery import Gallery
 from skindx.models.novelty import Novelty
@@ -37,11 +39,14 @@ class Predictor:
     """Pictures that the bundle learned from; None for a bundle of an older version."""
     novelty: Novelty | None = None
     """How familiar a photo is; None for an older bundle, and without calibration pictures."""
+    backend: str = EAGER
+    """What runs the networks' bodies, such as `openvino bf16`."""
 
     @classmethod
-    def load(cls, path: Path, device: str = "cpu") -> Self:
+    def load(cls, path: Path, device: str = "cpu", backend: Backend = "auto") -> Self:
         """Open and verify a bundle. Raises UserError for a bundle that is not whole.
 
+        `backend` runs the networks' bodies; auto: the fastest export that this machine can run.
         Without ultralytics a bundle's detector is left out, and `missing` says so.
         """
         bundle = open_bundle(path)
@@ -50,14 +55,16 @@ class Predictor:
             detector = bundle.detector()
         except UserError as error:
             missing = str(error)
+        ensemble, answers = with_backend(bundle, bundle.ensemble(device), backend, device)
         return cls(
             bundle,
-            bundle.ensemble(device),
+            ensemble,
             detector,
             missing,
             bundle.spec.fusion,
             bundle.gallery(),
             bundle.novelty(),
+            answers,
         )
 
     @property

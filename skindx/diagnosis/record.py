@@ -127,6 +127,8 @@ class Source(Settings):
     created: str
     version: str
     """SHA-256 over everything that decides an answer."""
+    backend: str = "eager"
+    """What ran the networks, such as `openvino bf16`: it rounds in its own way."""
     calibrated: bool
     """Whether temperatures were fitted; without them a network is mostly too sure of itself."""
     taxonomy: str
@@ -143,13 +145,13 @@ class Vote(Settings):
 
 
 class NextStep(Settings):
-    """What to do, by the most urgent class that is not ruled out."""
+    """What to do, by the most urgent class that remains likely."""
 
     urgency: Urgency
     advice: str
     because: str
     classes: int = Field(1, ge=1)
-    """So many classes are not ruled out: those of the set, or the leading ones without sets."""
+    """So many classes were asked: those of the set, or the leading ones without sets."""
 
 
 class Diagnosis(Settings):
@@ -210,9 +212,9 @@ def next_step(ranked: Sequence[tuple[SkinClass, float, bool]]) -> NextStep:
     name, count = f"{deciding.name} ({tier})", len(leading)
     if in_set:
         because = (
-            f"{name} is the only condition that is not ruled out."
+            f"{name} is the only condition in the set; others remain possible."
             if count == 1
-            else f"{name} is the most urgent of the {count} conditions that are not ruled out."
+            else f"{name} is the most urgent of the {count} conditions in the set."
         )
     elif count == 1:
         because = f"{name} alone carries {share}."

@@ -54,7 +54,7 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
 
 def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     sheet.heading("What it may be")
-    rows = [("not ruled out", "condition", "ICD-10", "urgency", "probability")]
+    rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
     rows += [
         (
             "yes" if each.in_set else "",

@@ -23,7 +23,7 @@ def promised(diagnosis: Diagnosis) -> str:
         return diagnosis.no_promise
     whose = "" if promise.group == "all" else f" of {promise.group}"
     said = (
-        f"Marked conditions are not ruled out: such a set holds the true condition in at least "
+        f"Marked conditions form a set: such a set holds the true condition in at least "
         f"{promise.level:.0%} of photos like the {promise.pictures}{whose} that were kept for "
         "calibration."
     )

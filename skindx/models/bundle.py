@@ -208,6 +208,19 @@ def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
     return replace(bundle, spec=bundle.spec.model_copy(update=change))
 
 
+def put_folder(path: Path, name: str, source: Path) -> None:
+    """Put the files of a folder into the bundle under `name`, in the place of what is there."""
+    bundle = open_bundle(path)
+    with atomic_folder(path) as folder:
+        kept = [file for file in bundle.spec.files if not file.startswith(f"{name}/")]
+        files = [(path / file, folder / file) for file in kept]
+        files += [(file, folder / name / file.name) for file in source.iterdir()]
+        for old, new in files:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            _link(old, new)
+        _write_index(folder, bundle.spec)
+
+
 def _rewrite(
     bundle: Bundle,
     facts: dict[str, Any],

@@ -33,6 +33,15 @@ class UrgentMisses:
 
 
 @dataclass(frozen=True, slots=True)
+class FalseAlarms:
+    """Pictures of other classes for which an urgent class was named: what safety costs."""
+
+    n: int
+    raised: int
+    rate: Interval
+
+
+@dataclass(frozen=True, slots=True)
 class CancerMisses:
     """One of the three cancers; a class of the other two still warns whoever reads the answer.
 

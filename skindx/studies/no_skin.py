@@ -92,4 +92,5 @@ def _textured(rng: np.random.Generator, colour: tuple[int, int, int]) -> Pixels:
     for size in (1, 2, 4, 8, 16, 32):
         noise = rng.normal(0, 0.12, (HEIGHT // size, WIDTH // size))
         shade_HW += noise.repeat(size, axis=0).repeat(size, axis=1)
-    return (shade_HW[..., None] * np.array(colour)).clip(0, 255).astype(np.uint8)
+    scene_HW3: NDArray[np.float64] = shade_HW[..., None] * np.array(colour)
+    return scene_HW3.clip(0, 255).astype(np.uint8)

@@ -138,6 +138,12 @@ def _said_of_groups(sets: SetScores) -> list[str]:
             f"No urgent class in the set: {missed.missed} of {missed.n} pictures of urgent "
             f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
         )
+    if sets.false_alarms:
+        alarms = sets.false_alarms
+        said.append(
+            f"An urgent class in the set: {alarms.raised} of {alarms.n} pictures of other "
+            f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}; so many are sent on in vain."
+        )
     return said
 
 

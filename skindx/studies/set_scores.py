@@ -11,7 +11,7 @@ from skindx.metrics import Interval, Statistic, bootstrap_interval
 from skindx.studies.answers import Answers
 from skindx.studies.breakdown import UNKNOWN, order, skin_type_name
 from skindx.studies.headline import LEVEL, SEED
-from skindx.studies.misses import UrgentMisses, share
+from skindx.studies.misses import FalseAlarms, UrgentMisses, share
 
 # N = pictures, C = classes
 
@@ -42,6 +42,8 @@ class SetScores:
     """Pictures of urgent classes, of the others, and of each skin type that the manifest knows."""
     urgent_missed: UrgentMisses | None
     """Pictures of urgent classes whose set holds no urgent class; None without such pictures."""
+    false_alarms: FalseAlarms | None
+    """Pictures of other classes whose set holds an urgent one; None where no class is urgent."""
     by_urgency: tuple[SetScore, ...]
     by_class: tuple[SetScore, ...]
 
@@ -71,6 +73,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         float((size_N == 1).mean()),
         tuple(some(*group) for group in _groups(answers, urgency_N == "urgent")),
         _urgent_missed(sets_NC, urgency_N == "urgent", answers),
+        _false_alarms(sets_NC, urgency_N != "urgent", answers),
         tuple(some(name, urgency_N == name) for name in _present(urgency_N)),
         tuple(some(each.name, truth_N == i) for i, each in enumerate(answers.classes)),
     )
@@ -101,6 +104,16 @@ def _urgent_missed(
     missed_N = urgent_N & ~sets_NC[:, urgent_C].any(axis=1)
     rate = share(missed_N, urgent_N, answers)
     return UrgentMisses(int(urgent_N.sum()), int(missed_N.sum()), rate)
+
+
+def _false_alarms(
+    sets_NC: NDArray[np.bool_], other_N: NDArray[np.bool_], answers: Answers
+) -> FalseAlarms | None:
+    urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
+    if not other_N.any() or not urgent_C.any():
+        return None
+    raised_N = other_N & sets_NC[:, urgent_C].any(axis=1)
+    return FalseAlarms(int(other_N.sum()), int(raised_N.sum()), share(raised_N, other_N, answers))
 
 
 def _present(urgency_N: NDArray[np.str_]) -> Sequence[str]:

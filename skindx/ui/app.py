@@ -106,7 +106,7 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
     import gradio as gr
 
     from skindx.ui.asgi import USER
-    from skindx.ui.serve import theme
+    from skindx.ui.listening import theme
 
     def user(request: Any) -> str | None:
         return request.scope.get(USER) or None

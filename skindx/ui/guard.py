@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -50,8 +50,10 @@ class Guard:
     Where people log in, an upload and a session belong to whoever came with them first.
     """
 
-    def __init__(self, app: App, uploads: Path | None = None) -> None:
+    def __init__(self, app: App, uploads: Path | None = None, also: tuple[str, ...] = ()) -> None:
+        """Let through what every page needs, and `also` these routes of Gradio's."""
         self.app, self._uploads = app, uploads
+        self._needed = _NEEDED + also
         self._owners = _Owners()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -66,7 +68,7 @@ class Guard:
         route = path.partition(_API)[2].rstrip("/")
         if route.startswith("file="):
             await respond(send, 200, _WAITING, "image/svg+xml")
-        elif (_API in path and not _is_needed(route)) or path.startswith(_NOT_NEEDED):
+        elif (_API in path and not _matches(route, self._needed)) or path.startswith(_NOT_NEEDED):
             await respond(send, 404, b"not found")
         elif route.startswith(("queue/join", "cancel", "reset")):
             await self._with_body(scope, receive, send, user)
@@ -154,8 +156,8 @@ class _Owners:
         return user in self._of.get(what, ())
 
 
-def _is_needed(route: str) -> bool:
-    return any(route == each or (route.startswith(each) and each.endswith("/")) for each in _NEEDED)
+def _matches(route: str, routes: Iterable[str]) -> bool:
+    return any(route == each or (route.startswith(each) and each.endswith("/")) for each in routes)
 
 
 def _owned(sent: dict[str, Any]) -> Iterator[str]:

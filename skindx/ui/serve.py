@@ -2,27 +2,22 @@
 
 import asyncio
 import logging
-import os
-import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
 from skindx.models.bundle import open_bundle
 from skindx.offline import go_offline
+from skindx.ui.listening import LOOPBACK, check_free, stoppable, uploads_folder
 
 if TYPE_CHECKING:
-    import gradio as gr
-
     from skindx.casebook.book import Casebook
     from skindx.ui.asgi import App
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _GRACE_S = 3
 """A request may take so long to end when the server is stopped."""
 _CONNECTIONS = 1000
@@ -47,7 +42,7 @@ def serve(
     for an address that is taken or wrong, and for a missing extra.
     """
     go_offline()
-    _check_free(host, port)
+    check_free(host, port)
     loaded = open_bundle(bundle)
     _check_extra()
     from skindx.ui.app import Wiring, build_app
@@ -58,24 +53,9 @@ def serve(
     users = Users(login) if login else None
     if access_log:
         _show_access()
-    with _uploads_folder() as uploads, _stoppable():
+    with uploads_folder() as uploads, stoppable():
         wiring = Wiring(uploads, settings, users, _casebook(casebook), frames)
         _run(build_app(loaded, wiring), host, port, proxy, logged_in=users is not None)
-
-
-def theme() -> "gr.themes.Base":
-    """Return a quiet theme in the reader's own fonts: Gradio's would be fetched."""
-    import gradio as gr
-    from gradio.themes.utils.fonts import Font
-
-    names = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif")
-    return gr.themes.Base(
-        primary_hue="teal",
-        neutral_hue="slate",
-        radius_size="sm",
-        font=[Font(name) for name in names],
-        font_mono=[Font("ui-monospace"), Font("Consolas"), Font("monospace")],
-    )
 
 
 def _run(app: "App", host: str, port: int, proxy: str | None, *, logged_in: bool) -> None:
@@ -130,7 +110,7 @@ def _keeping_failure(app: "App", kept: list[BaseException]) -> "App":
 def _greeting(host: str, port: int, *, logged_in: bool) -> str:
     shown = f"[{host}]" if ":" in host else host
     reach = ""
-    if host not in _LOOPBACK:
+    if host not in LOOPBACK:
         who = "who has a login" if logged_in else "who reaches this machine"
         reach = f" Everyone {who} can use it."
         if logged_in:
@@ -162,42 +142,3 @@ def _show_access() -> None:
     access.addHandler(handler)
     access.setLevel(logging.INFO)
     access.propagate = False
-
-
-def _check_free(host: str, port: int) -> None:
-    if not 1 <= port <= 65535:
-        raise UserError(f"port {port} does not exist; give one from 1 to 65535.")
-    try:
-        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"the page cannot listen on {host}:{port} ({reason}); "
-            "give another --port, or this machine's own --host."
-        ) from None
-
-
-@contextmanager
-def _uploads_folder() -> Iterator[Path]:
-    """Give Gradio a folder that only this user can read, and that goes with the server."""
-    with tempfile.TemporaryDirectory(prefix="skindx-uploads-") as name:
-        folder = Path(name).resolve()
-        os.environ["GRADIO_TEMP_DIR"] = str(folder)
-        yield folder
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGTERM end the server as Ctrl+C does, so that the uploads are deleted."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -115,7 +115,7 @@ def heic(width: int = 240, height: int = 180, **options: object) -> bytes:
     return file.getvalue()
 
 
-def test_a_heic_photo_is_read_in_a_child_and_nothing_of_it_stays(
+def test_a_heic_photo_is_read_in_a_child_and_never_stands_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -170,6 +170,7 @@ drop_from_gallery(path, ["%064x" % 6])
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_killed_anywhere_it_is_finished_by_asking_again(whole: Path, tmp_path: Path) -> None:
     wanted = [f"{n:064x}" for n in range(40) if n // 2 != 3]
     saved = tmp_path / "saved"

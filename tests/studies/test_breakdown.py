@@ -153,6 +153,11 @@ def test_sets_by_group_are_counted_by_hand() -> None:
     missed = scored.urgent_missed
     assert missed is not None
     assert (missed.n, missed.missed, missed.rate) == (4, 1, wilson_interval(0.25, 4))
+    alarms = scored.false_alarms
+    assert alarms is not None
+    assert (alarms.n, alarms.raised) == (2, 0)
+    eager = rule.model_copy(update={"urgent": {"all": 0.0, "skin type 6": 0.0}})
+    assert set_scores(found.with_sets(eager), draws=10).false_alarms.raised == 2
     counted = {each.name: (each.n, each.coverage.value, each.promised) for each in scored.by_group}
     assert counted == {
         "urgent classes": (4, 0.5, 0.95),

@@ -14,8 +14,8 @@ from skindx.casebook.book import Casebook
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.offline import go_offline
 from skindx.ui.guard import Guard
+from skindx.ui.listening import theme
 from skindx.ui.page import build_page
-from skindx.ui.serve import theme
 
 
 def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from skindx.data.boxes.box import Box
-from skindx.data.manifest import Record, boxes_type, read_rows
+from skindx.data.manifest import Record, boxes_type, read_rows, write_manifest
 from skindx.files import atomic_file
 
 ANNOTATIONS = "annotations.parquet"
@@ -86,6 +86,24 @@ def accepted(rows: Iterable[Annotation]) -> dict[str, tuple[Box, ...]]:
     people = [row for row in rows if row.annotator != BUILT]
     people.sort(key=lambda row: (_instant(row.when), row.annotator))
     return {row.sha256: row.boxes for row in people}
+
+
+def store_drawings(
+    dataset: Path, rows: Sequence[Annotation], records: Sequence[Record]
+) -> list[Record]:
+    """Write annotations and the manifest that accepts them; return its records.
+
+    The caller is the dataset's `only_writer`.
+    """
+    write_annotations(dataset, rows)
+    boxes = accepted(rows)
+    renewed = [
+        dataclasses.replace(record, boxes=boxes.get(record.sha256, record.boxes))
+        for record in records
+    ]
+    # A kill before this line is mended by the next drawing, import or build.
+    write_manifest(dataset, renewed)
+    return renewed
 
 
 def now() -> str:

@@ -8,16 +8,15 @@ from pathlib import Path
 
 from skindx.data.boxes.annotations import (
     Annotation,
-    accepted,
     annotated,
     now,
     read_annotations,
-    write_annotations,
+    store_drawings,
 )
 from skindx.data.boxes.box import UNKNOWN_SIZE, BoxedPicture
 from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
-from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.manifest import Record, read_manifest
 from skindx.data.splits.groups import file_name
 from skindx.errors import UserError
 from skindx.files import only_writer
@@ -71,10 +70,7 @@ def import_boxes(
             )
         old = read_annotations(dataset)
         drawn = annotated(old, rows, records)
-        write_annotations(dataset, drawn)
-        boxes = accepted(drawn)
-        # A kill before this line is mended by the next import or build.
-        write_manifest(dataset, [_with(record, boxes) for record in records])
+        store_drawings(dataset, drawn, records)
     had = {(row.sha256, row.annotator) for row in old}
     taken = {(row.sha256, row.annotator): row for row in rows}
     return Imported(
@@ -142,9 +138,3 @@ def _annotation(record: Record, picture: BoxedPicture, who: str, when: str) -> A
         dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in picture.boxes
     ]
     return Annotation(record.sha256, who, when, tuple(boxes))
-
-
-def _with(record: Record, boxes: Mapping[str, tuple]) -> Record:  # type: ignore[type-arg]
-    if record.sha256 not in boxes:
-        return record
-    return dataclasses.replace(record, boxes=boxes[record.sha256])

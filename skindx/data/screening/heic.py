@@ -7,8 +7,8 @@ import numpy as np
 from skindx.data.screening.decode import decode_with_pillow, refusal
 
 
-def decode_heic(path: Path, folder: Path, max_pixels: int) -> dict[str, str]:
-    """Write a HEIC photo's pixels_HWC, uint8 RGB, upright, as FOLDER/pixels.npy; say what failed.
+def decode_heic(path: Path, out: Path, max_pixels: int) -> dict[str, str]:
+    """Write a HEIC photo's pixels_HWC, uint8 RGB, upright, to `out` as npy; say what failed.
 
     libheif turns the picture as the file says, and leaves metadata out. Never raises for a file.
     """
@@ -17,5 +17,6 @@ def decode_heic(path: Path, folder: Path, max_pixels: int) -> dict[str, str]:
     except Exception as error:
         damage = refusal(error)
         return {"reason": damage.reason, "detail": str(damage)}
-    np.save(folder / "pixels.npy", pixels_HWC, allow_pickle=False)
+    with out.open("wb") as file:  # as a name it would get a suffix
+        np.save(file, pixels_HWC, allow_pickle=False)
     return {"reason": "", "detail": ""}

@@ -121,8 +121,8 @@ def _heic(job: dict[str, Any]) -> Work:
     _import_decoders()
     pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own
     pillow_heif.register_heif_opener(thumbnails=False)
-    folder = Path(job["folder"])
-    return _each(lambda path: decode_heic(path, folder, job["max_pixels"]))
+    out = Path(job["out"])
+    return _each(lambda path: decode_heic(path, out, job["max_pixels"]))
 
 
 WORK: dict[str, Callable[[dict[str, Any]], Work]] = {

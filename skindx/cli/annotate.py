@@ -1,0 +1,46 @@
+"""`skindx annotate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def annotate(
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Let this bundle propose boxes first, where nobody has looked."),
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who draws; default: your login name.")] = "",
+    port: Annotated[int, typer.Option(help="Port to listen on, on this machine alone.")] = 7861,
+) -> None:
+    """Open a page to check and draw lesion boxes, least confident pictures first.
+
+    Each saved picture is in the dataset at once: in its manifest, and under your name in
+    annotations.parquet. One reviewer works on a dataset at a time; to join several, use
+    `skindx boxes export` and `skindx boxes import`.
+
+    Example: skindx annotate runs/mine/data --bundle runs/mine/bundle --by "Dr. Mole"
+    """
+    import getpass
+
+    from skindx.ui.annotator.serve import serve
+
+    if bundle is not None:
+        _propose(dataset, bundle)
+    serve(dataset, by or getpass.getuser(), port=port)
+
+
+def _propose(dataset: Path, bundle: Path) -> None:
+    from functools import partial
+
+    from skindx.data.boxes.review import unseen
+    from skindx.data.progress import progress_bars
+    from skindx.studies.proposals import propose
+
+    if not unseen(dataset):
+        return
+    with progress_bars() as progress:
+        done = propose(dataset, bundle, progress=partial(progress, "propose"))
+    print(f"{done.model}: {done.boxes} boxes in {done.pictures} pictures.")

@@ -1,0 +1,97 @@
+"""Does an export answer as the network does? It is asked before the export enters a bundle."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.manifest import Record
+from skindx.errors import UserError
+from skindx.metrics import effective_size, wilson_interval
+from skindx.models.ensemble import Member
+from skindx.models.exports.spec import Parity, Precision
+from skindx.models.predicting import predict_members
+
+# N = pictures, C = classes
+
+LEAST_COSINE = 0.9999
+LEAST_SHARE = 0.995
+"""Of the pictures with the same first class, for what rounds coarser than fp32."""
+
+
+def measure_parity(
+    eager: Sequence[Member], exported: Sequence[Member], dataset: Path, records: Sequence[Record]
+) -> list[Parity]:
+    """Compare each member's answers to the pictures with those of its export.
+
+    An export must answer batches, and pictures one by one as a page sends them.
+    """
+    alone = [_OneByOne(**vars(member)) for member in exported]
+    logs_MNC = predict_members([*eager, *exported, *alone], dataset, records)
+    count = len(eager)
+    groups = [record.group for record in records]
+    return [
+        compare(member.name, logs_MNC[at], logs_MNC[at + count :: count], groups)
+        for at, member in enumerate(eager)
+    ]
+
+
+class _OneByOne(Member):
+    def log_probabilities(
+        self, pictures: Sequence[NDArray[np.uint8]], batch: int = 1
+    ) -> NDArray[np.float64]:
+        return super().log_probabilities(pictures, batch)
+
+
+def compare(
+    member: str,
+    eager_NC: NDArray[np.float64],
+    others: Iterable[NDArray[np.float64]],
+    groups: Sequence[str],
+) -> Parity:
+    """Return how far tables of log-probabilities agree: a picture counts by its worst."""
+    others = list(others)
+    first_N = eager_NC.argmax(axis=1)
+    same_N = np.all([first_N == other_NC.argmax(axis=1) for other_NC in others], axis=0)
+    interval = wilson_interval(float(same_N.mean()), effective_size(groups))
+    return Parity(
+        member=member,
+        pictures=len(same_N),
+        same=int(same_N.sum()),
+        low=interval.low,
+        high=interval.high,
+        cosine=min(float(_cosines(eager_NC, other_NC).min()) for other_NC in others),
+    )
+
+
+def refuse(parity: Parity, precision: Precision) -> None:
+    """Raise UserError for an export that does not answer as its network does."""
+    if precision == "fp32":
+        good = parity.same == parity.pictures and parity.cosine >= LEAST_COSINE
+        asked = f"all of them and a cosine of at least {LEAST_COSINE}"
+    else:
+        good = parity.share >= LEAST_SHARE
+        asked = f"at least {LEAST_SHARE:.1%} of them"
+    if not good:
+        raise UserError(
+            f"the {precision} export of {parity.member} is refused: it puts the same class first "
+            f"in {parity.same} of {parity.pictures} validation pictures ({parity.share:.1%}, "
+            f"95 % interval {parity.low:.1%} to {parity.high:.1%}) at a cosine of "
+            f"{parity.cosine:.6f}, and {asked} are asked for; the bundle is as it was, try "
+            f"another --precision or --to."
+        )
+
+
+def _cosines(one_NC: NDArray[np.float64], other_NC: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return cosines of logits around their mean, which log-probabilities give back exactly."""
+    one_NC = one_NC - one_NC.mean(axis=1, keepdims=True)
+    other_NC = other_NC - other_NC.mean(axis=1, keepdims=True)
+    lengths_N = np.linalg.norm(one_NC, axis=1) * np.linalg.norm(other_NC, axis=1)
+    # A network that cannot tell the classes apart at all has no direction: only the same will do.
+    still_N = (one_NC == other_NC).all(axis=1)
+    products_N = (one_NC * other_NC).sum(axis=1)
+    cosines_N: NDArray[np.float64] = np.where(
+        still_N, 1.0, products_N / np.maximum(lengths_N, 1e-300)
+    )
+    return cosines_N

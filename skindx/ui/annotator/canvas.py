@@ -1,0 +1,111 @@
+"""Boxes between pixels of the stored picture and those of the picture shown."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from skindx.data.boxes import Box
+from skindx.data.boxes.box import RawBox, boxed
+from skindx.errors import UserError
+
+LONGEST_SIDE = 1280
+# Dark enough for outlines to be seen on skin, and for white letters.
+_COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#be123c", "#1d4ed8", "#4d7c0f", "#a21caf", "#334155")
+_UNMOVED = 1e-6
+"""Pixels: what the browser's own scaling there and back rounds away."""
+
+_Pixel = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+
+
+class _Drawn(BaseModel):
+    """One box as the canvas sends it; it draws the picture `scaleFactor` times as large."""
+
+    label: str = Field(max_length=200)
+    xmin: _Pixel
+    ymin: _Pixel
+    xmax: _Pixel
+    ymax: _Pixel
+    scaleFactor: float = Field(1.0, gt=0, le=100)
+
+    def corners(self) -> tuple[float, ...]:
+        return tuple(getattr(self, name) / self.scaleFactor for name in _CORNERS)
+
+
+class _Shown(BaseModel):
+    url: str
+
+
+class _Canvas(BaseModel):
+    image: _Shown
+    boxes: list[_Drawn] = Field(max_length=1000)
+    orientation: int = 0
+
+
+def shown_size(size_wh: tuple[int, int]) -> tuple[int, int]:
+    """Return width and height of a picture as it is shown, at most 1280 pixels."""
+    scale = min(1.0, LONGEST_SIDE / max(size_wh))
+    return max(1, round(size_wh[0] * scale)), max(1, round(size_wh[1] * scale))
+
+
+def colours_of(labels: Sequence[str]) -> dict[str, str]:
+    """Return label -> colour, as #rrggbb."""
+    return {label: _COLOURS[at % len(_COLOURS)] for at, label in enumerate(labels)}
+
+
+def canvas_boxes(
+    boxes: Sequence[Box], size_wh: tuple[int, int], colours: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return boxes of a stored picture of that size for the canvas."""
+    return [
+        dict(zip(_CORNERS, _shown(box, size_wh), strict=True))
+        | {"label": box.label, "color": list(bytes.fromhex(colours[box.label][1:]))}
+        for box in boxes
+    ]
+
+
+def drawn_boxes(value: object, before: Sequence[Box], size_wh: tuple[int, int]) -> tuple[Box, ...]:
+    """Return what the canvas sends as boxes of the stored picture.
+
+    A box of `before` that nobody moved keeps its coordinates exactly. Raises UserError for what
+    is no canvas, for a turned picture, and for a box without area inside the picture.
+    """
+    canvas = _parsed(value)
+    if canvas.orientation % 4:
+        raise UserError("the picture is turned; turn it upright again, then save.")
+    known = {_shown(box, size_wh): box for box in before}
+    raw = [_stored(each, known, size_wh) for each in canvas.boxes]
+    picture = boxed(size_wh, raw)
+    if len(picture.boxes) < len(raw):
+        raise UserError("a box is empty or outside the picture; draw it again or remove it.")
+    return picture.boxes
+
+
+def picture_in(value: object) -> str:
+    """Return the SHA-256 in the address of the picture that the canvas shows. Raises UserError."""
+    return PurePosixPath(_parsed(value).image.url).stem
+
+
+def _parsed(value: object) -> _Canvas:
+    try:
+        return _Canvas.model_validate(value)
+    except ValidationError:
+        raise UserError("the page sent boxes that cannot be read; load it again.") from None
+
+
+def _shown(box: Box, size_wh: tuple[int, int]) -> tuple[float, ...]:
+    width, height = shown_size(size_wh)
+    x, y = width / size_wh[0], height / size_wh[1]
+    return box.x1 * x, box.y1 * y, box.x2 * x, box.y2 * y
+
+
+def _stored(drawn: _Drawn, known: dict[tuple[float, ...], Box], size_wh: tuple[int, int]) -> RawBox:
+    corners = drawn.corners()
+    for shown, box in known.items():
+        if all(abs(a - b) < _UNMOVED for a, b in zip(corners, shown, strict=True)):
+            return RawBox(box.x1, box.y1, box.x2, box.y2, drawn.label)
+    width, height = shown_size(size_wh)
+    x, y = size_wh[0] / width, size_wh[1] / height
+    return RawBox(corners[0] * x, corners[1] * y, corners[2] * x, corners[3] * y, drawn.label)

@@ -1,0 +1,105 @@
+"""What the annotator's buttons do, whatever the browser sends."""
+
+import html
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from skindx.data.boxes import Box
+from skindx.data.boxes.review import Review
+from skindx.errors import UserError
+from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, picture_in
+from skindx.ui.annotator.pictures import address
+
+log = logging.getLogger(__name__)
+
+Shown = tuple[Any, str]
+"""The canvas's value, and what the page says."""
+
+_FAILED = "Something went wrong here, and this picture may not be saved; see the terminal."
+
+
+class Desk:
+    """The page's way to a review; one request at a time."""
+
+    def __init__(self, review: Review) -> None:
+        self.review = review
+        self._one = threading.Lock()
+
+    def open(self) -> Shown:
+        """Show the first picture that nobody has looked at."""
+        return self._answer(lambda: self._show(self.review.first), None)
+
+    def save(self, canvas: object) -> Shown:
+        """Keep the boxes, and show the next picture."""
+
+        def work() -> Shown:
+            sha256 = picture_in(canvas)
+            record = self.review.record(sha256)
+            size_wh = (record.width, record.height)
+            boxes = drawn_boxes(canvas, self.review.boxes(sha256), size_wh)
+            self.review.save(sha256, boxes)
+            return self._show(self.review.step(sha256, 1), f"Saved: {_count(boxes)}.")
+
+        return self._answer(work, canvas)
+
+    def skip(self, canvas: object) -> Shown:
+        """Show the next picture; this one stays as it was."""
+        return self._step(canvas, 1)
+
+    def back(self, canvas: object) -> Shown:
+        """Show the picture before; this one stays as it was."""
+        return self._step(canvas, -1)
+
+    def undo(self, canvas: object) -> Shown:
+        """Take back what was saved last, and show that picture."""
+
+        def work() -> Shown:
+            last = self.review.undo()
+            if last is None:
+                raise UserError("nothing was saved since this page's start: nothing is undone.")
+            return self._show(last, "Undone: this picture has again what it had before.")
+
+        return self._answer(work, canvas)
+
+    def _step(self, canvas: object, by: int) -> Shown:
+        return self._answer(lambda: self._show(self.review.step(picture_in(canvas), by)), canvas)
+
+    def _answer(self, work: Callable[[], Shown], canvas: object) -> Shown:
+        """Return what `work` shows; where it fails, the canvas stays as it was sent."""
+        with self._one:
+            try:
+                return work()
+            except UserError as error:
+                text = str(error)
+                return canvas, _told(text[:1].upper() + text[1:], alert=True)
+            except Exception:
+                log.exception("a picture could not be worked on")
+                return canvas, _told(_FAILED, alert=True)
+
+    def _show(self, sha256: str, said: str = "") -> Shown:
+        review = self.review
+        record = review.record(sha256)
+        boxes = canvas_boxes(
+            review.boxes(sha256), (record.width, record.height), colours_of(review.labels)
+        )
+        total = len(review.order)
+        lines = (
+            said,
+            f"Picture {review.place(sha256) + 1} of {total} ({record.label}): "
+            f"{review.state(sha256)}. {review.looked_at} of {total} looked at.",
+        )
+        value = {"image": {"url": address(sha256)}, "boxes": boxes, "orientation": 0}
+        return value, _told(" ".join(filter(None, lines)))
+
+
+def _count(boxes: tuple[Box, ...]) -> str:
+    if not boxes:
+        return "looked at, no lesion"
+    return f"{len(boxes)} box{'es' if len(boxes) > 1 else ''}"
+
+
+def _told(text: str, *, alert: bool = False) -> str:
+    role = "alert" if alert else "status"
+    return f'<p class="sx-told" role="{role}">{html.escape(text)}</p>'

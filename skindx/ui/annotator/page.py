@@ -1,0 +1,77 @@
+"""The annotator's page: one picture, its boxes, and save, skip, back, undo."""
+
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from skindx.data.boxes.review import Review
+from skindx.offline import go_offline
+from skindx.ui.annotator.canvas import colours_of
+from skindx.ui.annotator.desk import Desk
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+BUTTONS = {
+    "save": "Save and next (S)",
+    "skip": "Skip (K)",
+    "back": "Back (B)",
+    "undo": "Undo the last save (U)",
+}
+"""A button's name is its element's id behind `sx-`; the letter is its key, see annotator.js."""
+
+_HELP = (
+    "Draw a box with C, move and resize one with D, change its class with a double click or E, "
+    "remove it with Delete. The wheel enlarges, Space shows all again. A picture that shows no "
+    "lesion is saved without boxes: that is different from skipping it."
+)
+
+
+def build_annotator(review: Review) -> "gr.Blocks":
+    """Return the page; `skindx.ui.annotator.serve` shows it."""
+    go_offline()
+    import gradio as gr
+    from gradio.data_classes import GradioRootModel
+    from gradio_image_annotation import image_annotator
+
+    class Raw(GradioRootModel):  # type: ignore[misc]
+        root: Any
+
+    desk = Desk(review)
+    colours = colours_of(review.labels)
+    with gr.Blocks(title="skindx annotate", analytics_enabled=False) as page:
+        gr.HTML(f"<h1>Where is the lesion?</h1><p>{_HELP}</p>", elem_id="sx-help")
+        told = gr.HTML(elem_id="sx-told")
+        canvas = image_annotator(
+            label_list=list(colours),
+            label_colors=list(colours.values()),
+            use_default_label=True,
+            boxes_alpha=0.1,
+            box_min_size=1,
+            sources=[],
+            show_label=False,
+            show_download_button=False,
+            show_share_button=False,
+            show_clear_button=False,
+            show_remove_button=True,
+            elem_id="sx-canvas",
+        )
+        with gr.Row(elem_id="sx-buttons"):
+            buttons = {
+                name: gr.Button(
+                    text, elem_id=f"sx-{name}", variant="primary" if name == "save" else "secondary"
+                )
+                for name, text in BUTTONS.items()
+            }
+        # Raw values both ways: the component would keep a copy of every picture as a file, round
+        # the boxes to whole pixels, and read whatever path the browser names.
+        canvas.data_model = Raw
+        raw = {"preprocess": False, "postprocess": False, "api_visibility": "private"}
+        for name, button in buttons.items():
+            button.click(getattr(desk, name), canvas, [canvas, told], concurrency_id="desk", **raw)
+        page.load(desk.open, None, [canvas, told], **raw)
+    return page
+
+
+def asset(name: str) -> str:
+    """Return a text file that lies beside this one."""
+    return resources.files("skindx.ui.annotator").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,52 @@
+"""The dataset's pictures over HTTP, by SHA-256 alone: no path ever comes from the browser."""
+
+import logging
+import re
+
+from skindx.data.boxes.review import Review
+from skindx.data.screening.decode import DamagedPicture, decode
+from skindx.diagnosis.view import view_jpeg
+from skindx.errors import UserError
+from skindx.ui.asgi import App, Message, Receive, Send
+
+log = logging.getLogger(__name__)
+
+_ROUTE = re.compile(r"/pictures/([0-9a-f]{64})\.jpg")
+
+
+def address(sha256: str) -> str:
+    """Return where the page finds a picture."""
+    return f"/pictures/{sha256}.jpg"
+
+
+class Pictures:
+    """ASGI middleware that answers for the pictures of a review."""
+
+    def __init__(self, app: App, review: Review) -> None:
+        self.app, self.review = app, review
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/pictures/"):
+            await self.app(scope, receive, send)
+            return
+        from starlette.concurrency import run_in_threadpool
+        from starlette.responses import Response
+
+        jpeg = await run_in_threadpool(self._jpeg, scope["path"])
+        headers = {"cache-control": "no-store"}
+        if jpeg is None:
+            response = Response("not found", 404, headers)
+        else:
+            response = Response(jpeg, 200, headers, media_type="image/jpeg")
+        await response(scope, receive, send)
+
+    def _jpeg(self, path: str) -> bytes | None:
+        asked = _ROUTE.fullmatch(path)
+        if asked is None:
+            return None
+        try:
+            record = self.review.record(asked[1])
+            return view_jpeg(decode((self.review.dataset / record.path).read_bytes()))
+        except (UserError, OSError, DamagedPicture) as error:
+            log.warning("picture %s cannot be shown: %s", asked[1][:12], error)
+            return None

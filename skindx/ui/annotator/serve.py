@@ -1,0 +1,81 @@
+"""Run the annotator on this machine alone, until Ctrl+C or SIGTERM."""
+
+import os
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+from skindx.data.boxes.review import reviewing
+from skindx.errors import UserError
+from skindx.offline import go_offline
+from skindx.ui.listening import LOOPBACK, check_free, stoppable, theme, uploads_folder
+
+HOST = "127.0.0.1"
+
+
+def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = False) -> None:
+    """Serve the annotator; the dataset is this reviewer's until it ends.
+
+    Raises UserError for no dataset, for one that somebody else works on, for a port that is taken,
+    and without the extra `app`.
+    """
+    go_offline()
+    missing = [name for name in ("gradio", "gradio_image_annotation") if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"the annotator needs {', '.join(missing)}; run `pip install 'skindx[app]'`."
+        )
+    check_free(HOST, port)
+    with reviewing(dataset, by) as review, uploads_folder(), stoppable():
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+        from skindx.ui.annotator.page import asset, build_annotator
+        from skindx.ui.annotator.pictures import Pictures
+        from skindx.ui.guard import Guard
+        from skindx.ui.headers import Headers
+
+        _reach_itself_directly()
+        page = build_annotator(review)
+        middleware = [
+            # A site elsewhere must not be this page under a name of its own.
+            Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),
+            Middleware(Headers),
+            Middleware(Guard, also=("custom_component/",)),
+            Middleware(Pictures, review=review),
+        ]
+        _, url, _ = page.launch(
+            server_name=HOST,
+            server_port=port,
+            inbrowser=open_browser,
+            prevent_thread_lock=True,
+            quiet=True,
+            share=False,
+            show_error=False,
+            max_file_size=1,
+            run_history=False,
+            footer_links=[],
+            enable_monitoring=False,
+            mcp_server=False,
+            ssr_mode=False,
+            pwa=False,
+            theme=theme(),
+            css=asset("annotator.css"),
+            head=f"<script>{asset('annotator.js')}</script>",
+            app_kwargs={"middleware": middleware, "openapi_url": None},
+        )
+        print(f"skindx annotate is at {url} (Ctrl+C stops it).", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            page.close(verbose=False)
+    print(f"{review.looked_at} of {len(review.order)} pictures of {dataset} are looked at.")
+
+
+def _reach_itself_directly() -> None:
+    """Keep Gradio's question to its own server, whether it is up, from going through a proxy."""
+    for variable in ("NO_PROXY", "no_proxy"):
+        known = os.environ.get(variable, "")
+        os.environ[variable] = ",".join(filter(None, (known, *LOOPBACK)))

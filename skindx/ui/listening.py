@@ -1,0 +1,72 @@
+"""What every server of pages needs: a free address, private uploads, a clean end, own fonts."""
+
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise UserError for a port that does not exist or is taken, and for a wrong address."""
+    if not 1 <= port <= 65535:
+        raise UserError(f"port {port} does not exist; give one from 1 to 65535.")
+    try:
+        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"the page cannot listen on {host}:{port} ({reason}); "
+            "give another --port, or this machine's own --host."
+        ) from None
+
+
+@contextmanager
+def uploads_folder() -> Iterator[Path]:
+    """Give Gradio a folder that only this user can read, and that goes with the server."""
+    with tempfile.TemporaryDirectory(prefix="skindx-uploads-") as name:
+        folder = Path(name).resolve()
+        os.environ["GRADIO_TEMP_DIR"] = str(folder)
+        yield folder
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM end the server as Ctrl+C does, so that the uploads are deleted."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def theme() -> "gr.themes.Base":
+    """Return a quiet theme in the reader's own fonts: Gradio's would be fetched."""
+    import gradio as gr
+    from gradio.themes.utils.fonts import Font
+
+    names = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif")
+    return gr.themes.Base(
+        primary_hue="teal",
+        neutral_hue="slate",
+        radius_size="sm",
+        font=[Font(name) for name in names],
+        font_mono=[Font("ui-monospace"), Font("Consolas"), Font("monospace")],
+    )

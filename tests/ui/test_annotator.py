@@ -1,0 +1,295 @@
+"""The annotator: its scaling by hand, and the page in a real chromium."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from network_guard import calls_in, guarded_environment
+from served import free_port
+
+from skindx.data.boxes import Box
+from skindx.data.boxes.annotations import Annotation, read_annotations, write_proposals
+from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.data.store import put
+from skindx.errors import UserError
+from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, shown_size
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+COLOURS = colours_of(["lesion", "naevus"])
+
+
+def _canvas(boxes: list[dict[str, object]], **more: object) -> dict[str, object]:
+    return {"image": {"url": f"/pictures/{'0' * 64}.jpg"}, "boxes": boxes, **more}
+
+
+@st.composite
+def _pictures(draw: st.DrawFn) -> tuple[tuple[int, int], Box]:
+    width, height = draw(st.integers(64, 6000)), draw(st.integers(64, 6000))
+    x1, y1 = draw(st.floats(0, width - 2)), draw(st.floats(0, height - 2))
+    x2, y2 = draw(st.floats(x1 + 1, width)), draw(st.floats(y1 + 1, height))
+    return (width, height), Box(x1, y1, x2, y2, "naevus")
+
+
+@given(_pictures(), st.floats(0.05, 1))
+def test_boxes_come_back_where_they_were(
+    picture: tuple[tuple[int, int], Box], factor: float
+) -> None:
+    size_wh, box = picture
+    (shown,) = canvas_boxes([box], size_wh, COLOURS)
+    # As the browser sends it: on a canvas that draws the picture `factor` times as large.
+    sent = shown | {k: shown[k] * factor for k in ("xmin", "ymin", "xmax", "ymax")}
+    value = _canvas([sent | {"scaleFactor": factor, "color": "rgb(0, 0, 0)"}])
+    assert drawn_boxes(value, [box], size_wh) == (Box(box.x1, box.y1, box.x2, box.y2, "naevus"),)
+    (drawn,) = drawn_boxes(value, [], size_wh)  # as if it had been moved here
+    for name in ("x1", "y1", "x2", "y2"):
+        assert abs(getattr(drawn, name) - getattr(box, name)) < 1e-6 * max(size_wh)
+
+
+def test_scaling_by_hand() -> None:
+    assert shown_size((800, 600)) == (800, 600)
+    assert shown_size((4000, 3000)) == (1280, 960)
+    assert shown_size((2560, 1)) == (1280, 1)
+    sent = {"label": "lesion", "xmin": 128, "ymin": 96, "xmax": 256, "ymax": 192}
+    (box,) = drawn_boxes(_canvas([sent]), [], (4000, 3000))
+    assert (box.x1, box.y1, box.x2, box.y2) == (400, 300, 800, 600)
+    halved = {"label": "lesion", "xmin": 5, "ymin": 6, "xmax": 50, "ymax": 60, "scaleFactor": 0.5}
+    (box,) = drawn_boxes(_canvas([halved]), [], (800, 600))
+    assert (box.x1, box.y1, box.x2, box.y2) == (10, 12, 100, 120)
+
+
+BOX: dict[str, object] = {"label": "lesion", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "cannot be read"),
+        (_canvas([BOX | {"xmin": float("nan")}]), "cannot be read"),
+        (_canvas([BOX | {"scaleFactor": 0}]), "cannot be read"),
+        (_canvas([BOX] * 1001), "cannot be read"),
+        ({"boxes": []}, "cannot be read"),
+        (_canvas([BOX], orientation=1), "is turned"),
+        (_canvas([BOX | {"xmax": 1}]), "empty or outside"),
+        (_canvas([BOX | {"xmin": 200, "xmax": 300}]), "empty or outside"),
+    ],
+)
+def test_what_no_browser_of_ours_sends_is_refused(value: object, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        drawn_boxes(value, [], (100, 100))
+
+
+# The page, in a process of its own under the network guard.
+
+CODE = """
+import sys
+from pathlib import Path
+from skindx.ui.annotator.serve import serve
+serve(Path(sys.argv[1]), "Dr. <Mole>", port=int(sys.argv[2]))
+"""
+WIDE = (2000, 1500)
+
+
+@dataclass(frozen=True)
+class Annotator:
+    url: str
+    folder: Path
+    dataset: Path
+    order: list[str]
+
+    def boxes(self, at: int) -> tuple[Box, ...] | None:
+        (record,) = (r for r in read_manifest(self.dataset) if r.sha256 == self.order[at])
+        return record.boxes
+
+
+def _dataset(folder: Path) -> list[str]:
+    """Write a wide picture with an unsure proposal, small ones with surer and without any."""
+    random = np.random.default_rng(0)
+    records, proposals = [], []
+    for n, (width, height) in enumerate([WIDE, (320, 240), (320, 240), (320, 240)]):
+        pixels = cv2.resize(random.integers(90, 230, (6, 8, 3), dtype=np.uint8), (width, height))
+        data = cv2.imencode(".jpg", pixels)[1].tobytes()
+        sha256, path = put(folder, data, ".jpg")
+        records.append(Record(path, sha256, "0" * 16, width, height, "naevus", f"g{n}", "train"))
+        if n < 2:
+            box = Box(100.5, 50.25, 300.125, 200.0, "lesion", "m", 0.2 + n / 2)
+            proposals.append(Annotation(sha256, "m", "", (box,)))
+    write_manifest(folder, records)
+    write_proposals(folder, proposals)
+    return [records[0].sha256, records[1].sha256, *sorted(r.sha256 for r in records[2:])]
+
+
+@pytest.fixture(scope="module")
+def annotator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Annotator]:
+    pytest.importorskip("gradio_image_annotation")
+    folder = tmp_path_factory.mktemp("annotator")
+    dataset, port = folder / "data", free_port()
+    order = _dataset(dataset)
+    with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CODE, dataset, str(port)],
+            env=guarded_environment(folder),
+            cwd=folder,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while "annotate is at" not in (folder / "stdout").read_text():
+                assert process.poll() is None, (folder / "stderr").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield Annotator(f"http://127.0.0.1:{port}", folder, dataset, order)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+    assert process.returncode == 0, (folder / "stderr").read_text()
+    assert "of 4 pictures" in (folder / "stdout").read_text()
+    assert calls_in(folder) == []
+    assert not list(folder.glob("skindx-uploads-*"))
+
+
+def test_pictures_are_given_by_hash_alone(annotator: Annotator) -> None:
+    wide = httpx.get(f"{annotator.url}/pictures/{annotator.order[0]}.jpg")
+    pixels = cv2.imdecode(np.frombuffer(wide.content, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None
+    assert pixels.shape == (960, 1280, 3)
+    assert wide.headers["cache-control"] == "no-store"
+    for path in (
+        f"/pictures/{'0' * 64}.jpg",
+        "/pictures/..%2f..%2fmanifest.parquet",
+        "/pictures/%2fetc%2fpasswd",
+        "/manifest.parquet",
+        f"/gradio_api/custom_component/{'0' * 64}/client/component/index.js",
+        "/gradio_api/custom_component/x/client/..%2f..%2f/image_annotator.py",
+    ):
+        assert httpx.get(annotator.url + path).status_code == 404, path
+
+
+def test_another_site_cannot_be_this_page(annotator: Annotator) -> None:
+    answer = httpx.get(annotator.url, headers={"host": "evil.example"})
+    assert answer.status_code == 400
+
+
+def test_a_second_reviewer_is_refused(annotator: Annotator) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "skindx", "annotate", annotator.dataset, "--port", str(free_port())],
+        env=guarded_environment(annotator.folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "error: another review or build is at work in" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@dataclass
+class Seen:
+    page: "Page"
+    errors: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def told(self, text: str) -> str:
+        self.page.locator("#sx-told", has_text=text).wait_for()
+        return self.page.inner_text("#sx-told")
+
+    def canvas(self) -> dict[str, float]:
+        box = self.page.locator("#sx-canvas canvas").bounding_box()
+        assert box is not None
+        return dict(box)
+
+
+@pytest.fixture
+def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
+    context = browser.new_context(viewport={"width": 1500, "height": 1200})
+    seen = Seen(context.new_page())
+    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    seen.page.on("request", lambda request: seen.hosts.add(urlsplit(request.url).netloc))
+    seen.page.goto(annotator.url)
+    seen.told("Picture")
+    yield seen
+    context.close()
+    assert seen.errors == []
+    assert {host for host in seen.hosts if host} == {urlsplit(annotator.url).netloc}
+
+
+@pytest.mark.browser
+def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) -> None:
+    page = seen.page
+    assert "Picture 1 of 4 (naevus): nobody looked yet, proposed with confidence 0.20" in seen.told(
+        "0 of 4 looked at"
+    )
+    page.keyboard.press("u")
+    seen.told("Nothing was saved since this page's start")
+    # The proposal as it is: exactly what the model said, in pixels of the large picture.
+    page.keyboard.press("s")
+    seen.told("Saved: 1 box. Picture 2 of 4")
+    assert [(b.x1, b.y1, b.x2, b.y2) for b in annotator.boxes(0) or ()] == [
+        (100.5, 50.25, 300.125, 200.0)
+    ]
+    # Move the second picture's proposal by 10 and 20 pixels.
+    canvas = seen.canvas()
+    left = canvas["x"] + (canvas["width"] - 320) / 2
+    page.get_by_label("Drag boxes").click()
+    page.mouse.move(left + 200, canvas["y"] + 120)
+    page.mouse.down()
+    page.mouse.move(left + 210, canvas["y"] + 140, steps=4)
+    page.mouse.up()
+    page.keyboard.press("s")
+    seen.told("Saved: 1 box. Picture 3 of 4")
+    (moved,) = annotator.boxes(1) or ()
+    corners = (moved.x1, moved.y1, moved.x2, moved.y2)
+    assert corners == pytest.approx((110.5, 70.25, 310.125, 220.0), abs=1)
+    assert moved.x2 - moved.x1 == pytest.approx(199.625, abs=1e-3)
+    # Draw one where nothing was proposed.
+    page.get_by_label("Create box").click()
+    canvas = seen.canvas()
+    left = canvas["x"] + (canvas["width"] - 320) / 2
+    page.mouse.move(left + 40, canvas["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(left + 140, canvas["y"] + 90, steps=4)
+    page.mouse.up()
+    page.keyboard.press("s")
+    seen.told("Saved: 1 box. Picture 4 of 4")
+    (drawn,) = annotator.boxes(2) or ()
+    assert (drawn.label, drawn.drawn_by) == ("lesion", "Dr. <Mole>")
+    assert (drawn.x1, drawn.y1, drawn.x2, drawn.y2) == pytest.approx((40, 30, 140, 90), abs=1)
+    # Nothing in the fourth; then back, and undo gives it back to nobody.
+    page.keyboard.press("s")
+    seen.told("Saved: looked at, no lesion. Picture 1 of 4")
+    assert annotator.boxes(3) == ()
+    page.keyboard.press("k")
+    seen.told("Picture 2 of 4")
+    page.keyboard.press("b")
+    seen.told("Picture 1 of 4")
+    page.keyboard.press("u")
+    seen.told("Undone: this picture has again what it had before. Picture 4 of 4")
+    assert annotator.boxes(3) is None
+    assert len(read_annotations(annotator.dataset)) == 3
+
+
+@pytest.mark.browser
+def test_no_serious_barrier_for_anybody(seen: Seen) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for scheme in ("light", "dark"):
+        seen.page.emulate_media(color_scheme=scheme)
+        found = axe.Axe().run(seen.page).response["violations"]
+        grave = [each for each in found if each["impact"] in ("serious", "critical")]
+        assert grave == [], json.dumps([(each["id"], each["nodes"]) for each in grave])
