@@ -66,7 +66,8 @@ class Seen:
     hosts: set[str] = field(default_factory=set)
 
 
-@pytest.fixture(scope="session")
+# Of a module: the driver keeps an event loop running, beside which `asyncio.run` refuses to work.
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not there: `apt install chromium` lets these tests run")
