@@ -63,7 +63,7 @@ def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
 
 def test_serve_reaches_nobody(served: Served, picture: Path) -> None:
     path = served.upload(picture.read_bytes(), "picture.png")
-    assert served.answer(path, "no-network")["success"]
+    assert served.answer(path, "no-network").success
     assert calls_in(served.folder) == []
 
 
@@ -71,7 +71,12 @@ def test_serve_fetches_no_address_that_a_request_names(served: Served) -> None:
     import httpx
 
     address = "http://192.0.2.1/picture.png"
-    assert served.join(address, "fetch").status_code == 400
+    file = {"path": address, "meta": {"_type": "gradio.FileData"}}
+    body = {"data": [file], "fn_index": 0, "session_hash": "fetch"}
+    asked = httpx.post(f"{served.url}/gradio_api/queue/join", json=body)
+    assert asked.status_code == 400
+    # Where the page expects its uploads, an address is a file that is not there.
+    assert '"kind": "failed"' in served.answer(address, "fetch").said
     for route in (f"file={address}", f"proxy={address}", "openapi.json", "info", "deep_link"):
         answer = httpx.get(f"{served.url}/gradio_api/{route}")
         # A file's address gets the picture that says `wait`, whatever it names.

@@ -22,7 +22,7 @@ from skindx.errors import UserError
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Ensemble, Look
 from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.novelty import Novelty, NoveltySpec
+from skindx.models.novelty import Familiar, Novelty, NoveltySpec
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
@@ -123,18 +123,19 @@ def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor
 
 
 def test_what_is_far_from_all_that_is_known_is_refused(predictor: Predictor) -> None:
-    """The one neighbour of each photo is itself: at no distance, whatever the networks are."""
-    gallery = gallery_of(predictor)
-    spec = NoveltySpec(neighbours=1, pictures=99)
-    known = replace(predictor, novelty=Novelty(spec, np.full(99, 0.01), gallery))
+    """Whatever the networks say, distances are above 0 and below infinity."""
+    size = predictor.ensemble.look([np.zeros((64, 64, 3), np.uint8)]).embeddings_ND.shape[1]
+    still = Familiar(*(np.zeros(shape, np.float32) for shape in ((1, size), (0, size), 0)), 1.0)
+    spec = NoveltySpec(pictures=99)
+    known = replace(predictor, novelty=Novelty(spec, still, np.full(99, np.inf)))
     said = answer(known, Case(PHOTOS[:1]))
     assert said.diagnosis.familiarity == pytest.approx(1)
-    strict = replace(predictor, novelty=Novelty(spec, np.full(99, -1.0), gallery))
+    strict = replace(predictor, novelty=Novelty(spec, still, np.full(99, -1.0)))
     with pytest.raises(Refused, match=r"^photo \d: the photo does not look like") as caught:
         answer(strict, Case(PHOTOS[:2]))
     assert caught.value.gate == "unfamiliar"
-    few = np.array([-1.0] * 96 + [1.0] * 3)
-    doubtful = answer(replace(predictor, novelty=Novelty(spec, few, gallery)), Case(PHOTOS[:1]))
+    few = np.array([-1.0] * 96 + [np.inf] * 3)
+    doubtful = answer(replace(predictor, novelty=Novelty(spec, still, few)), Case(PHOTOS[:1]))
     assert doubtful.diagnosis.familiarity == pytest.approx(0.04)
     assert "does not look much like" in doubtful.diagnosis.abstained
 
