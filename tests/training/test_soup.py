@@ -11,9 +11,19 @@ from skindx.training.ensembles.soup import average, cook, mixer, recompute_stati
 SIZE = Preprocess(size=32)
 
 
-def _net(seed: int) -> nn.Module:
+class _Net(nn.Sequential):
+    """As small as a network of timm's can be: a body and a head."""
+
+    def forward_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self[:-1](pixels)
+
+    def forward_head(self, map_: torch.Tensor) -> torch.Tensor:
+        return self[-1](map_)
+
+
+def _net(seed: int) -> _Net:
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    net = _Net(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
     net.append(nn.Linear(4 * 30 * 30, 3))
     net[1].running_mean.normal_()
     return net
