@@ -16,9 +16,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from skindx.bench.serve_page import ARGUMENTS, CHROMIUM
+
 HERE = Path(__file__).parent
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         try:
             url = f"http://127.0.0.1:{port}"
             wait(url, server)
-            browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+            browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
             take(browser, url, photos)
         finally:
             server.terminate()

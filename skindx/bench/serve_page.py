@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CHROMIUM = Path("/usr/bin/chromium")
-_ARGUMENTS = (
+ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -38,7 +38,7 @@ def opened(url: str) -> Iterator["Page"]:
     if not CHROMIUM.exists():
         raise UserError(f"{CHROMIUM} is not there; run `apt install chromium`, or set page=false.")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(_ARGUMENTS))
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(url)
         page.wait_for_selector("#sx-file", state="attached", timeout=_WAIT_MS)

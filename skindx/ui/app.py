@@ -106,7 +106,7 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
     import gradio as gr
 
     from skindx.ui.asgi import USER
-    from skindx.ui.listening import theme
+    from skindx.ui.listening import discreet
 
     def user(request: Any) -> str | None:
         return request.scope.get(USER) or None
@@ -118,13 +118,6 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
         path="",
         auth_dependency=user if logged_in else None,
         app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
-        show_error=False,
         max_file_size=MAX_BYTES,
-        run_history=False,
-        footer_links=[],
-        enable_monitoring=False,
-        mcp_server=False,
-        ssr_mode=False,
-        pwa=False,
-        theme=theme(),
+        **discreet(),
     )

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
 
@@ -70,3 +70,17 @@ def theme() -> "gr.themes.Base":
         font=[Font(name) for name in names],
         font_mono=[Font("ui-monospace"), Font("Consolas"), Font("monospace")],
     )
+
+
+def discreet() -> dict[str, Any]:
+    """Return what every page tells Gradio: nothing kept in the browser, watched, or told away."""
+    return {
+        "show_error": False,
+        "run_history": False,  # it would write photos' addresses into the browser's storage
+        "footer_links": [],
+        "enable_monitoring": False,
+        "mcp_server": False,
+        "ssr_mode": False,
+        "pwa": False,
+        "theme": theme(),
+    }

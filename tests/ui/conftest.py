@@ -16,19 +16,11 @@ from network_guard import calls_in, guarded_environment
 from painted_answers import BLURRED, BROKEN, BUSY, PLAIN, URGENCIES, jpeg
 from served import free_port
 
+from skindx.bench.serve_page import ARGUMENTS, CHROMIUM
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 STORED = "localStorage.length + sessionStorage.length"
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: dict[str, Any] = {
@@ -73,7 +65,7 @@ def browser() -> "Iterator[Browser]":
         pytest.skip(f"{CHROMIUM} is not there: `apt install chromium` lets these tests run")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
         yield browser
         browser.close()
 

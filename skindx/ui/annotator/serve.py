@@ -8,7 +8,7 @@ from pathlib import Path
 from skindx.data.boxes.review import reviewing
 from skindx.errors import UserError
 from skindx.offline import go_offline
-from skindx.ui.listening import LOOPBACK, check_free, stoppable, theme, uploads_folder
+from skindx.ui.listening import LOOPBACK, check_free, discreet, stoppable, uploads_folder
 
 HOST = "127.0.0.1"
 
@@ -51,15 +51,8 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             prevent_thread_lock=True,
             quiet=True,
             share=False,
-            show_error=False,
             max_file_size=1,
-            run_history=False,
-            footer_links=[],
-            enable_monitoring=False,
-            mcp_server=False,
-            ssr_mode=False,
-            pwa=False,
-            theme=theme(),
+            **discreet(),
             css=asset("annotator.css"),
             head=f"<script>{asset('annotator.js')}</script>",
             app_kwargs={"middleware": middleware, "openapi_url": None},

@@ -1,0 +1,190 @@
+"""Guard, limits and headers around an application of a few lines, without a server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from echo_app import ask, echo
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skindx.ui.asgi import USER, App, Message, Receive, Send, respond
+from skindx.ui.guard import Guard
+from skindx.ui.headers import Headers, route
+from skindx.ui.limits import BodyLimit
+
+
+@pytest.fixture
+def uploads(tmp_path: Path) -> Path:
+    folder = (tmp_path / "uploads").resolve()
+    (folder / "hash").mkdir(parents=True)
+    (folder / "hash/photo.jpg").write_bytes(b"photo")
+    (folder / "link.jpg").symlink_to("/etc/passwd")
+    (folder / "linked").symlink_to("/etc")
+    return folder
+
+
+def join(app: App, sent: object) -> int:
+    return ask(app, "POST", "/gradio_api/queue/join", json=sent).status_code
+
+
+def test_only_uploads_may_be_named(uploads: Path) -> None:
+    guard = Guard(echo, uploads)
+    own = str(uploads / "hash/photo.jpg")
+    for sent in (
+        {"data": [{"path": own, "url": "http://here/gradio_api/file=" + own}]},
+        {"event_data": {"photos": [own], "patient": {"age": "4"}}},
+        {"data": [None, "a note", {"path": None}]},
+        {"data": [str(uploads / "hash/cleared.jpg")]},
+    ):
+        assert join(guard, sent) == 200, sent
+    for path in (
+        "/etc/passwd",
+        f"{uploads}/../secret",
+        f"{uploads}/link.jpg",
+        f"{uploads}/linked/passwd",
+        str(uploads),
+        f"{uploads}x/photo.jpg",
+        f"{own}\0.jpg",
+    ):
+        for sent in (
+            {"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}]},
+            {"event_data": {"photos": [path]}},
+            {"deep": [[{"a": [{"path": path}]}]]},
+        ):
+            assert join(guard, sent) == 400, sent
+    for path in ("http://192.0.2.1/x", "relative.jpg", 7, ["x"], "file:///etc/passwd"):
+        assert join(guard, {"data": [{"path": path}]}) == 400, path
+    assert join(guard, [own]) == 400
+
+
+ANYTHING = st.recursive(
+    st.none() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["path", "data", "x"]), inner),
+)
+
+
+@given(ANYTHING)
+def test_nothing_gets_through_with_a_foreign_path(value: object) -> None:
+    guard = Guard(echo, Path("/nowhere/uploads"))
+    for named in ({"path": "/etc/passwd"}, "/etc/passwd"):
+        assert join(guard, {"data": [{"x": [value, named]}]}) == 400
+
+
+def test_unneeded_routes_are_not_there(uploads: Path) -> None:
+    guard = Guard(echo, uploads)
+    for route_ in (
+        "run/ask",
+        "api/ask",
+        "call/ask",
+        "call/v2/ask",
+        "component_server",
+        "info",
+        "proxy=http://x",
+        "vibe-edit/",
+        "process_recording",
+        "runs",
+        "uploads",
+        "custom_component/1/a/b/c",
+        "dev/reload",
+    ):
+        assert ask(guard, "GET", f"/gradio_api/{route_}").status_code == 404, route_
+    for path in ("/monitoring", "/monitoring/summary"):
+        assert ask(guard, "GET", path).status_code == 404
+    shown = ask(guard, "GET", "/gradio_api/file=/etc/passwd")
+    assert shown.headers["content-type"] == "image/svg+xml"
+    assert ask(guard, "GET", "/gradio_api/queue/data?session_hash=a").status_code == 200
+
+
+def test_an_upload_belongs_to_who_brought_it(uploads: Path) -> None:
+    own = str(uploads / "hash/photo.jpg")
+
+    async def taking(scope: Message, receive: Receive, send: Send) -> None:
+        await respond(send, 200, json.dumps([own]).encode(), "application/json")
+
+    guard = Guard(taking, uploads)
+
+    def as_(user: str) -> App:
+        async def named(scope: Message, receive: Receive, send: Send) -> None:
+            await guard({**scope, USER: user}, receive, send)
+
+        return named
+
+    sent = {"event_data": {"photos": [own]}, "session_hash": "hers"}
+    assert join(as_("anna"), sent) == 403  # nobody knows whose it is
+    ask(as_("anna"), "POST", "/gradio_api/upload")
+    assert join(as_("anna"), sent) == 200
+    assert join(as_("ben"), sent | {"session_hash": "his"}) == 403
+    ask(as_("ben"), "POST", "/gradio_api/upload")  # the very same photo
+    assert join(as_("ben"), sent | {"session_hash": "his"}) == 200
+    assert join(as_("ben"), {"session_hash": "hers"}) == 403
+    for path in ("queue/data?session_hash=hers", "heartbeat/hers", "heartbeat/hers/"):
+        assert ask(as_("ben"), "GET", f"/gradio_api/{path}").status_code == 403
+        assert ask(as_("anna"), "GET", f"/gradio_api/{path}").status_code == 200
+
+
+# Limits and headers
+
+
+def test_bodies_are_counted_while_they_arrive() -> None:
+    limit = BodyLimit(echo, lambda path: 1000, total=5000)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(300):
+            yield b"x" * 10
+
+    assert ask(limit, "POST", "/", content=b"x" * 1000).json()[1] == 1000
+    assert ask(limit, "POST", "/", content=b"x" * 1001).status_code == 413
+    assert ask(limit, "POST", "/", content=chunks()).status_code == 413
+    assert limit._held == 0
+    tight = BodyLimit(echo, lambda path: 1000, total=900)
+    answer = ask(tight, "POST", "/", content=b"x" * 950)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert tight._held == 0
+
+
+def test_a_client_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skindx.ui.limits.SILENCE_S", 0.01)
+
+    async def silent() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(60)
+
+    limit = BodyLimit(echo, lambda path: 1000, total=5000)
+    assert ask(limit, "POST", "/", content=silent()).status_code == 408
+    assert limit._held == 0
+
+
+def test_headers_stand_over_whatever_was_answered() -> None:
+    async def careless(scope: Message, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b"", headers={"content-security-policy": "default-src *"})
+
+    answer = ask(Headers(careless), "GET", "/")
+    assert answer.headers.get_list("content-security-policy") == [
+        answer.headers["content-security-policy"]
+    ]
+    assert "'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-frame-options"] == "DENY"
+    framed = ask(Headers(careless, ["https://host.example"]), "GET", "/")
+    assert "frame-ancestors https://host.example" in framed.headers["content-security-policy"]
+    assert "x-frame-options" not in framed.headers
+    assert ask(Headers(careless), "GET", "/assets/a.js").headers.get("cache-control") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        ("/", "/"),
+        ("/v1/diagnose", "/v1/diagnose"),
+        ("/gradio_api/queue/join", "/gradio_api/queue/join"),
+        ("/gradio_api/heartbeat/secret", "/gradio_api/heartbeat"),
+        ("/gradio_api/file=/tmp/uploads/name.jpg", "/gradio_api/file"),
+        ("/anna-photo.jpg", "/..."),
+        ("/a\nfaked line", "/..."),
+    ],
+)
+def test_the_log_holds_no_names(path: str, logged: str) -> None:
+    assert route(path) == logged
