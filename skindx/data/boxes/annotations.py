@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from skindx.data.boxes.box import Box
-from skindx.data.manifest import Record, boxes_type, read_rows, write_manifest
+from skindx.data.manifest import Record, boxes_type, read_rows, table_of, write_manifest
 from skindx.files import atomic_file
 
 ANNOTATIONS = "annotations.parquet"
@@ -98,7 +98,9 @@ def store_drawings(
     write_annotations(dataset, rows)
     boxes = accepted(rows)
     renewed = [
-        dataclasses.replace(record, boxes=boxes.get(record.sha256, record.boxes))
+        record
+        if boxes.get(record.sha256, record.boxes) == record.boxes
+        else dataclasses.replace(record, boxes=boxes[record.sha256])
         for record in records
     ]
     # A kill before this line is mended by the next drawing, import or build.
@@ -135,6 +137,5 @@ def _write(path: Path, rows: Sequence[Annotation]) -> None:
 
     names = [field.name for field in dataclasses.fields(Annotation)]
     schema = pa.schema([(n, boxes_type() if n == "boxes" else pa.string()) for n in names])
-    table = pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema=schema)
     with atomic_file(path) as temporary:
-        pq.write_table(table, temporary)
+        pq.write_table(table_of(rows, schema), temporary)
