@@ -50,10 +50,8 @@ class Guard:
     Where people log in, an upload and a session belong to whoever came with them first.
     """
 
-    def __init__(self, app: App, uploads: Path | None = None, also: tuple[str, ...] = ()) -> None:
-        """Let through what every page needs, and `also` these routes of Gradio's."""
+    def __init__(self, app: App, uploads: Path | None = None) -> None:
         self.app, self._uploads = app, uploads
-        self._needed = _NEEDED + also
         self._owners = _Owners()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -68,7 +66,7 @@ class Guard:
         route = path.partition(_API)[2].rstrip("/")
         if route.startswith("file="):
             await respond(send, 200, _WAITING, "image/svg+xml")
-        elif (_API in path and not _matches(route, self._needed)) or path.startswith(_NOT_NEEDED):
+        elif (_API in path and not _matches(route, _NEEDED)) or path.startswith(_NOT_NEEDED):
             await respond(send, 404, b"not found")
         elif route.startswith(("queue/join", "cancel", "reset")):
             await self._with_body(scope, receive, send, user)

@@ -61,15 +61,20 @@ def test_boxes_come_back_where_they_were(
 
 
 def test_scaling_by_hand() -> None:
-    assert shown_size((800, 600)) == (800, 600)
+    assert shown_size((1000, 750)) == (1000, 750)
+    assert shown_size((180, 180)) == (720, 720)
+    assert shown_size((600, 150)) == (1280, 320)
     assert shown_size((4000, 3000)) == (1280, 960)
     assert shown_size((2560, 1)) == (1280, 1)
     sent = {"label": "lesion", "xmin": 128, "ymin": 96, "xmax": 256, "ymax": 192}
     (box,) = drawn_boxes(_canvas([sent]), [], (4000, 3000))
     assert (box.x1, box.y1, box.x2, box.y2) == (400, 300, 800, 600)
     halved = {"label": "lesion", "xmin": 5, "ymin": 6, "xmax": 50, "ymax": 60, "scaleFactor": 0.5}
-    (box,) = drawn_boxes(_canvas([halved]), [], (800, 600))
+    (box,) = drawn_boxes(_canvas([halved]), [], (1000, 750))
     assert (box.x1, box.y1, box.x2, box.y2) == (10, 12, 100, 120)
+    small = {"label": "lesion", "xmin": 80, "ymin": 160, "xmax": 720, "ymax": 400}
+    (box,) = drawn_boxes(_canvas([small]), [], (180, 180))
+    assert (box.x1, box.y1, box.x2, box.y2) == (20, 40, 180, 100)
 
 
 BOX: dict[str, object] = {"label": "lesion", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
@@ -85,7 +90,7 @@ BOX: dict[str, object] = {"label": "lesion", "xmin": 1, "ymin": 1, "xmax": 9, "y
         ({"boxes": []}, "cannot be read"),
         (_canvas([BOX], orientation=1), "is turned"),
         (_canvas([BOX | {"xmax": 1}]), "empty or outside"),
-        (_canvas([BOX | {"xmin": 200, "xmax": 300}]), "empty or outside"),
+        (_canvas([BOX | {"xmin": 800, "xmax": 900}]), "empty or outside"),
     ],
 )
 def test_what_no_browser_of_ours_sends_is_refused(value: object, said: str) -> None:
@@ -101,7 +106,7 @@ from pathlib import Path
 from skindx.ui.annotator.serve import serve
 serve(Path(sys.argv[1]), "Dr. <Mole>", port=int(sys.argv[2]))
 """
-WIDE = (2000, 1500)
+WIDE, SMALL = (2000, 1500), (320, 240)
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def _dataset(folder: Path) -> list[str]:
     """Write a wide picture with an unsure proposal, small ones with surer and without any."""
     random = np.random.default_rng(0)
     records, proposals = [], []
-    for n, (width, height) in enumerate([WIDE, (320, 240), (320, 240), (320, 240)]):
+    for n, (width, height) in enumerate([WIDE, SMALL, SMALL, SMALL]):
         pixels = cv2.resize(random.integers(90, 230, (6, 8, 3), dtype=np.uint8), (width, height))
         data = cv2.imencode(".jpg", pixels)[1].tobytes()
         sha256, path = put(folder, data, ".jpg")
@@ -159,7 +164,8 @@ def annotator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Annotator]:
                 process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)
     assert process.returncode == 0, (folder / "stderr").read_text()
-    assert "of 4 pictures" in (folder / "stdout").read_text()
+    told = (folder / "stdout").read_text().splitlines()
+    assert [line[:19] for line in told] == ["skindx annotate is ", "3 of 4 pictures of "]
     assert calls_in(folder) == []
     assert not list(folder.glob("skindx-uploads-*"))
 
@@ -170,6 +176,10 @@ def test_pictures_are_given_by_hash_alone(annotator: Annotator) -> None:
     assert pixels is not None
     assert pixels.shape == (960, 1280, 3)
     assert wide.headers["cache-control"] == "no-store"
+    small = httpx.get(f"{annotator.url}/pictures/{annotator.order[1]}.jpg")
+    pixels = cv2.imdecode(np.frombuffer(small.content, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None
+    assert pixels.shape == (720, 960, 3)
     for path in (
         f"/pictures/{'0' * 64}.jpg",
         "/pictures/..%2f..%2fmanifest.parquet",
@@ -210,10 +220,16 @@ class Seen:
         self.page.locator("#sx-told", has_text=text).wait_for()
         return self.page.inner_text("#sx-told")
 
-    def canvas(self) -> dict[str, float]:
+    def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Press the mouse at `start` and let it go at `end`, pixels of a small picture's own."""
         box = self.page.locator("#sx-canvas canvas").bounding_box()
         assert box is not None
-        return dict(box)
+        times = shown_size(SMALL)[0] / SMALL[0]
+        left = box["x"] + (box["width"] - times * SMALL[0]) / 2
+        self.page.mouse.move(left + times * start[0], box["y"] + times * start[1])
+        self.page.mouse.down()
+        self.page.mouse.move(left + times * end[0], box["y"] + times * end[1], steps=4)
+        self.page.mouse.up()
 
 
 @pytest.fixture
@@ -244,33 +260,23 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     assert [(b.x1, b.y1, b.x2, b.y2) for b in annotator.boxes(0) or ()] == [
         (100.5, 50.25, 300.125, 200.0)
     ]
-    # Move the second picture's proposal by 10 and 20 pixels.
-    canvas = seen.canvas()
-    left = canvas["x"] + (canvas["width"] - 320) / 2
+    # Move the second picture's proposal by 10 and 20 pixels; it is small, and shown threefold.
     page.get_by_label("Drag boxes").click()
-    page.mouse.move(left + 200, canvas["y"] + 120)
-    page.mouse.down()
-    page.mouse.move(left + 210, canvas["y"] + 140, steps=4)
-    page.mouse.up()
+    seen.drag((200, 120), (210, 140))
     page.keyboard.press("s")
     seen.told("Saved: 1 box. Picture 3 of 4")
     (moved,) = annotator.boxes(1) or ()
     corners = (moved.x1, moved.y1, moved.x2, moved.y2)
-    assert corners == pytest.approx((110.5, 70.25, 310.125, 220.0), abs=1)
+    assert corners == pytest.approx((110.5, 70.25, 310.125, 220.0), abs=0.5)
     assert moved.x2 - moved.x1 == pytest.approx(199.625, abs=1e-3)
     # Draw one where nothing was proposed.
     page.get_by_label("Create box").click()
-    canvas = seen.canvas()
-    left = canvas["x"] + (canvas["width"] - 320) / 2
-    page.mouse.move(left + 40, canvas["y"] + 30)
-    page.mouse.down()
-    page.mouse.move(left + 140, canvas["y"] + 90, steps=4)
-    page.mouse.up()
+    seen.drag((40, 30), (140, 90))
     page.keyboard.press("s")
     seen.told("Saved: 1 box. Picture 4 of 4")
     (drawn,) = annotator.boxes(2) or ()
     assert (drawn.label, drawn.drawn_by) == ("lesion", "Dr. <Mole>")
-    assert (drawn.x1, drawn.y1, drawn.x2, drawn.y2) == pytest.approx((40, 30, 140, 90), abs=1)
+    assert (drawn.x1, drawn.y1, drawn.x2, drawn.y2) == pytest.approx((40, 30, 140, 90), abs=0.5)
     # Nothing in the fourth; then back, and undo gives it back to nobody.
     page.keyboard.press("s")
     seen.told("Saved: looked at, no lesion. Picture 1 of 4")

@@ -11,6 +11,8 @@ from skindx.data.boxes.box import RawBox, boxed
 from skindx.errors import UserError
 
 LONGEST_SIDE = 1280
+ROOM_WH = (1280, 720)
+"""Pixels: a smaller picture is enlarged until it fills one side of this, and fits a screen."""
 # Dark enough for outlines to be seen on skin, and for white letters.
 _COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#be123c", "#1d4ed8", "#4d7c0f", "#a21caf", "#334155")
 _UNMOVED = 1e-6
@@ -45,8 +47,12 @@ class _Canvas(BaseModel):
 
 
 def shown_size(size_wh: tuple[int, int]) -> tuple[int, int]:
-    """Return width and height of a picture as it is shown, at most 1280 pixels."""
-    scale = min(1.0, LONGEST_SIDE / max(size_wh))
+    """Return width and height of a picture as it is shown: small ones enlarged, large ones not.
+
+    The canvas draws no picture larger than it comes, however small it is on the screen.
+    """
+    room = min(ROOM_WH[0] / size_wh[0], ROOM_WH[1] / size_wh[1])
+    scale = room if room > 1 else min(1.0, LONGEST_SIDE / max(size_wh))
     return max(1, round(size_wh[0] * scale)), max(1, round(size_wh[1] * scale))
 
 

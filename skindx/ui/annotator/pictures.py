@@ -3,10 +3,14 @@
 import logging
 import re
 
+import numpy as np
+from numpy.typing import NDArray
+
 from skindx.data.boxes.review import Review
 from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
+from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send
 
 log = logging.getLogger(__name__)
@@ -46,7 +50,17 @@ class Pictures:
             return None
         try:
             record = self.review.record(asked[1])
-            return view_jpeg(decode((self.review.dataset / record.path).read_bytes()))
+            return _jpeg_as_shown(decode((self.review.dataset / record.path).read_bytes()))
         except (UserError, OSError, DamagedPicture) as error:
             log.warning("picture %s cannot be shown: %s", asked[1][:12], error)
             return None
+
+
+def _jpeg_as_shown(pixels_HWC: NDArray[np.uint8]) -> bytes:
+    import cv2
+
+    height, width = pixels_HWC.shape[:2]
+    larger_wh = shown_size((width, height))
+    if larger_wh > (width, height):
+        pixels_HWC = cv2.resize(pixels_HWC, larger_wh, interpolation=cv2.INTER_CUBIC)
+    return view_jpeg(pixels_HWC)

@@ -27,9 +27,11 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
         )
     check_free(HOST, port)
     with reviewing(dataset, by) as review, uploads_folder(), stoppable():
+        from gradio_image_annotation import image_annotator
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+        from skindx.ui.annotator.component import ComponentFiles
         from skindx.ui.annotator.page import asset, build_annotator
         from skindx.ui.annotator.pictures import Pictures
         from skindx.ui.guard import Guard
@@ -41,7 +43,8 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             # A site elsewhere must not be this page under a name of its own.
             Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),
             Middleware(Headers),
-            Middleware(Guard, also=("custom_component/",)),
+            Middleware(ComponentFiles, component=image_annotator),
+            Middleware(Guard),
             Middleware(Pictures, review=review),
         ]
         _, url, _ = page.launch(
