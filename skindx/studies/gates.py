@@ -1,9 +1,12 @@
 """What the gates before a diagnosis do to real photos, spoilt photos, and what is no skin.
 
 `python -m skindx.studies.gates FOLDER ...` prints it for folders of sound photos of skin; the
-thresholds in `skindx.diagnosis.gates` were chosen by its figures.
+thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
+prints instead how well that bundle tells the test pictures of DATA from the folders' photos and
+from what is painted, see `skindx.studies.strange`.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,20 +94,46 @@ def _decoded(files: list[Path]) -> Iterator[Pixels]:
             continue
 
 
-def main(folders: list[str]) -> None:
-    """Print the tables."""
+def main(arguments: list[str]) -> None:
+    """Print the tables. Raises UserError for a folder without photos, and for no bundle."""
+    parser = argparse.ArgumentParser("python -m skindx.studies.gates", description=__doc__)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="sound photos")
+    parser.add_argument("--bundle", nargs=2, type=Path, metavar=("BUNDLE", "DATA"))
+    asked = parser.parse_args(arguments)
+    if asked.bundle:
+        bundle, dataset = asked.bundle
+        _print_strange(bundle, dataset, asked.folders)
+    else:
+        _print_gates(asked.folders)
+
+
+def _print_gates(folders: list[Path]) -> None:
     heads = [f"{name} {how}" for name in GATES for how in ("no", "hm")]
     print("photos        n", *heads, "sharpness 1/50/99 %", "skin 1 %")
     for folder in folders:
         print(folder)
-        sound = photos_of(Path(folder))
+        sound = photos_of(folder)
         for name, spoil in SPOILT.items():
             print(f"  {name:22}", tally([spoil(each) for each in sound]), flush=True)
     print("no skin, painted")
     for name, paint in KINDS.items():
-        painted = [paint(np.random.default_rng(seed)) for seed in range(20)]
-        print(f"  {name:22}", tally(painted), flush=True)
+        pictures = [paint(np.random.default_rng(seed)) for seed in range(20)]
+        print(f"  {name:22}", tally(pictures), flush=True)
+
+
+def _print_strange(bundle: Path, dataset: Path, folders: list[Path]) -> None:
+    from skindx.diagnosis.predictor import Predictor
+    from skindx.studies.strange import table
+
+    predictor = Predictor.load(bundle)
+    others = [(each.name, photos_of(each)) for each in folders]
+    for line in table(predictor, dataset, others):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
