@@ -24,6 +24,10 @@ _FILL: dict[Urgency, tuple[int, int, int]] = {
 _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
 _TWICE = 2
+_LACKING = (
+    "Some letters above stand as “?” or without their accents: no font of the computer that made "
+    "this report has them."
+)
 
 
 def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -> bytes:
@@ -49,6 +53,8 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
         sheet.heading("As told about the person")
         sheet.text("; ".join(f"{name}: {value}" for name, value in told) + ".")
     _source(sheet, diagnosis, metrics)
+    if sheet.lacking:
+        sheet.text(_LACKING, bold=True)
     return sheet.pdf_bytes()
 
 

@@ -1,12 +1,11 @@
 """A printed page in plain parts: headings, paragraphs, tables, rows of pictures."""
 
-import importlib.util
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skindx.diagnosis import fonts
 from skindx.errors import UserError
 from skindx.words import printable
 
@@ -24,6 +23,8 @@ class Sheet:
 
     matplotlib brings that font along. Without it the PDF's own Helvetica is taken, which knows
     Western European letters alone: others are shown without their accents, or as question marks.
+    Letters that DejaVu lacks come from a further font where one is installed, see
+    `skindx.diagnosis.fonts`.
     """
 
     def __init__(self, title: str, when: datetime) -> None:
@@ -34,15 +35,18 @@ class Sheet:
             raise UserError(
                 "a PDF needs fpdf2, which is not installed; pip install 'skindx[app]'."
             ) from None
+        self.lacking = False
+        """Whether a letter was replaced so far, since no font has it."""
         self.pdf = FPDF(format="A4")
         self.pdf.set_margin(MARGIN_MM)
+        self.pdf.c_margin = 0  # words, pictures and lines begin at the same place
         self.pdf.set_auto_page_break(True, MARGIN_MM)
         self.pdf.set_title(title)
         self.pdf.set_lang("en")
         self.pdf.set_producer("skindx")
         self.pdf.set_creation_date(when)
         self.pdf.set_image_filter("DCTDecode")
-        folder = _dejavu()
+        folder = fonts.dejavu()
         self._font = "DejaVu" if folder else "Helvetica"
         if folder:
             self.pdf.add_font("DejaVu", "", folder / "DejaVuSans.ttf")
@@ -131,15 +135,33 @@ class Sheet:
         self.pdf.set_text_color(*(_FAINT if faint else _INK))
 
     def _known(self, words: str) -> str:
-        """Return words in letters that the font has."""
+        """Return words in letters that the fonts have."""
         words = " ".join(printable(line) for line in words.splitlines())
         if self._font == "Helvetica":
-            return "".join(_latin(char) for char in words.translate(_PLAIN))
+            shown = "".join(_latin(char) for char in words.translate(_PLAIN))
+            self.lacking |= shown != words.translate(_PLAIN)
+            return shown
+        known = self._letters()
+        if not known.issuperset(map(ord, words)) and "more" not in self.pdf.fonts:
+            known = self._letters_of_more()
+        shown = "".join(char if ord(char) in known else "?" for char in words)
+        self.lacking |= shown != words
+        return shown
+
+    def _letters(self) -> set[int]:
+        """Return the code points of the fonts that are open."""
         from fpdf.fonts import TTFFont
 
-        font = self.pdf.fonts["dejavu"]
-        assert isinstance(font, TTFFont)
-        return "".join(char if ord(char) in font.cmap else "?" for char in words)
+        # All have the weight of text: bold letters of DejaVu are the same, and of more none.
+        opened = (self.pdf.fonts.get(name) for name in ("dejavu", "more"))
+        return {code for font in opened if isinstance(font, TTFFont) for code in font.cmap}
+
+    def _letters_of_more(self) -> set[int]:
+        """Open a further font, if there is one, now that a letter is asked for that needs it."""
+        if path := fonts.more_letters():
+            self.pdf.add_font("more", "", path)
+            self.pdf.set_fallback_fonts(["more"], exact_match=False)
+        return self._letters()
 
 
 def _latin(char: str) -> str:
@@ -148,12 +170,3 @@ def _latin(char: str) -> str:
     except UnicodeEncodeError:
         return unicodedata.normalize("NFKD", char).encode("latin-1", "ignore").decode() or "?"
     return char
-
-
-def _dejavu() -> Path | None:
-    """Return the folder of DejaVu Sans, without importing matplotlib; None if it is not there."""
-    found = importlib.util.find_spec("matplotlib")
-    if found is None or found.origin is None:
-        return None
-    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
-    return folder if (folder / "DejaVuSans-Bold.ttf").is_file() else None

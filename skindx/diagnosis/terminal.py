@@ -35,7 +35,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(which + " ".join((photo.boxes_found, *photo.remarks))))
         for box in photo.boxes or ():
             corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
-            console.print(Text(f"  {box.label} {box.score:.0%}, {corners} px"))
+            console.print(Text(f"  {box.label} {percent(box.score)}, {corners} px"))
     if diagnosis.similar:
         nearest = ", ".join(f"{each.name} ({each.similarity:.2f})" for each in diagnosis.similar)
         console.print(Text(f"Most similar cases learned from: {nearest}."))

@@ -24,12 +24,13 @@ def promised(diagnosis: Diagnosis) -> str:
     whose = "" if promise.group == "all" else f" of {promise.group}"
     said = (
         f"Marked conditions form a set: such a set holds the true condition in at least "
-        f"{promise.level:.0%} of photos like the {promise.pictures}{whose} that were kept for "
-        "calibration."
+        f"{100 * promise.level:.0f} % of photos like the {promise.pictures}{whose} that were kept "
+        "for calibration."
     )
     if missed := promise.urgent_missed:
         said += (
-            f" Of {missed.pictures} such photos of urgent conditions {missed.value:.1%} (95 % "
-            f"interval {missed.low:.1%} to {missed.high:.1%}) had no urgent one in their set."
+            f" Of {missed.pictures} such photos of urgent conditions {100 * missed.value:.1f} % "
+            f"(95 % interval {100 * missed.low:.1f} to {100 * missed.high:.1f} %) had no urgent "
+            "one in their set."
         )
     return said

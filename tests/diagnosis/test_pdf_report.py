@@ -11,7 +11,7 @@ import pytest
 from skin_photo import skin_photo
 from tiny_bundle import measured as figures
 
-from skindx.diagnosis import sheet
+from skindx.diagnosis import fonts, sheet
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
@@ -61,7 +61,7 @@ def words_of(pdf: bytes) -> str:
 def test_the_notice_and_the_next_step_come_first(
     answered: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sheet, "_dejavu", lambda: None)
+    monkeypatch.setattr(fonts, "dejavu", lambda: None)
     words = words_of(report_pdf(answered, figures(0.5), WHEN))
     diagnosis = answered.diagnosis
     order = [
@@ -70,12 +70,13 @@ def test_the_notice_and_the_next_step_come_first(
         "The networks contradict",
         "What it may be",
         diagnosis.candidates[1].name,
-        "2.0%",
+        "2.0 %",
         "Photo 1.",
         "Similar cases",
         "54 years",
         diagnosis.source.version[:16],
         "top-1 50.0 %",
+        "Some letters above stand as",
     ]
     places = [words.find(each) for each in order]
     assert -1 not in places, list(zip(order, places, strict=True))
@@ -85,13 +86,58 @@ def test_the_notice_and_the_next_step_come_first(
     assert "Nævus" in words
 
 
-def test_letters_of_other_scripts_are_set_where_a_font_has_them(answered: Answer) -> None:
-    pytest.importorskip("matplotlib")
+@pytest.mark.parametrize("script", ["乾癬", "병변"])
+def test_letters_of_other_scripts_are_set_where_a_font_has_them(
+    script: str, answered: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fonts.dejavu()
+    if folder is None:
+        pytest.skip("matplotlib brings DejaVu Sans, and is not installed")
     pdf = report_pdf(answered, None, WHEN)
     assert b"DejaVuSans" in pdf
+    monkeypatch.setattr(fonts, "more_letters", lambda: None)
     page = sheet.Sheet("test", WHEN)
-    assert page._known("Łuszczyca – псориаз 乾癬\x07") == "Łuszczyca – псориаз ??\ufffd"
+    assert page._known("Łuszczyca – псориаз") == "Łuszczyca – псориаз"
+    assert not page.lacking
+    assert page._known(f"{script}\x07") == "??\ufffd"
+    assert page.lacking
     page.pdf_bytes()
+
+
+def test_a_further_font_is_opened_when_a_letter_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fonts.dejavu()
+    if folder is None:
+        pytest.skip("matplotlib brings DejaVu Sans, and is not installed")
+    asked = []
+
+    def more() -> Path:
+        asked.append(True)
+        return folder / "STIXGeneral.ttf"  # stands in for one of Debian's: it has U+E041
+
+    monkeypatch.setattr(fonts, "more_letters", more)
+    page = sheet.Sheet("test", WHEN)
+    page.text("Psoriasis")
+    assert asked == []
+    lacking = sorted(_codes(folder / "STIXGeneral.ttf") - _codes(folder / "DejaVuSans.ttf"))
+    letter = next(chr(code) for code in lacking if chr(code).isprintable())
+    page.text(f"Psoriasis {letter}{letter}", bold=True)
+    assert (asked, page.lacking) == ([True], False)
+    assert b"STIXGeneral" in page.pdf_bytes()
+
+
+def _codes(font: Path) -> set[int]:
+    from fontTools.ttLib import TTFont
+
+    with TTFont(font) as opened:
+        return set(opened.getBestCmap())
+
+
+def test_debian_s_fonts_are_found(tmp_path: Path) -> None:
+    assert fonts.more_letters(tmp_path) is None
+    font = tmp_path / "truetype/wqy/wqy-microhei.ttc"
+    font.parent.mkdir(parents=True)
+    font.touch()
+    assert fonts.more_letters(tmp_path) == font
 
 
 def test_it_says_nothing_of_the_machine_and_is_the_same_again(answered: Answer) -> None:

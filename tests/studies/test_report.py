@@ -84,6 +84,8 @@ def test_the_page_is_well_formed_and_asks_for_nothing_outside() -> None:
 def test_every_class_and_figure_is_there() -> None:
     evaluation = simulated()
     text = " ".join(ET.fromstring(render(evaluation)).itertext())
+    assert not re.search(r"\d %", text)  # a figure never stands on another line than its unit
+    text = text.replace("\N{NO-BREAK SPACE}%", " %")
     for each in evaluation.classes:
         assert each.name in text
     for scores in (evaluation.ensemble, *evaluation.members):

@@ -1,6 +1,7 @@
 """Self-contained HTML pages: no script, no outside reference, every value escaped."""
 
 import base64
+import re
 from typing import Any
 
 from skindx.studies import formatting
@@ -23,7 +24,8 @@ def render(template: str, **values: Any) -> str:
     environment.filters.update({name: getattr(formatting, name) for name in _FILTERS})
     environment.filters["difference"] = formatting.shown_difference
     environment.filters["base64"] = _base64
-    return environment.get_template(template).render(figures=FIGURES, **values)
+    html = environment.get_template(template).render(figures=FIGURES, **values)
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)  # a figure keeps its unit
 
 
 def _base64(data: bytes) -> str:

@@ -1,0 +1,24 @@
+"""The fonts of this machine in which a report can be printed."""
+
+import importlib.util
+from pathlib import Path
+
+_MORE = (
+    "truetype/droid/DroidSansFallbackFull.ttf",
+    "truetype/wqy/wqy-microhei.ttc",
+)
+"""Below /usr/share/fonts, from Debian's fonts-droid-fallback and fonts-wqy-microhei."""
+
+
+def dejavu() -> Path | None:
+    """Return the folder of DejaVu Sans, without importing matplotlib; None if it is not there."""
+    found = importlib.util.find_spec("matplotlib")
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    return folder if (folder / "DejaVuSans-Bold.ttf").is_file() else None
+
+
+def more_letters(fonts: Path = Path("/usr/share/fonts")) -> Path | None:
+    """Return a font for Chinese and Japanese, which DejaVu lacks; None if there is none."""
+    return next((fonts / name for name in _MORE if (fonts / name).is_file()), None)
