@@ -4,10 +4,11 @@ import importlib.util
 from pathlib import Path
 
 _MORE = (
-    "truetype/droid/DroidSansFallbackFull.ttf",
     "truetype/wqy/wqy-microhei.ttc",
+    "truetype/droid/DroidSansFallbackFull.ttf",
 )
-"""Below /usr/share/fonts, from Debian's fonts-droid-fallback and fonts-wqy-microhei."""
+"""Below /usr/share/fonts, from Debian's fonts-wqy-microhei, which has Korean too, and
+fonts-droid-fallback."""
 
 
 def dejavu() -> Path | None:
