@@ -44,7 +44,7 @@ def list_cases(book: Book, *, owner: Owner = None) -> None:
             cell(each.confirmed),
         )
     console().print(table)
-    print(f"{len(cases)} cases")
+    print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from skindx.config import Settings
 from skindx.diagnosis.case import Patient
@@ -31,7 +31,13 @@ def percent(probability: float) -> str:
     return f"{100 * probability:.0f} %"
 
 
-class Candidate(Settings):
+class _Said(Settings):
+    """A part of the record; what stands below a field describes it in the HTTP interface too."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Candidate(_Said):
     """One class that the picture may show."""
 
     key: str
@@ -45,7 +51,7 @@ class Candidate(Settings):
     """Whether the conformal set holds it; no candidate is where the bundle has no such sets."""
 
 
-class LesionBox(Settings):
+class LesionBox(_Said):
     """Where the detector sees a lesion, in pixels of the upright picture."""
 
     x1: float
@@ -56,7 +62,7 @@ class LesionBox(Settings):
     score: float = Field(ge=0, le=1)
 
 
-class Photo(Settings):
+class Photo(_Said):
     """One photo that was looked at; `sha256` is of the file's bytes."""
 
     width: int
@@ -80,7 +86,7 @@ class Photo(Settings):
         return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
 
 
-class Similar(Settings):
+class Similar(_Said):
     """A picture that the bundle learned from and that looks like this one to the networks."""
 
     key: str
@@ -95,7 +101,7 @@ class Similar(Settings):
     page_url: str = ""
 
 
-class Share(Settings):
+class Share(_Said):
     """A measured share with its 95 % interval."""
 
     value: float = Field(ge=0, le=1)
@@ -105,7 +111,7 @@ class Share(Settings):
     """Out of so many."""
 
 
-class Promise(Settings):
+class Promise(_Said):
     """What the set of classes promises, and what that was found on."""
 
     level: float = Field(gt=0, lt=1)
@@ -120,7 +126,7 @@ class Promise(Settings):
     """How often the set of an urgent picture held no urgent class; None: nobody could measure."""
 
 
-class Source(Settings):
+class Source(_Said):
     """The bundle that answered; `version` does not change when the bundle is evaluated."""
 
     name: str
@@ -136,7 +142,7 @@ class Source(Settings):
     """Whether a clinician has checked names, codes and urgencies."""
 
 
-class Vote(Settings):
+class Vote(_Said):
     """What one member of the ensemble puts first."""
 
     member: str
@@ -144,7 +150,7 @@ class Vote(Settings):
     probability: float = Field(ge=0, le=1)
 
 
-class NextStep(Settings):
+class NextStep(_Said):
     """What to do, by the most urgent class that remains likely."""
 
     urgency: Urgency
@@ -154,7 +160,7 @@ class NextStep(Settings):
     """So many classes were asked: those of the set, or the leading ones without sets."""
 
 
-class Diagnosis(Settings):
+class Diagnosis(_Said):
     """One answer about the photos of one case."""
 
     notice: str = NOTICE

@@ -1,5 +1,6 @@
 """A printed page in plain parts: headings, paragraphs, tables, rows of pictures."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
@@ -137,6 +138,7 @@ class Sheet:
     def _known(self, words: str) -> str:
         """Return words in letters that the fonts have."""
         words = " ".join(printable(line) for line in words.splitlines())
+        words = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", words)  # a figure keeps its unit
         if self._font == "Helvetica":
             shown = "".join(_latin(char) for char in words.translate(_PLAIN))
             self.lacking |= shown != words.translate(_PLAIN)

@@ -1,6 +1,7 @@
 """The page's own HTML: templates that escape whatever a bundle, a file name or an error says."""
 
 import base64
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ if TYPE_CHECKING:
 
 def render(template: str, **values: Any) -> str:
     """Return a template filled in; a value that it misses is an error, never a gap."""
-    return _environment().get_template(template).render(**values)
+    html = _environment().get_template(template).render(**values)
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)  # a figure keeps its unit
 
 
 def data_url(data: bytes, kind: str) -> str:

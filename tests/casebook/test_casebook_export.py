@@ -95,7 +95,7 @@ def test_the_command_line_lists_and_deletes(tmp_path: Path) -> None:
     book = Casebook.open(tmp_path / "cases.db")
     case = book.keep("ann", answer(1), patient="P-1", lesion="arm", consent=True)
     run = CliRunner().invoke
-    assert "1 cases" in run(app, ["casebook", "list", str(tmp_path / "cases.db")]).output
+    assert "\n1 case\n" in run(app, ["casebook", "list", str(tmp_path / "cases.db")]).output
     assert run(app, ["casebook", "delete", str(tmp_path / "cases.db"), case]).exit_code == 0
     assert book.all_cases() == []
     again = run(app, ["casebook", "delete", str(tmp_path / "cases.db"), case])

@@ -170,6 +170,11 @@ def test_the_description_is_whole(painted: Answer) -> None:
     html = docs_html(described)
     for name in (*fields, "/v1/metrics", "Retry-After", "too blurred"):
         assert name in html
+    # What is inside a diagnosis is described too, down to the boxes of a photo.
+    for name in ("candidates", "in_set", "urgent_missed", "x1", "Most probable first"):
+        assert name in html
+    assert html.count("<code>LesionBox</code>") == 1
+    assert '<pre tabindex="0">curl -F' in html
 
 
 def test_what_is_answered_is_counted(painted: Answer) -> None:

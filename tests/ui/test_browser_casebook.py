@@ -54,6 +54,14 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     page.wait_for_selector(".sx-seen")
     assert page.locator(".sx-seen").count() == 2
     assert page.locator(".sx-seen img").count() == 2
+    assert "kept 2 times" in page.locator(".sx-lesion").inner_text()
+    # What makes a case urgent is named, however small its probability.
+    for shown, case in zip(
+        page.locator(".sx-seen").all(), Casebook.open(painted.book).all_cases("ann"), strict=True
+    ):
+        assert case.diagnosis.next_step.because in shown.inner_text()
+        in_set = [each.name for each in case.diagnosis.candidates if each.in_set]
+        assert shown.locator(".sx-name").all_inner_texts() == in_set
     assert axe(page) == [], told(axe(page))
 
     last = page.locator(".sx-seen").nth(1)

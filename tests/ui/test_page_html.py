@@ -1,8 +1,11 @@
 """What the page says about an answer, without a browser."""
 
+import re
+
 import pytest
 from painted_answers import jpeg, plain, rich
 
+from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Promise, Share
@@ -113,6 +116,25 @@ def test_only_web_addresses_become_links() -> None:
     html = result_html(rich(CASE), None)
     assert "javascript:" not in html
     assert html.count('rel="noopener noreferrer"') == 3
+
+
+def test_cases_that_may_not_be_shown_are_named_in_a_line() -> None:
+    html = result_html(rich(CASE), None)
+    assert html.count('class="sx-case"') == 3
+    hidden = html.partition('<ul class="sx-hidden">')[2].partition("</ul>")[0]
+    assert hidden.count("<li>") == 1
+    assert "alike" in hidden
+    assert "<img" not in hidden
+    answer = rich(CASE)
+    none = result_html(Answer(answer.diagnosis, answer.views, (b"",) * 4), None)
+    assert 'class="sx-cases"' not in none
+    assert none.partition('<ul class="sx-hidden">')[2].count("alike") == 4
+
+
+def test_a_figure_and_its_unit_stay_on_one_line() -> None:
+    html = result_html(rich(CASE), METRICS)
+    assert "85.0\N{NO-BREAK SPACE}%" in html
+    assert not re.search(r"\d %", html)
 
 
 def test_the_notice_stands_at_the_top_and_the_form_is_a_plain_template() -> None:

@@ -8,7 +8,10 @@ from skindx.ui.html import render
 
 def docs_html(openapi: dict[str, Any]) -> str:
     """Return a page that lists routes, fields, answers and examples."""
-    return render("docs.html.jinja", info=openapi["info"], routes=list(_routes(openapi)))
+    routes = _routes(openapi)
+    return render(
+        "docs.html.jinja", info=openapi["info"], routes=routes, values=_values(openapi, routes)
+    )
 
 
 def _routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,6 +30,19 @@ def _routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
         for path, methods in openapi["paths"].items()
         for method, each in methods.items()
     ]
+
+
+def _values(openapi: dict[str, Any], routes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fields of every value that the routes' tables name, in the order of naming."""
+    schemas = openapi.get("components", {}).get("schemas", {})
+    found: dict[str, list[dict[str, Any]]] = {}
+    waiting = [row for route in routes for answer in route["answers"] for row in answer["rows"]]
+    while waiting:
+        kind = waiting.pop(0)["kind"]
+        for name in set(kind.removeprefix("list of ").split(" or ")) & set(schemas) - set(found):
+            found[name] = _rows(openapi, schemas[name])
+            waiting += found[name]
+    return [{"name": name, "rows": rows} for name, rows in found.items()]
 
 
 def _fields(openapi: dict[str, Any], route: dict[str, Any]) -> list[dict[str, Any]]:
