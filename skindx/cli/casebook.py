@@ -72,7 +72,8 @@ def export(
     from skindx.casebook.export import export as write
 
     pictures = write(Casebook.open(book, create=False).all_cases(owner), out, taxonomy=taxonomy)
-    print(f"{pictures} pictures of confirmed cases in {out}; next: skindx build {out / RECIPE}")
+    some = f"{pictures} picture{'s' if pictures != 1 else ''}"
+    print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
 
 
 @app.command()

@@ -92,7 +92,11 @@ class Sheet:
         self.pdf.set_draw_color(*_LINE)
         self.pdf.set_fill_color(255)
         with self.pdf.table(
-            col_widths=tuple(widths), borders_layout="HORIZONTAL_LINES", line_height=5, align="L"
+            col_widths=tuple(widths),
+            borders_layout="HORIZONTAL_LINES",
+            line_height=4.2,
+            padding=(0.6, 2, 0.6, 0),
+            align="L",
         ) as table:
             for row in rows:
                 cells = table.row()
