@@ -44,7 +44,9 @@ class Headers:
             b"content-security-policy": _policy(frames).encode(),
             b"cross-origin-resource-policy": b"same-origin",
             b"permissions-policy": b"camera=(self), microphone=(), geolocation=()",
-            b"referrer-policy": b"no-referrer",
+            # Under no-referrer a browser sends its own forms as of origin null, and the gate, which
+            # refuses what other sites send, could let nobody log in.
+            b"referrer-policy": b"same-origin",
             b"x-content-type-options": b"nosniff",
         }
         if not frames:

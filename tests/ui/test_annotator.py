@@ -62,7 +62,7 @@ def test_boxes_come_back_where_they_were(
 
 def test_scaling_by_hand() -> None:
     assert shown_size((1000, 750)) == (1000, 750)
-    assert shown_size((180, 180)) == (720, 720)
+    assert shown_size((180, 180)) == (600, 600)
     assert shown_size((600, 150)) == (1280, 320)
     assert shown_size((4000, 3000)) == (1280, 960)
     assert shown_size((2560, 1)) == (1280, 1)
@@ -72,9 +72,9 @@ def test_scaling_by_hand() -> None:
     halved = {"label": "lesion", "xmin": 5, "ymin": 6, "xmax": 50, "ymax": 60, "scaleFactor": 0.5}
     (box,) = drawn_boxes(_canvas([halved]), [], (1000, 750))
     assert (box.x1, box.y1, box.x2, box.y2) == (10, 12, 100, 120)
-    small = {"label": "lesion", "xmin": 80, "ymin": 160, "xmax": 720, "ymax": 400}
+    small = {"label": "lesion", "xmin": 80, "ymin": 150, "xmax": 600, "ymax": 300}
     (box,) = drawn_boxes(_canvas([small]), [], (180, 180))
-    assert (box.x1, box.y1, box.x2, box.y2) == (20, 40, 180, 100)
+    assert (box.x1, box.y1, box.x2, box.y2) == (24, 45, 180, 90)
 
 
 BOX: dict[str, object] = {"label": "lesion", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
@@ -181,7 +181,7 @@ def test_pictures_are_given_by_hash_alone(annotator: Annotator) -> None:
     small = httpx.get(f"{annotator.url}/pictures/{annotator.order[1]}.jpg")
     pixels = cv2.imdecode(np.frombuffer(small.content, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None
-    assert pixels.shape == (720, 960, 3)
+    assert pixels.shape == (600, 800, 3)
     for path in (
         f"/pictures/{'0' * 64}.jpg",
         "/pictures/..%2f..%2fmanifest.parquet",
@@ -262,7 +262,7 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     assert [(b.x1, b.y1, b.x2, b.y2) for b in annotator.boxes(0) or ()] == [
         (100.5, 50.25, 300.125, 200.0)
     ]
-    # Move the second picture's proposal by 10 and 20 pixels; it is small, and shown threefold.
+    # Move the second picture's proposal by 10 and 20 pixels; it is small, and shown larger.
     page.get_by_label("Drag boxes").click()
     seen.drag((200, 120), (210, 140))
     page.keyboard.press("s")

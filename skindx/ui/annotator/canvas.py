@@ -11,8 +11,9 @@ from skindx.data.boxes.box import RawBox, boxed
 from skindx.errors import UserError
 
 LONGEST_SIDE = 1280
-ROOM_WH = (1280, 720)
-"""Pixels: a smaller picture is enlarged until it fills one side of this, and fits a screen."""
+ROOM_WH = (1280, 600)
+"""Pixels: smaller pictures are enlarged until they fill one side of this, which leaves room on a
+screen for the buttons."""
 # Dark enough for outlines to be seen on skin, and for white letters.
 _COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#be123c", "#1d4ed8", "#4d7c0f", "#a21caf", "#334155")
 _UNMOVED = 1e-6
