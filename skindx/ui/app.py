@@ -73,8 +73,10 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     by_api = Watched(pool, metrics, "api")
     app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version))
     _add_docs(app)
-    page = build_page(Watched(pool, metrics, "page"), bundle, wiring.casebook)
-    _mount(app, page, logged_in=wiring.users is not None)
+    logged_in = wiring.users is not None
+    by_page = Watched(pool, metrics, "page")
+    page = build_page(by_page, bundle, wiring.casebook, logged_in=logged_in)
+    _mount(app, page, logged_in=logged_in)
     guarded = Guard(app, wiring.uploads)
     limited = BodyLimit(guarded, most_bytes, _IN_FLIGHT_BYTES)
     gate = Gate(limited, wiring.users, lambda path: path == ALIVE)

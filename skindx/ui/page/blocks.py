@@ -36,16 +36,24 @@ _DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
 
 
 def build_page(
-    diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | None = None
+    diagnoser: Diagnoser,
+    bundle: Bundle,
+    casebook: Casebook | None = None,
+    *,
+    logged_in: bool = False,
 ) -> "gr.Blocks":
-    """Return the page over a bundle; the case book's tab is there only where one is given."""
+    """Return the page over a bundle; the case book's tab is there only where one is given.
+
+    `logged_in` shows the way out to people who had to log in.
+    """
     go_offline()
     import gradio as gr
 
     with gr.Blocks(
         title="skindx", analytics_enabled=False, delete_cache=(60, UPLOAD_LIFE_S)
     ) as page:
-        gr.HTML(top_html(), elem_id="sx-top", apply_default_css=False, js_on_load=None)
+        top = top_html(logged_in=logged_in)
+        gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
         if casebook is None:
             _add_diagnosis(diagnoser, bundle, None)
         else:

@@ -18,15 +18,16 @@ TIERS: dict[Urgency, str] = {
 }
 
 
-def top_html() -> str:
-    """Return what the page is, the notice, and the page's styles.
+def top_html(*, logged_in: bool = False) -> str:
+    """Return what the page is, the way out where people log in, the notice, and the styles.
 
     The styles are written into the page: Gradio rewrites those that it is given, and breaks what
     holds for phones alone.
     """
     from markupsafe import Markup
 
-    return render("top.html.jinja", notice=NOTICE, css=Markup(styles()))  # noqa: S704 (our own file)
+    css = Markup(styles())  # noqa: S704 (our own file)
+    return render("top.html.jinja", notice=NOTICE, logged_in=logged_in, css=css)
 
 
 def waiting_html() -> str:
