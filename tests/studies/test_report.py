@@ -21,6 +21,7 @@ from skindx.studies.origin import Origin
 from skindx.studies.plots import confusion_plot, reliability_plot, top_confusions
 from skindx.studies.report import print_table, render_report
 from skindx.studies.results import Evaluation
+from skindx.studies.set_scores import SetScore, SetScores
 
 ORIGIN = Origin(
     bundle="runs/demo/bundle",
@@ -277,3 +278,36 @@ def test_long_names_cut_no_interval_off() -> None:
     text = console.file.getvalue()
     assert "…" not in text
     assert bounds(evaluation.ensemble.top1).strip("[]").split(", ")[1] in text
+
+
+def test_urgencies_stand_below_the_classes_that_they_are_parts_of() -> None:
+    def row(name: str, n: int = 10, promised: float | None = None) -> SetScore:
+        return SetScore(name, n, Interval(0.9, 0.8, 1.0), 2.0, promised)
+
+    sets = SetScores(
+        level=0.9,
+        coverage=Interval(0.9, 0.8, 1.0),
+        size=Interval(2.0, 1.0, 3.0),
+        single=0.2,
+        by_group=(row("urgent classes"), row("other classes"), row("skin type 5")),
+        urgent_missed=None,
+        false_alarms=None,
+        by_urgency=(row("urgent"), row("soon"), row("routine")),
+        by_class=(row("Melanoma"),),
+    )
+    assert set_rows(sets) == [
+        "all urgent classes",
+        "all other classes",
+        "of these, urgency soon",
+        "of these, urgency routine",
+        "all skin type 5",
+        "Melanoma",
+    ]
+    alone = dataclasses.replace(sets, by_group=(), by_urgency=(row("routine"),))
+    assert set_rows(alone) == ["urgency routine", "Melanoma"]
+
+
+def set_rows(sets: SetScores) -> list[str]:
+    html = render(dataclasses.replace(simulated(), sets=sets))
+    table = html.partition("<h2>Sets of classes</h2>")[2].partition("</table>")[0]
+    return re.findall(r'<th scope="row">(.*?)</th>', table.partition("<tbody>")[2])
