@@ -56,11 +56,16 @@ def test_only_the_named_origin_leaves_the_polite_default() -> None:
         ("allow_private", ["127.0.0.0/8"], "host:port"),
         ("allow_private", ["http://127.0.0.1:80"], "host:port"),
         ("contact", "me\r\nCookie: x", "pattern"),
+        ("max_pixels", 1000, "screen.max_pixels"),
     ],
 )
 def test_the_polite_default_cannot_be_widened(key: str, value: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         FetchSettings.parse({key: value})
+
+
+def test_recipes_of_older_versions_are_read() -> None:
+    assert FetchSettings.parse({"max_pixels": 50_000_000}) == FetchSettings()
 
 
 def test_the_user_agent_says_who_asks() -> None:

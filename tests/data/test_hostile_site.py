@@ -17,7 +17,7 @@ from skindx.data.screening.magic import picture_suffix
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     dataset = tmp_path_factory.mktemp("hostile")
-    slow_robots = Answer(ROBOTS, after_s=1.0)
+    slow_robots = Answer(b"\xef\xbb\xbf" + ROBOTS, after_s=1.0)
     with ExitStack() as stack:
         sites = {
             "main": LocalSite(
@@ -26,6 +26,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
                 | GOOD
             ),
             "secret": LocalSite(default=Answer(jpeg("secret"))),
+            # As some editors write it, with a byte order mark.
             "rules": LocalSite({"/robots.txt": slow_robots}, Answer(jpeg("rules"))),
             "ruleless": LocalSite({"/robots.txt": Answer(b"", 500)}, Answer(jpeg("x"))),
             "tired": LocalSite(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.acquire import acquire, check_web
+from skindx.data.acquire import acquire, web_sources
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.building.recipe import BuildSettings, load_build_settings
@@ -30,6 +30,7 @@ from skindx.data.removal.blocklist import BLOCKLIST, BlockList, join, write_bloc
 from skindx.data.removal.purge import purge
 from skindx.data.removal.withhold import withhold, withhold_near, withhold_rejected
 from skindx.data.review import read_decisions
+from skindx.data.sources.checks import check_sources
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
@@ -86,7 +87,8 @@ def _open(
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
         {sha for sha, said in read_decisions(out).items() if said.verdict == "remove"},
     )
-    check_web(settings.sources, settings.fetch)
+    if web := web_sources(settings.sources):
+        check_sources(web, settings.fetch)
     look_at_folders(run)
     return run
 

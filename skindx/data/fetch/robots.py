@@ -93,7 +93,8 @@ class RobotsGuard:
             )
         problem = of_answer(response)
         if problem is None:
-            parser = Protego.parse(response.body.decode("utf-8", "replace"))
+            # With a byte order mark Protego would not know the first line, and allow everything.
+            parser = Protego.parse(response.body.decode("utf-8-sig", "replace"))
             return _Rules(parser, delay_s=self._delay_s(parser, url))
         # Section 2.3.1.3: a robots.txt that is not there forbids nothing.
         if problem.status in {"dead-link", "empty"}:
