@@ -100,6 +100,8 @@ class Hostile:
     """By path of the URL, or by the URL itself on other hosts."""
     sites: dict[str, LocalSite]
     dataset: Path
+    found: list[LedgerRow]
+    """All rows, as a build gets them."""
     pages: list[LedgerRow]
     progress: list[tuple[int, int]]
     screened: dict[str, Screened]
@@ -203,6 +205,8 @@ PICTURES: dict[str, tuple[Page, str | Looks]] = {
     "/%E7%9A%AE%E8%86%9A%20%F0%9F%92%A9.jpg": (Answer(encode(paint(28))), like(28)),
     "/really.png": (Answer(encode(paint(29)), headers={"Content-Type": "image/png"}), like(29)),
 }
+SOUND = {f"/sound{n}.jpg": Answer(encode(paint(40 + n))) for n in range(4)}
+"""A second class, so that a dataset can come of it all."""
 BAD_LINKS = (
     "data:image/png;base64,AAAA",
     "ftp://127.0.0.1/x.jpg",
@@ -226,12 +230,14 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         main.pages[f"/hop{number}.jpg"] = to(where)
     hops = [path for path in main.pages if path.startswith("/hop")]
     main.pages |= {
+        **SOUND,
         "/target.jpg": Answer(jpeg("target")),
         "/": html(
             category("/good/", "Acne"),
             category("/faults/", "Acne"),
             category("/pictures/", "Acne"),
             category("/shared/", "Eczema"),
+            category("/sound/", "Psoriasis"),
             category("/forbidding/", "Wart"),
             category("/missing/", "Lost"),
             category("/rules/", "Rules"),
@@ -247,6 +253,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         ),
         "/pictures/": html(figures(*PICTURES)),
         "/shared/": html(figures("/shared.jpg")),
+        "/sound/": html(figures(*SOUND)),
         "/forbidding/": html(figures("/never.jpg"), head='<meta name="ROBOTS" content="noai">'),
         "/rules/": html(
             figures(*(f"{sites['rules'].origin}/no/{number}.jpg" for number in range(13))),
@@ -274,7 +281,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         retries=1,
         retry_after_s=10,
         max_bytes=MAX_BYTES,
-        max_pages=9,
+        max_pages=10,
     )
     progress: list[tuple[int, int]] = []
     with Watch("skindx.data.fetch", "skindx.data.screening.decoders") as watch:
@@ -297,4 +304,4 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
             by_path.setdefault(row.url.removeprefix(main.origin), []).append(row)
     pages = [row for row in rows if row.page_url == row.url]
     screened = dict(zip(stored, verdicts, strict=True))
-    return Hostile(by_path, sites, dataset, pages, progress, screened, watch)
+    return Hostile(by_path, sites, dataset, rows, pages, progress, screened, watch)

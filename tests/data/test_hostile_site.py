@@ -1,15 +1,30 @@
 """One crawl and one screening of everything that can go wrong; hostile_site.py has the table."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hostile_site import BAD_LINKS, FAULTS, GOOD, PICTURES, ROBOTS, Hostile, crawl_hostile
+from hostile_site import (
+    BAD_LINKS,
+    FAULTS,
+    GOOD,
+    PICTURES,
+    ROBOTS,
+    SOUND,
+    Hostile,
+    atlas,
+    crawl_hostile,
+)
 from local_site import Answer, LocalSite, jpeg
 
 from skindx.data.acquire import LOG
+from skindx.data.building import build as building
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.engine import shards
 from skindx.data.ledger import LEDGER
+from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.screening.decode import decode
 from skindx.data.screening.magic import picture_suffix
 
@@ -188,3 +203,30 @@ def test_progress_ends_with_everything_done(hostile: Hostile) -> None:
     count = sum(len(rows) for rows in hostile.rows.values())
     assert hostile.progress[-1] == (count, count)
     assert hostile.progress == sorted(hostile.progress)
+
+
+def test_a_sound_dataset_comes_of_it(
+    hostile: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crawled and screened once, above; the rest of the build is the real one."""
+    out = tmp_path / "out"
+    shutil.copytree(hostile.dataset, out)
+    monkeypatch.setattr(building, "acquire", lambda *_, **__: hostile.found)
+    screened = hostile.screened
+    monkeypatch.setattr(
+        shards,
+        "screen_files",
+        lambda files, *_, **__: [screened[file.relative_to(out).as_posix()] for file in files],
+    )
+    source = atlas(hostile.sites["main"]).model_dump(mode="json")
+    summary = building.build(BuildSettings.parse({"name": "hostile", "sources": [source]}), out)
+    records, issues = read_manifest(out), read_issues(out)
+    assert summary.found == len(hostile.found) == len(records) + len(issues)
+    main = hostile.sites["main"].origin
+    sound = {main + path for path, (_, said) in PICTURES.items() if not isinstance(said, str)}
+    assert {record.source_url for record in records} == sound | {main + path for path in SOUND}
+    reasons = {issue.url.removeprefix(main): issue.reason for issue in issues}
+    expected = {path: reason for path, (reason, _) in FAULTS.items()}
+    expected |= {path: said for path, (_, said) in PICTURES.items() if isinstance(said, str)}
+    assert {path: reasons[path] for path in expected} == expected
+    assert {decode((out / record.path).read_bytes()).dtype.name for record in records} == {"uint8"}
