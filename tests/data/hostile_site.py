@@ -67,6 +67,19 @@ def endless(request: BaseHTTPRequestHandler) -> None:
         request.wfile.flush()
 
 
+def endless_head(request: BaseHTTPRequestHandler) -> None:
+    """Send headers for ever: no body, so no cap on it, and never an answer."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        request.wfile.write(b"X-More: %b\r\n" % (b"x" * 8000) * 16)
+
+
+def patience(request: BaseHTTPRequestHandler) -> None:
+    """Say for ever that the answer is about to come."""
+    while True:
+        request.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
 def broken_off(request: BaseHTTPRequestHandler) -> None:
     """Promise more than comes."""
     request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + jpeg("half", 1000))
@@ -119,6 +132,8 @@ FAULTS: dict[str, tuple[str, Page]] = {
     "/drip.jpg": ("timeout", drip),
     "/silent.jpg": ("timeout", Answer(jpeg("late"), after_s=60)),
     "/endless.jpg": ("too-large", endless),
+    "/endless-head.jpg": ("too-large", endless_head),
+    "/patience.jpg": ("too-large", patience),
     "/toolong.jpg": ("too-large", Answer(jpeg("long", MAX_BYTES + 1))),
     "/bomb.jpg": (
         "compressed",
