@@ -18,7 +18,7 @@ from skindx.data.building.stages import (
     screen_rows,
 )
 from skindx.data.building.summary import BuildSummary, totals
-from skindx.data.building.targets import count_by_source
+from skindx.data.building.targets import check_targets, count_by_source
 from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
 from skindx.data.dedup.join import import_kernels
 from skindx.data.engine import Engine, open_engine
@@ -74,13 +74,16 @@ def _open(
     settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
 ) -> Run:
     """Read all that a build starts from; what is wrong with it is told before anything is made."""
+    taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
+    if taxonomy:
+        check_targets(settings.targets, taxonomy)
     import_kernels()  # without them nothing need be fetched first
     run = Run(
         settings,
         out,
         progress,
         engine,
-        load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
+        taxonomy,
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
