@@ -276,6 +276,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
             figures(*(f"{sites['ruleless'].origin}/{number}.jpg" for number in range(3))),
             figures(*(f"{sites['tired'].origin}/{name}.jpg" for name in "abc")),
             figures(*(f"{sites['closed'].origin}/{number}.jpg" for number in range(3))),
+            figures(f"{sites['signal'].origin}/0.jpg"),
         ),
         "/endless/": html(category("/endless/0", "Endless")),
     }
@@ -283,7 +284,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         main.pages[f"/endless/{number}"] = html(
             figures("/ok.png"), f'<a class="next" href="/endless/{number + 1}">'
         )
-    served = [sites[name].origin for name in ("main", "rules", "ruleless", "closed")]
+    served = [sites[name].origin for name in ("main", "rules", "ruleless", "closed", "signal")]
     slow = OriginPolicy(concurrency=1, delay_s=0)
     fetch = FetchSettings(
         origins=dict.fromkeys(served, FAST) | {sites["tired"].origin: slow},

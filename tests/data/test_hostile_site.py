@@ -49,6 +49,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
                 Answer(jpeg("tired")),
             ),
             "closed": LocalSite({}, Answer(b"", 503, {"Retry-After": "86400"})),
+            "signal": LocalSite(
+                {
+                    "/robots.txt": Answer(
+                        b"User-Agent: *\nContent-signal: search=yes, ai-train=no\n"
+                    )
+                },
+                Answer(jpeg("x")),
+            ),
             "proxy": LocalSite(default=Answer(jpeg("proxy"))),
         }
         for site in sites.values():
@@ -164,6 +172,14 @@ def test_a_host_without_readable_rules_is_left_alone(hostile: Hostile) -> None:
     assert row.status == "robots"
     assert "RFC 9309" in row.detail
     assert "500" in row.detail
+
+
+def test_a_host_whose_robots_txt_forbids_training_is_left_alone(hostile: Hostile) -> None:
+    site = hostile.sites["signal"]
+    assert site.asked == ["/robots.txt"]
+    row = hostile.rows[f"{site.origin}/0.jpg"][0]
+    assert row.status == "opt-out"
+    assert "(Content-signal: search=yes, ai-train=no)" in row.detail
 
 
 def test_retry_after_is_waited_for_by_the_whole_host(hostile: Hostile) -> None:
