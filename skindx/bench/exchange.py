@@ -43,8 +43,8 @@ class Config(Settings):
         Pair(rate_mbit=500, backward_s=2.0),
     )
     """Networks and backward passes that a fused plan is made for."""
-    trials: int = Field(3, ge=2)
-    """Rounds in which a fused plan is chosen."""
+    trials: int = Field(5, ge=2)
+    """Rounds in which a fused plan is chosen, as many as training takes."""
     out: Path = Path("runs/exchange")
 
 
