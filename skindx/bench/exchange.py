@@ -49,10 +49,11 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Measure, and write OUT/exchange.md and OUT/exchange.png."""
+    """Measure, and write OUT/exchange.md, which to take when on top, and OUT/exchange.png."""
     require()
     from rich.console import Console
 
+    from skindx.bench.exchange_choice import choice
     from skindx.bench.exchange_load import load_of
     from skindx.bench.exchange_parts import measure
     from skindx.bench.exchange_plot import plot
@@ -61,7 +62,7 @@ def run(settings: Config) -> Result:
     load = load_of(settings.model)
     settings.out.mkdir(parents=True, exist_ok=True)  # better refused now than after the rounds
     found = measure(settings, load)
-    write_text(settings.out / "exchange.md", markdown(found.rows))
+    write_text(settings.out / "exchange.md", f"{choice(found.rows)}\n{markdown(found.rows)}")
     plot(settings.out / "exchange.png", found.rows)
     console = Console()
     console.width = max(console.width, _WIDTH)
