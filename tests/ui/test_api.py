@@ -181,11 +181,13 @@ def test_what_is_answered_is_counted(painted: Answer) -> None:
     app, metrics = served(Fake(painted))
     for _ in range(3):
         ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})
+    assert ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data={"site": "knee"}).is_error
     text = ask(app, "GET", "/v1/metrics").text
+    assert 'skindx_cases_total{outcome="bad-input",way="api"} 1.0' in text
     first = painted.diagnosis.candidates[0].key
     assert f'skindx_class_first_total{{key="{first}"}} 3.0' in text
     assert f'skindx_urgency_total{{tier="{painted.diagnosis.next_step.urgency}"}} 3.0' in text
-    assert 'skindx_case_seconds_count{way="api"} 3.0' in text
+    assert 'skindx_case_seconds_count{way="api"} 4.0' in text
     for line in (
         "skindx_queue_depth 3.0",
         "skindx_workers_ready 1.0",

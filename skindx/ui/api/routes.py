@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -60,9 +61,11 @@ def routes(
 
         `curl -F photo=@lesion.jpg -F age=54 -F include=pdf http://127.0.0.1:7860/v1/diagnose`
         """
+        start = time.perf_counter()
         try:
             case, include = await read_case(request)
         except UserError as error:
+            metrics.ended("api", "bad-input", time.perf_counter() - start)
             return problem(400, str(error))
         try:
             answer = await diagnoser.diagnose(case)
