@@ -179,6 +179,28 @@ def test_labelstudio_keeps_its_people_apart(dataset: Path, tmp_path: Path) -> No
         import_boxes(dataset, path, by="Ann")
 
 
+def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.json"
+    export_boxes(dataset, path, "labelstudio")
+    with pytest.raises(UserError, match="no picture that somebody annotated"):
+        import_boxes(dataset, path)
+    # Label Studio forgets who drew what it imports, and names the account that imported it.
+    tasks = json.loads(path.read_text())
+    opened, *others = [task["annotations"][0] for task in tasks if task["annotations"]]
+    for annotation in (opened, *others):
+        del annotation["drawn_by"], annotation["drawn_at"]
+        annotation |= {"completed_by": {"email": "a@x"}, "lead_time": None}
+    opened["lead_time"] = 4.2
+    path.write_text(json.dumps(tasks))
+    assert import_boxes(dataset, path).annotators == {"a@x": 1}
+    assert {(row.annotator, row.when == "") for row in read_annotations(dataset)} == {
+        (BUILT, True),
+        ("a@x", False),
+    }
+    # Read as a box file of a recipe, what is in it counts and not who drew it.
+    assert len(read_boxes(BoxSource(path=path))) == 3
+
+
 def test_a_kill_between_the_two_tables_is_mended(dataset: Path, tmp_path: Path) -> None:
     path = drawn(tmp_path / "a.json", {"2.jpg": (MOLE,)})
     code = (
@@ -342,6 +364,7 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
         (("export", "nowhere", "-f", "coco", "-o", "o.json"), "is no dataset"),
         (("import", "DATA", "nowhere.json", "--by", "me"), "does not exist"),
         (("import", "DATA", "DRAWN"), "add --by NAME"),
+        (("import", "DATA", "DRAWN", "--by", "recipe"), "give --by another name"),
         (("agree", "DATA"), "agreement is between two annotators"),
         (("agree", "DATA", "me", "you"), "nobody of the name 'me'"),
         (("agree", "DATA", "--threshold", "2"), "must be above 0"),

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.data.boxes.annotations import (
+    BUILT,
     Annotation,
     annotated,
+    check_person,
     now,
     read_annotations,
     store_drawings,
@@ -44,9 +46,10 @@ def import_boxes(
     """Take the boxes of a file into the annotations and the manifest of a dataset folder.
 
     They are `by`'s, drawn now; Label Studio knows itself who drew and when, and without `by`
-    every person's boxes are kept apart. Pictures that the dataset does not have, or has in
-    another size, and pictures with boxes outside are refused and counted. Raises UserError, with
-    nothing written, when no picture is left.
+    every person's boxes are kept apart. What came with our tasks and nobody opened there is
+    nobody's answer. Pictures that the dataset does not have, or has in another size, and pictures
+    with boxes outside are refused and counted. Raises UserError, with nothing written, when no
+    picture is left.
     """
     kind = kind or format_of(path)
     found = _answers(path, kind, by.strip())
@@ -104,6 +107,7 @@ class _Names:
 
 
 def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedPicture]]:
+    check_person(by)
     if kind != "labelstudio":
         if not by:
             raise UserError(f"{kind} does not say who drew the boxes; add --by NAME.")
@@ -111,7 +115,10 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
         pictures = read_boxes(BoxSource(path=path, kind=kind))
         found = [(name, by, when, picture) for name, picture in pictures.items()]
     else:
-        found = sorted(read_answers(path), key=lambda answer: answer[2])
+        answers = read_answers(path, unopened=False)
+        # Those of the recipe are in the dataset since it was built.
+        answers = [answer for answer in answers if by or answer[1] != BUILT]
+        found = sorted(answers, key=lambda answer: answer[2])
         people = sorted({who for _, who, _, _ in found})
         if by and len(people) > 1:
             raise UserError(
@@ -120,7 +127,9 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
             )
         found = [(name, by or who, when or now(), each) for name, who, when, each in found]
     if not found:
-        raise UserError(f"{path} holds no annotated picture; there is nothing to import.")
+        raise UserError(
+            f"{path} holds no picture that somebody annotated; there is nothing to import."
+        )
     return found
 
 

@@ -53,16 +53,17 @@ def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
     write_json(path, [_task(task) for task in tasks])
 
 
-def read_answers(path: Path) -> list[tuple[str, str, str, BoxedPicture]]:
+def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedPicture]]:
     """Return (file name, by, at, picture) of every completed annotation in an export.
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
     that there are none. `by` is the account's e-mail address, or "labelstudio:" and its number.
-    Raises UserError.
+    Without `unopened`, annotations that came with our tasks and that nobody opened there are left
+    out, because Label Studio names for them whoever imported the tasks. Raises UserError.
     """
     raw = read_json(path)
     try:
-        return [answer for task in raw for answer in _answers(task)]
+        return [answer for task in raw for answer in _answers(task, unopened)]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} is no Label Studio export ({type(error).__name__}: {error}); export as JSON, "
@@ -129,12 +130,15 @@ def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]
     ]
 
 
-def _answers(task: dict[str, Any]) -> Iterator[tuple[str, str, str, BoxedPicture]]:
+def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedPicture]]:
     data = task["data"]
     sha256 = sha256_in(data.get("sha256", ""))
     name = base_name(str(data.get("file_name") or data["image"]))
     for annotation in task.get("annotations", ()):
         if annotation.get("was_cancelled"):
+            continue
+        # Its page sends the time that was spent with every answer; what was imported has none.
+        if not unopened and sha256 and annotation.get("lead_time", 0) is None:
             continue
         by, at = _who(annotation), _when(annotation)
         regions = [each for each in annotation["result"] if each["type"] == "rectanglelabels"]
