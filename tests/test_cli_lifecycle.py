@@ -153,6 +153,7 @@ def test_a_picture_goes_from_everywhere(
         return 1
 
     monkeypatch.setattr(publish, "drop", drop)
+    monkeypatch.setattr(publish, "held_in", lambda pub, sha256s: len(set(sha256s)))
     (tmp_path / "pub").mkdir()
     (tmp_path / "pub" / "publish.json").write_text("{}")
 
@@ -169,6 +170,8 @@ def test_a_picture_goes_from_everywhere(
     assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert dropped == []
+    assert f"gallery {data / 'gallery'}: would be written anew" in out
+    assert f"published {tmp_path / 'pub'}: 1 would be taken out" in out
 
     for _ in range(2):
         code, out, err = skindx(*asked)
@@ -208,6 +211,17 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     assert code == 2
     assert err.startswith(f"error: {data}/gallery: It is refused; ")
     assert err.count("\n") == 1
+
+
+def test_a_folder_below_a_file_is_one_sentence(
+    skindx: Skindx, data: Path, pictures: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for verb in (("build", pictures), ("gallery", data)):
+        code, _, err = skindx(*verb, "--out", file / "out")
+        assert (code, err) == (2, f"error: {file} is a file, and a folder is needed there.\n")
+    assert file.read_text() == "mine"
 
 
 def test_another_failure_of_the_system_keeps_its_traceback(

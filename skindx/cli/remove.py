@@ -73,10 +73,11 @@ def remove(
             print(line)
     for file in own_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
+    gone = list(planned.blocked.by_sha)
     if dry_run:
+        _would(galleries, published or [], gone)
         return
     carry_out(planned)
-    gone = list(planned.blocked.by_sha)
     for folder, dataset in galleries:
         from skindx.data.gallery import write_gallery
 
@@ -119,6 +120,17 @@ def _check_published(folders: Sequence[Path]) -> None:
             raise UserError(
                 f"{folder} was not written by `skindx publish`; give a folder that was."
             )
+
+
+def _would(
+    galleries: Sequence[tuple[Path, Path]], published: Sequence[Path], gone: Sequence[str]
+) -> None:
+    from skindx.data.publish import held_in
+
+    for folder, _ in galleries:
+        print(f"gallery {folder}: would be written anew without them")
+    for folder in published:
+        print(f"published {folder}: {held_in(folder, gone)} would be taken out")
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
