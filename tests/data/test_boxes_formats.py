@@ -296,6 +296,10 @@ def test_content_says_the_format(tmp_path: Path) -> None:
     assert format_of(tmp_path / "voc") == "voc"
     with pytest.raises(UserError, match="holds neither"):
         format_of(tmp_path / "store")
+    with pytest.raises(UserError, match="is a file; YOLO is a folder"):
+        read_boxes(BoxSource(path=tmp_path / "coco.json", kind="yolo"))
+    with pytest.raises(UserError, match="is a folder; give a JSON file"):
+        read_boxes(BoxSource(path=tmp_path / "yolo", kind="coco"))
     bare = Recipe.parse({"boxes": "a.json"})
     assert bare.boxes == BoxSource(path=Path("a.json"))
     assert Recipe.parse({"boxes": {"kind": "voc", "path": "a"}}).boxes == BoxSource(

@@ -52,6 +52,7 @@ def test_what_was_published_and_withheld_is_told(
     [
         (["--set", "form=hub"], "unknown key 'form'; did you mean 'format'?"),
         (["--set", "shard_mb=0"], "shard_mb"),
+        (["--set", "version=1.0"], "three numbers, such as 1.0.0"),
         (["--contact", "x" * 201], "contact"),
     ],
 )
