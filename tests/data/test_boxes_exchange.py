@@ -141,7 +141,9 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     path.write_text(json.dumps(raw))
     done = import_boxes(dataset, path, by="Ann")
     assert done.refused == {
-        "it has boxes that are empty or stand out of the picture": ("2.jpg",),
+        "it has boxes that are empty or stand out of the picture, or other shapes than boxes": (
+            "2.jpg",
+        ),
         "the dataset has no such picture": ("who.jpg",),
         "the dataset has the picture in another size": ("3.jpg",),
     }
@@ -227,6 +229,7 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
         "nevus0.jpg": BoxedPicture(*SIZE, (MOLE,)),
         "scar1.jpg": BoxedPicture(*SIZE, ()),
         "same.jpg": BoxedPicture(*SIZE, (MOLE,)),
+        "nevus5.jpg": BoxedPicture(*SIZE, (Box(500, 500, 600, 600),)),
     }
     write_voc(tmp_path / "voc", said, dict.fromkeys(said, root / "nevus" / "nevus0.jpg"))
     settings = BuildSettings.parse(
@@ -242,6 +245,7 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
     boxes = {Path(r.source_url).name: r.boxes for r in read_manifest(out) if r.boxes is not None}
     assert {name: len(each) for name, each in boxes.items()} == {"nevus0.jpg": 1, "scar1.jpg": 0}
     assert any("same.jpg" in note for note in summary.notes)
+    assert any("1 pictures have boxes" in n and "nevus5.jpg" in n for n in summary.notes)
 
     import_boxes(out, drawn(tmp_path / "a.json", {"scar1.jpg": (OTHER,), "scar2.jpg": ()}), by="A")
     build(settings, out)

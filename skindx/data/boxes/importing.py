@@ -138,7 +138,8 @@ def _refusal(record: Record | str, picture: BoxedPicture) -> str:
         return record
     if (picture.width, picture.height) not in ((record.width, record.height), UNKNOWN_SIZE):
         return "the dataset has the picture in another size"
-    return "it has boxes that are empty or stand out of the picture" if picture.refused else ""
+    odd = "it has boxes that are empty or stand out of the picture, or other shapes than boxes"
+    return odd if picture.refused else ""
 
 
 def _annotation(record: Record, picture: BoxedPicture, who: str, when: str) -> Annotation:

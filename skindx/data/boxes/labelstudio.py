@@ -6,7 +6,7 @@ is https://labelstud.io/guide/task_format; a task nobody completed is in no answ
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -57,9 +57,10 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
     """Return (file name, by, at, picture) of every completed annotation in an export.
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
-    that there are none. `by` is the account's e-mail address, or "labelstudio:" and its number.
-    Without `unopened`, annotations that came with our tasks and that nobody opened there are left
-    out, because Label Studio names for them whoever imported the tasks. Raises UserError.
+    that there are none, and shapes other than rectangles count as refused. `by` is the account's
+    e-mail address, or "labelstudio:" and its number. Without `unopened`, annotations that came
+    with our tasks and that nobody opened there are left out, because Label Studio names for them
+    whoever imported the tasks. Raises UserError.
     """
     raw = read_json(path)
     try:
@@ -151,7 +152,14 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
         # What a region says of itself counts only as long as nobody edited it there.
         ours = "drawn_by" in annotation
         drawn = [_raw(each, size, by, at, trust=ours) for each in regions]
-        yield name, by, at, boxed(size, drawn, sha256)
+        picture = boxed(size, drawn, sha256)
+        others = sum(_is_shape(each) for each in annotation["result"]) - len(regions)
+        yield name, by, at, replace(picture, refused=picture.refused + others)
+
+
+def _is_shape(result: dict[str, Any]) -> bool:
+    """True for what is drawn in the picture, False for a word about it or a relation."""
+    return not {"x", "points", "vertices", "rle"}.isdisjoint(result.get("value") or {})
 
 
 def _who(annotation: dict[str, Any]) -> str:
