@@ -184,7 +184,7 @@ def test_labelstudio_keeps_its_people_apart(dataset: Path, tmp_path: Path) -> No
 def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_path: Path) -> None:
     path = tmp_path / "tasks.json"
     export_boxes(dataset, path, "labelstudio")
-    with pytest.raises(UserError, match="no picture that somebody annotated"):
+    with pytest.raises(UserError, match=r"3 annotations .* nobody opened it"):
         import_boxes(dataset, path)
     # Label Studio forgets who drew what it imports, and names the account that imported it.
     tasks = json.loads(path.read_text())
@@ -194,7 +194,11 @@ def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_pa
         annotation |= {"completed_by": {"email": "a@x"}, "lead_time": None}
     opened["lead_time"] = 4.2
     path.write_text(json.dumps(tasks))
-    assert import_boxes(dataset, path).annotators == {"a@x": 1}
+    done = import_boxes(dataset, path)
+    assert done.annotators == {"a@x": 1}
+    assert [(why, len(names)) for why, names in done.refused.items()] == [
+        ("nobody opened it in Label Studio", 2)
+    ]
     assert {(row.annotator, row.when == "") for row in read_annotations(dataset)} == {
         (BUILT, True),
         ("a@x", False),

@@ -60,7 +60,7 @@ def import_boxes(
         known = _Names(records)
         for name, who, when, picture in found:
             record = known.find(name, picture)
-            reason = _refusal(record, picture)
+            reason = _refusal(record, picture) if who else "nobody opened it in Label Studio"
             if isinstance(record, Record) and not reason:
                 rows.append(_annotation(record, picture, who, when))
             else:
@@ -115,21 +115,21 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
         pictures = read_boxes(BoxSource(path=path, kind=kind))
         found = [(name, by, when, picture) for name, picture in pictures.items()]
     else:
-        answers = read_answers(path, unopened=False)
-        # Those of the recipe are in the dataset since it was built.
-        answers = [answer for answer in answers if by or answer[1] != BUILT]
-        found = sorted(answers, key=lambda answer: answer[2])
-        people = sorted({who for _, who, _, _ in found})
+        found = sorted(read_answers(path, unopened=False), key=lambda answer: answer[2])
+        people = sorted({who for _, who, _, _ in found} - {""})
         if by and len(people) > 1:
             raise UserError(
                 f"{path} holds annotations of {', '.join(people)}; leave --by out, and they are "
                 f"kept apart."
             )
-        found = [(name, by or who, when or now(), each) for name, who, when, each in found]
+        # Those of the recipe are in the dataset since it was built.
+        nobody = ("",) if by else ("", BUILT)
+        found = [
+            (name, "" if who in nobody else by or who, when or now(), each)
+            for name, who, when, each in found
+        ]
     if not found:
-        raise UserError(
-            f"{path} holds no picture that somebody annotated; there is nothing to import."
-        )
+        raise UserError(f"{path} holds no annotated picture; there is nothing to import.")
     return found
 
 

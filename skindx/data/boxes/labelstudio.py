@@ -58,8 +58,8 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
     that there are none, and shapes other than rectangles count as refused. `by` is the account's
-    e-mail address, or "labelstudio:" and its number. Without `unopened`, annotations that came
-    with our tasks and that nobody opened there are left out, because Label Studio names for them
+    e-mail address, or "labelstudio:" and its number. Without `unopened`, `by` is "" where
+    the annotation came with our tasks and nobody opened it there: Label Studio names for it
     whoever imported the tasks. Raises UserError.
     """
     raw = read_json(path)
@@ -139,9 +139,8 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
         if annotation.get("was_cancelled"):
             continue
         # Its page sends the time that was spent with every answer; what was imported has none.
-        if not unopened and sha256 and annotation.get("lead_time", 0) is None:
-            continue
-        by, at = _who(annotation), _when(annotation)
+        passed_on = not unopened and sha256 and annotation.get("lead_time", 0) is None
+        by, at = "" if passed_on else _who(annotation), _when(annotation)
         regions = [each for each in annotation["result"] if each["type"] == "rectanglelabels"]
         # An answer without boxes has no region that tells the size; 0 x 0 says: not known.
         first = regions[0] if regions else {}
