@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from command_line import Skindx
     from served import Served
 
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
@@ -34,6 +35,14 @@ def real() -> Path:
     if not where or not Path(where).is_dir():
         pytest.skip("SKINDX_REAL does not point at a folder of real pictures")
     return Path(where)
+
+
+@pytest.fixture
+def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Skindx":
+    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
+    from command_line import running
+
+    return running(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -2,41 +2,21 @@
 
 import errno
 import json
-import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from command_line import Skindx
 from tiny_bundle import pack_tiny
 
-from skindx import cli
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
 from skindx.models.bundle import add_provenance, open_bundle
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.removal import LEARNED
-
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:
