@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from command_line import Skindx
     from served import Served
 
+# Networks this small gain nothing from threads, and threads that wait keep the cores from the other
+# processes of a test. Read when torch is loaded, which is later, and by every process from here.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)
 settings.load_profile("skindx")
