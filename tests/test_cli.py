@@ -121,3 +121,10 @@ def test_version(skindx: Skindx) -> None:
     from skindx import __version__
 
     assert skindx("--version")[:2] == (0, f"skindx {__version__}\n")
+
+
+def test_help_names_every_bench(skindx: Skindx) -> None:
+    from skindx.bench import BENCHES
+
+    told = skindx("bench", "--help")[1]
+    assert [name for name in BENCHES if name not in told] == []
