@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import cv2
@@ -176,14 +176,23 @@ def test_a_gallery_of_another_dataset_is_refused(
     assert "none of the datasets named" in err
 
 
+def _failing(number: int, words: str) -> Callable[..., None]:
+    """Return a mkdir that makes every folder but those under a temporary name."""
+    make = Path.mkdir
+
+    def mkdir(path: Path, *arguments: object, **named: object) -> None:
+        if ".tmp-" in path.name:
+            raise OSError(number, words, str(path))
+        make(path, *arguments, **named)
+
+    return mkdir
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_a_folder_that_cannot_be_written_is_one_sentence(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(**place: object) -> str:
-        raise OSError(number, "It is refused", f"{place['dir']}/{place['prefix']}x1")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr(Path, "mkdir", _failing(number, "It is refused"))
     code, _, err = skindx("gallery", data)
     assert code == 2
     assert err.startswith(f"error: {data}/gallery: It is refused; ")
@@ -193,9 +202,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
 def test_another_failure_of_the_system_keeps_its_traceback(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(**place: object) -> str:
-        raise OSError(errno.EIO, "Input/output error", f"{place['dir']}/{place['prefix']}x1")
-
-    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    monkeypatch.setattr(Path, "mkdir", _failing(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         skindx("gallery", data)
