@@ -14,7 +14,8 @@ from tiny_bundle import pack_tiny
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
-from skindx.models.bundle import add_provenance, open_bundle
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import add_provenance
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.removal import LEARNED
 
