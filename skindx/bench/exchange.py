@@ -43,16 +43,17 @@ class Config(Settings):
         Pair(rate_mbit=500, backward_s=2.0),
     )
     """Networks and backward passes that a fused plan is made for."""
-    trials: int = Field(3, ge=2)
-    """Rounds in which a fused plan is chosen."""
+    trials: int = Field(5, ge=2)
+    """Rounds in which a fused plan is chosen, as many as training takes."""
     out: Path = Path("runs/exchange")
 
 
 def run(settings: Config) -> Result:
-    """Measure, and write OUT/exchange.md and OUT/exchange.png."""
+    """Measure, and write OUT/exchange.md, which to take when on top, and OUT/exchange.png."""
     require()
     from rich.console import Console
 
+    from skindx.bench.exchange_choice import choice
     from skindx.bench.exchange_load import load_of
     from skindx.bench.exchange_parts import measure
     from skindx.bench.exchange_plot import plot
@@ -61,7 +62,7 @@ def run(settings: Config) -> Result:
     load = load_of(settings.model)
     settings.out.mkdir(parents=True, exist_ok=True)  # better refused now than after the rounds
     found = measure(settings, load)
-    write_text(settings.out / "exchange.md", markdown(found.rows))
+    write_text(settings.out / "exchange.md", f"{choice(found.rows)}\n{markdown(found.rows)}")
     plot(settings.out / "exchange.png", found.rows)
     console = Console()
     console.width = max(console.width, _WIDTH)

@@ -71,7 +71,10 @@ def measure(cluster: Cluster, load: Load, pair: Pair, trials: int, rounds: int) 
     )
     wire_s = ring_bytes(4 * load.elements, cluster.ranks) / link.bytes_per_s
     return Fusion(
-        [Row(part, name, each, floor_s=wire_s) for name, each in (seconds | engines).items()],
+        [
+            Row(part, name, each, floor_s=wire_s, hidden_s=pair.backward_s)
+            for name, each in (seconds | engines).items()
+        ],
         ratio(seconds["fused"], seconds[best]),
         ratio(engines[_OURS], engines[_THEIRS]),
         f"{part}: fitted {1000 * cost.alpha_s:.2f} ms + {1e9 * cost.beta_s_per_byte:.2f} ns/byte; "

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skindx.bench import exchange_fusion
@@ -106,7 +106,7 @@ def _alone(found: Found, settings: Config, load: Load, cluster: Cluster) -> None
         {name: ("agree", {"name": name, **size}) for name in _SPARSE}, settings.rounds
     )
     part = f"Communication alone: {settings.alone_mbit:g} Mbit/s, {cluster.ranks} ranks"
-    found.rows += [_row(part, name, turns, seconds[name]) for name in _SPARSE]
+    found.rows += [replace(_row(part, name, turns, seconds[name]), alone=True) for name in _SPARSE]
     key = f"gtopk_over_topk_p{cluster.ranks}"
     found.figures[key] = ratio(seconds["gtopk"], seconds["topk"])
 

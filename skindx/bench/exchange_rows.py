@@ -30,6 +30,10 @@ class Row:
     """Mean of the nodes, by their interfaces' count."""
     floor_s: float | None = None
     """The bytes that the busiest link has to carry, divided by its rate."""
+    hidden_s: float = 0.0
+    """The part of the time that a backward pass takes, behind which an exchange can hide."""
+    alone: bool = False
+    """Communication alone, without selection and error feedback."""
 
     @property
     def total(self) -> Figure:

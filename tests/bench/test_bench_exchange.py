@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from skindx.bench.exchange import Config
+from skindx.bench.exchange_choice import choice
 from skindx.bench.exchange_load import heavy_tailed, load_of
 from skindx.bench.exchange_rows import Row, markdown
 from skindx.errors import UserError
@@ -28,6 +29,16 @@ KEYS = [
     "fused_over_best",
     "fused_over_zero0",
     "hierarchical_over_flat",
+]
+KINDS = [
+    "`fused` in one message",
+    "the same, `wire: bf16`",
+    "`fused` behind backward",
+    "`hierarchical`",
+    "`multicolor`",
+    "`powersgd`, rank 4",
+    "`topk`",
+    "`gtopk`",
 ]
 ELEMENTS = 469_688
 """Of test_resnet."""
@@ -66,6 +77,9 @@ def test_every_kind_has_a_row_and_its_bytes_are_those_of_the_interface(
     for shown in ("gtopk", "powersgd rank 4", "multicolor", "DDP, 25 MB", "10 Gbit/s is out of"):
         assert shown in done.stdout
     assert "| gtopk |" in (out / "exchange.md").read_text()
+    chosen = (out / "exchange.md").read_text().partition("\n\n")[0]
+    assert chosen.count("\n") == 1 + len(KINDS)
+    assert all(f"\n| {kind}" in chosen for kind in KINDS)
     assert (out / "exchange.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -96,6 +110,15 @@ def test_network_time_is_what_local_work_leaves() -> None:
     assert "| gtopk | 400.0 [350.0, 450.0] | 200.0 [150.0, 200.0] | 200.0 " in text
     assert "| 16.0 | 2.000 | 2.100 |" in text
     assert "| per tensor | 400.0 [350.0, 450.0] |  |  |  |  |  |" in text
+
+
+def test_the_choice_leaves_backward_and_parts_of_an_exchange_out() -> None:
+    behind = Row("Fused: 1000 Mbit/s", "fused", [1.6, 1.8, 1.7], hidden_s=1.5)
+    part = Row("Communication alone: 100 Mbit/s", "gtopk", [0.1, 0.1], alone=True)
+    lines = choice([behind, part]).splitlines()
+    assert len(lines) == 3
+    assert "| 1000 Mbit/s | 200 [150, 250] |" in lines[2]
+    assert choice([part]) == ""
 
 
 def test_settings_that_measure_nothing_are_refused() -> None:
