@@ -124,21 +124,56 @@ def _expand(value: Any, origin: str) -> Any:
 
 def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
-    first, *others = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    found = [each for each in error.errors() if not _follows(each, error.errors())]
+    first, *others = sorted(found, key=lambda each: each["type"] != "extra_forbidden")
     loc = first["loc"]
     where = ".".join(str(part) for part in loc)
     more = f" ({len(others)} more after this one)" if others else ""
     if first["type"] == "extra_forbidden":
         valid = _keys(cls, loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), valid, n=1, cutoff=0.0)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = _nearest(str(loc[-1]), valid)
         return f"{origin}: unknown key {where!r}; {hint}Valid: {', '.join(valid)}.{more}"
     if first["type"] == "missing":
         return f"{origin}: {where!r} is missing; add it.{more}"
-    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "union_tag_invalid":
+        valid = re.findall(r"'([^']+)'", first["ctx"]["expected_tags"])
+        hint = _nearest(str(first["ctx"]["tag"]), valid)
+        name = first["ctx"]["discriminator"].strip("'")
+        tag = f"{first['ctx']['tag']!r} is no {name}"
+        return f"{origin}: {where!r}: {tag}; {hint}Valid: {', '.join(valid)}.{more}"
+    message = _plainly(first)
     shown = repr(first["input"])
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{origin}: {where or 'value'!r} = {shown}: {message}.{more}"
+
+
+def _follows(each: Any, errors: Sequence[Any]) -> bool:
+    """Tell whether a list is too short only because what stands in it is wrong."""
+    loc = each["loc"]
+    inside = (other["loc"] for other in errors if len(other["loc"]) > len(loc))
+    return each["type"] == "too_short" and any(other[: len(loc)] == loc for other in inside)
+
+
+def _nearest(word: str, valid: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def _plainly(each: Any) -> str:
+    """Return pydantic's message in the words of who writes YAML."""
+    if each["type"] == "too_short":
+        least = each["ctx"]["min_length"]
+        return f"give at least {least} item{'s' if least > 1 else ''}"
+    if each["type"] in ("tuple_type", "list_type"):
+        return "it must be a list: [a, b], or lines that begin with `- `"
+    if each["type"] in ("dict_type", "model_type", "model_attributes_type"):
+        return "it must hold `key: value` lines"
+    if each["type"] == "union_tag_not_found":
+        return f"it needs the key {each['ctx']['discriminator']}, which says what it is"
+    if each["type"] == "string_pattern_mismatch" and each["ctx"]["pattern"].startswith("^https?:"):
+        return "write a URL, as in https://host/path"
+    message: str = each["msg"]
+    return message.removeprefix("Value error, ")
 
 
 def _keys(annotation: Any, loc: tuple[str | int, ...]) -> list[str]:

@@ -1,12 +1,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import typer
 from command_line import Skindx
+from typer.testing import CliRunner
+
+from skindx import cli
 
 
 def _pictures(folder: Path, count: int, seed: int = 0) -> None:
@@ -92,6 +98,25 @@ def test_bad_arguments(
     code, _, err = skindx(*arguments)
     _one_sentence(code, err, said)
     assert list(tmp_path.iterdir()) == []
+
+
+def commands(of: typer.Typer) -> Iterator[Any]:
+    group = typer.main.get_command(of)
+    waiting = [group]
+    while waiting:
+        command = waiting.pop()
+        yield command
+        waiting += getattr(command, "commands", {}).values()
+
+
+def test_the_help_of_every_command_fits_any_terminal_and_keeps_its_brackets() -> None:
+    every = {command.name: command.help or "" for command in commands(cli.app)}
+    assert len(every) > 25
+    for name, text in every.items():
+        assert text, name
+        assert "\n" not in text.replace("\n\n", ""), name
+    shown = CliRunner().invoke(cli.app, ["dedup", "sweep", "--help"], env={"COLUMNS": "100"})
+    assert "hashes=[[average],[wavelet]]" in " ".join(shown.output.split())
 
 
 def test_help_teaches_and_imports_nothing_heavy() -> None:

@@ -15,7 +15,7 @@ class Folder(Settings):
 
 class Atlas(Settings):
     kind: Literal["atlas"] = "atlas"
-    start: str
+    start: str = Field(pattern=r"^https?://[^/]+")
 
 
 class Optimizer(Settings):
@@ -26,6 +26,7 @@ class Run(Settings):
     name: str = "run"
     optimizer: Optimizer = Optimizer()
     sources: tuple[Annotated[Folder | Atlas, Field(discriminator="kind")], ...] = ()
+    wanted: tuple[str, ...] = Field(("a",), min_length=1)
 
 
 def load(tmp_path: Path, text: str, *sets: str) -> Run:
@@ -62,7 +63,22 @@ def test_settings_are_frozen() -> None:
         ("optimiser: {}", [], r"unknown key 'optimiser'; did you mean 'optimizer'\?"),
         ("optimizer: {learning_rat: 1}", [], "did you mean 'learning_rate'"),
         ("sources: [{kind: atlas, strat: x}]", [], "did you mean 'start'"),
-        ("sources: [{kind: atlass}]", [], "'folder', 'atlas'"),
+        (
+            "sources: [{kind: atlass}]",
+            [],
+            r"'atlass' is no kind; did you mean 'atlas'\? Valid: folder, atlas\.$",
+        ),
+        (
+            "sources: [{start: x}]",
+            [],
+            r"'sources.0' = .*it needs the key 'kind', which says what it is\.$",
+        ),
+        ("sources: [folder]", [], r"'sources.0' = 'folder': it must hold `key: value` lines\.$"),
+        ("sources: {kind: folder}", [], r"it must be a list: \[a, b\], or lines"),
+        ("sources: [{kind: atlas, start: a.org}]", [], "write a URL, as in https://host/path.$"),
+        ("wanted: []", [], r"'wanted' = \[\]: give at least 1 item\.$"),
+        ("wanted: [[1]]", [], r"'wanted.0' = \[1\]: [^(]*$"),
+        ("zzz: 1", [], "unknown key 'zzz'; Valid: name"),
         ("optimizer: {learning_rate: -1}", [], "'optimizer.learning_rate' = -1: .*greater than 0"),
         ("", ["name"], "must look like a.b=value"),
         ("", ["name.x.y=1"], "unknown key|single value|valid string"),

@@ -19,6 +19,7 @@ from skindx.cli.diagnose import diagnose
 from skindx.cli.evaluate import evaluate
 from skindx.cli.export import export
 from skindx.cli.gallery import gallery
+from skindx.cli.help_text import lay_out
 from skindx.cli.options import Sets
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
@@ -190,6 +191,8 @@ def demo(
     run_demo(out, seed)
 
 
+lay_out(app)
+
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 """What a user can mend: a folder of others, a disk that is full or read alone."""
 
@@ -203,7 +206,9 @@ def main() -> None:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except JobError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        # Several lines: it may end with those of the process that failed.
+        lines = f"error: {error}".splitlines()
+        print("\n".join(printable(line) for line in lines), file=sys.stderr)
         sys.exit(1)
     except OSError as error:
         if error.errno not in _REFUSED or error.filename is None:

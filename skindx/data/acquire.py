@@ -1,6 +1,7 @@
 """Bring pictures into a dataset folder: read what lies here, crawl the web in a process apart."""
 
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -22,11 +23,13 @@ from skindx.data.ledger import (
 )
 from skindx.data.sources import LocalSource, Page, WebSource
 from skindx.data.sources.checks import check_sources
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 from skindx.taxonomy import Taxonomy
 
 LOG = "fetch.log"
 Progress = Callable[[int, int], None]
+
+_log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 
@@ -47,10 +50,12 @@ def acquire(
     while a crawl runs. From the web only labels are fetched that `taxonomy`, if given, has a class
     for; the others have their rows and reasons. An `engine` of several workers crawls hosts in
     parts first; the rows are the same. A page that could not be read has a row too, its `page_url`
-    equal to its `url`. Raises UserError for a source that gives nothing, RuntimeError if the crawl
+    equal to its `url`. Raises UserError for a source that gives nothing, JobError for a crawl that
     breaks.
     """
-    web = check_web(sources, fetch)
+    web = web_sources(sources)
+    if web and check_sources(web, fetch) and fetch.warning:
+        _log.warning(fetch.warning)
     dataset.mkdir(parents=True, exist_ok=True)
     rows = []
     for source in sources:
@@ -69,12 +74,9 @@ def acquire(
     return rows
 
 
-def check_web(sources: Sequence[WebSource | LocalSource], fetch: FetchSettings) -> list[WebSource]:
-    """Return the web sources. Raises UserError for what cannot or may not be fetched."""
-    web: list[WebSource] = [source for source in sources if isinstance(source, WebSource)]
-    if web:
-        check_sources(web, fetch)
-    return web
+def web_sources(sources: Sequence[WebSource | LocalSource]) -> list[WebSource]:
+    """Return the sources that a crawl asks."""
+    return [source for source in sources if isinstance(source, WebSource)]
 
 
 def _crawl(
@@ -171,7 +173,7 @@ def _run(
             process.stdin.close()
     if process.returncode or not any(note["note"] == "finished" for note in notes):
         tail = (dataset / LOG).read_text("utf-8", "replace").splitlines()[-15:]
-        raise RuntimeError(
+        raise JobError(
             f"The crawl process ended with code {process.returncode} before its work was done; "
             f"run the same command again to go on. The end of {dataset / LOG}:\n" + "\n".join(tail)
         )

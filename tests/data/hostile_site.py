@@ -67,6 +67,19 @@ def endless(request: BaseHTTPRequestHandler) -> None:
         request.wfile.flush()
 
 
+def endless_head(request: BaseHTTPRequestHandler) -> None:
+    """Send headers for ever: no body, so no cap on it, and never an answer."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        request.wfile.write(b"X-More: %b\r\n" % (b"x" * 8000) * 16)
+
+
+def patience(request: BaseHTTPRequestHandler) -> None:
+    """Say for ever that the answer is about to come."""
+    while True:
+        request.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
 def broken_off(request: BaseHTTPRequestHandler) -> None:
     """Promise more than comes."""
     request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + jpeg("half", 1000))
@@ -100,6 +113,8 @@ class Hostile:
     """By path of the URL, or by the URL itself on other hosts."""
     sites: dict[str, LocalSite]
     dataset: Path
+    found: list[LedgerRow]
+    """All rows, as a build gets them."""
     pages: list[LedgerRow]
     progress: list[tuple[int, int]]
     screened: dict[str, Screened]
@@ -117,6 +132,8 @@ FAULTS: dict[str, tuple[str, Page]] = {
     "/drip.jpg": ("timeout", drip),
     "/silent.jpg": ("timeout", Answer(jpeg("late"), after_s=60)),
     "/endless.jpg": ("too-large", endless),
+    "/endless-head.jpg": ("too-large", endless_head),
+    "/patience.jpg": ("too-large", patience),
     "/toolong.jpg": ("too-large", Answer(jpeg("long", MAX_BYTES + 1))),
     "/bomb.jpg": (
         "compressed",
@@ -203,6 +220,8 @@ PICTURES: dict[str, tuple[Page, str | Looks]] = {
     "/%E7%9A%AE%E8%86%9A%20%F0%9F%92%A9.jpg": (Answer(encode(paint(28))), like(28)),
     "/really.png": (Answer(encode(paint(29)), headers={"Content-Type": "image/png"}), like(29)),
 }
+SOUND = {f"/sound{n}.jpg": Answer(encode(paint(40 + n))) for n in range(4)}
+"""A second class, so that a dataset can come of it all."""
 BAD_LINKS = (
     "data:image/png;base64,AAAA",
     "ftp://127.0.0.1/x.jpg",
@@ -226,12 +245,14 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         main.pages[f"/hop{number}.jpg"] = to(where)
     hops = [path for path in main.pages if path.startswith("/hop")]
     main.pages |= {
+        **SOUND,
         "/target.jpg": Answer(jpeg("target")),
         "/": html(
             category("/good/", "Acne"),
             category("/faults/", "Acne"),
             category("/pictures/", "Acne"),
             category("/shared/", "Eczema"),
+            category("/sound/", "Psoriasis"),
             category("/forbidding/", "Wart"),
             category("/missing/", "Lost"),
             category("/rules/", "Rules"),
@@ -247,6 +268,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         ),
         "/pictures/": html(figures(*PICTURES)),
         "/shared/": html(figures("/shared.jpg")),
+        "/sound/": html(figures(*SOUND)),
         "/forbidding/": html(figures("/never.jpg"), head='<meta name="ROBOTS" content="noai">'),
         "/rules/": html(
             figures(*(f"{sites['rules'].origin}/no/{number}.jpg" for number in range(13))),
@@ -254,6 +276,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
             figures(*(f"{sites['ruleless'].origin}/{number}.jpg" for number in range(3))),
             figures(*(f"{sites['tired'].origin}/{name}.jpg" for name in "abc")),
             figures(*(f"{sites['closed'].origin}/{number}.jpg" for number in range(3))),
+            figures(f"{sites['signal'].origin}/0.jpg"),
         ),
         "/endless/": html(category("/endless/0", "Endless")),
     }
@@ -261,7 +284,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         main.pages[f"/endless/{number}"] = html(
             figures("/ok.png"), f'<a class="next" href="/endless/{number + 1}">'
         )
-    served = [sites[name].origin for name in ("main", "rules", "ruleless", "closed")]
+    served = [sites[name].origin for name in ("main", "rules", "ruleless", "closed", "signal")]
     slow = OriginPolicy(concurrency=1, delay_s=0)
     fetch = FetchSettings(
         origins=dict.fromkeys(served, FAST) | {sites["tired"].origin: slow},
@@ -274,7 +297,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         retries=1,
         retry_after_s=10,
         max_bytes=MAX_BYTES,
-        max_pages=9,
+        max_pages=10,
     )
     progress: list[tuple[int, int]] = []
     with Watch("skindx.data.fetch", "skindx.data.screening.decoders") as watch:
@@ -297,4 +320,4 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
             by_path.setdefault(row.url.removeprefix(main.origin), []).append(row)
     pages = [row for row in rows if row.page_url == row.url]
     screened = dict(zip(stored, verdicts, strict=True))
-    return Hostile(by_path, sites, dataset, pages, progress, screened, watch)
+    return Hostile(by_path, sites, dataset, rows, pages, progress, screened, watch)

@@ -14,11 +14,13 @@ import pytest
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 
 from skindx.data.acquire import LOG, acquire
+from skindx.data.building.build import build
+from skindx.data.building.recipe import BuildSettings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LEDGER, read_ledger
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.openverse import OpenverseSource
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 
 ROBOTS = b"User-agent: *\nDisallow: /no/\n"
 FAST = OriginPolicy(concurrency=8, delay_s=0)
@@ -185,6 +187,18 @@ def test_without_a_network_the_crawl_ends_soon_with_one_sentence(tmp_path: Path)
     assert read_ledger(tmp_path) == []
 
 
+def test_a_build_says_once_that_nobody_can_be_reached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "t.csv").write_text("url,label\nftp://a,Acne\n,Acne\nhttp://127.0.0.1:1/x,Acne\n")
+    raw = {"name": "x", "sources": [{"kind": "table", "path": str(tmp_path / "t.csv")}]}
+    out = tmp_path / "out"
+    said = rf"\(1 bad-url, 1 private-address, 1 no-url\); {out}/ledger.jsonl says it URL by URL"
+    with pytest.raises(UserError, match=said):
+        build(BuildSettings.parse(raw), out)
+    assert [record.message for record in caplog.records] == [FetchSettings().warning]
+
+
 def test_a_start_page_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with LocalSite() as site:
         fetch = FetchSettings(origins={site.origin: FAST}, allow_private=(site.netloc,))
@@ -206,7 +220,7 @@ def test_a_crawl_that_breaks_shows_the_end_of_its_log(tmp_path: Path) -> None:
     with LocalSite({"/": html(category("/c/", "Acne")), "/c/": html(figures("/1.jpg"))}) as site:
         site.pages["/1.jpg"] = Answer(jpeg("1"))
         fetch = FetchSettings(origins={site.origin: FAST}, allow_private=(site.netloc,))
-        with pytest.raises(RuntimeError, match=r"fetch\.log(.|\n)*(FileExists|NotADirectory)Error"):
+        with pytest.raises(JobError, match=r"fetch\.log(.|\n)*(FileExists|NotADirectory)Error"):
             acquire([atlas(site)], fetch, tmp_path)
     assert read_ledger(tmp_path) == []
 

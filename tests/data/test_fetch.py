@@ -18,6 +18,7 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from skindx.data.fetch.address import AddressGuard, PrivateAddressError, is_public
 from skindx.data.fetch.outcome import opt_out
 from skindx.data.fetch.politeness import retry_after_s
+from skindx.data.fetch.robots import _NO_TRAINING
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of, scrapy_settings
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.atlas import categories, next_pages, pictures, web_url
@@ -56,11 +57,16 @@ def test_only_the_named_origin_leaves_the_polite_default() -> None:
         ("allow_private", ["127.0.0.0/8"], "host:port"),
         ("allow_private", ["http://127.0.0.1:80"], "host:port"),
         ("contact", "me\r\nCookie: x", "pattern"),
+        ("max_pixels", 1000, "screen.max_pixels"),
     ],
 )
 def test_the_polite_default_cannot_be_widened(key: str, value: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         FetchSettings.parse({key: value})
+
+
+def test_recipes_of_older_versions_are_read() -> None:
+    assert FetchSettings.parse({"max_pixels": 50_000_000}) == FetchSettings()
 
 
 def test_the_user_agent_says_who_asks() -> None:
@@ -212,6 +218,23 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 )
 def test_opt_out_words(robots: str, tdm: str, said: str) -> None:
     assert opt_out(robots, tdm) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "forbids"),
+    [
+        ("Content-Signal: search=yes,ai-train=no", True),
+        ("content-signal: /pictures/ ai-train = NO, search=yes", True),
+        ("Content-Usage: train-ai=n", True),
+        ("Content-Signal: ai-train=yes, ai-input=no", False),
+        ("Content-Usage: train-ai=y", False),
+        ("# Content-Signal: ai-train=no", False),
+        ("Disallow: /content-signal:ai-train=no", False),
+    ],
+)
+def test_words_of_robots_txt_against_training(line: str, forbids: bool) -> None:
+    text = f"User-agent: *\r\n{line}\r\nAllow: /\r\n"
+    assert bool(_NO_TRAINING.search(text)) is forbids
 
 
 def page(body: str) -> HtmlResponse:

@@ -112,6 +112,9 @@ def test_bad_folders_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     (root / "nevus").rmdir()
     fill(root / "test" / "acne")
     refused(root, r"mixes split folders \(test\) with others \(acne\)")
+    (root / "manifest.parquet").touch()
+    (root / "store").mkdir()
+    refused(root, "is a dataset that `skindx build` wrote, not pictures to build from; give")
 
 
 def test_a_folder_of_unreadable_files_is_refused(tmp_path: Path) -> None:

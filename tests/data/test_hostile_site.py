@@ -1,15 +1,30 @@
 """One crawl and one screening of everything that can go wrong; hostile_site.py has the table."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hostile_site import BAD_LINKS, FAULTS, GOOD, PICTURES, ROBOTS, Hostile, crawl_hostile
+from hostile_site import (
+    BAD_LINKS,
+    FAULTS,
+    GOOD,
+    PICTURES,
+    ROBOTS,
+    SOUND,
+    Hostile,
+    atlas,
+    crawl_hostile,
+)
 from local_site import Answer, LocalSite, jpeg
 
 from skindx.data.acquire import LOG
+from skindx.data.building import build as building
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.engine import shards
 from skindx.data.ledger import LEDGER
+from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.screening.decode import decode
 from skindx.data.screening.magic import picture_suffix
 
@@ -17,7 +32,7 @@ from skindx.data.screening.magic import picture_suffix
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     dataset = tmp_path_factory.mktemp("hostile")
-    slow_robots = Answer(ROBOTS, after_s=1.0)
+    slow_robots = Answer(b"\xef\xbb\xbf" + ROBOTS, after_s=1.0)
     with ExitStack() as stack:
         sites = {
             "main": LocalSite(
@@ -26,6 +41,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
                 | GOOD
             ),
             "secret": LocalSite(default=Answer(jpeg("secret"))),
+            # As some editors write it, with a byte order mark.
             "rules": LocalSite({"/robots.txt": slow_robots}, Answer(jpeg("rules"))),
             "ruleless": LocalSite({"/robots.txt": Answer(b"", 500)}, Answer(jpeg("x"))),
             "tired": LocalSite(
@@ -33,6 +49,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
                 Answer(jpeg("tired")),
             ),
             "closed": LocalSite({}, Answer(b"", 503, {"Retry-After": "86400"})),
+            "signal": LocalSite(
+                {
+                    "/robots.txt": Answer(
+                        b"User-Agent: *\nContent-signal: search=yes, ai-train=no\n"
+                    )
+                },
+                Answer(jpeg("x")),
+            ),
             "proxy": LocalSite(default=Answer(jpeg("proxy"))),
         }
         for site in sites.values():
@@ -150,6 +174,14 @@ def test_a_host_without_readable_rules_is_left_alone(hostile: Hostile) -> None:
     assert "500" in row.detail
 
 
+def test_a_host_whose_robots_txt_forbids_training_is_left_alone(hostile: Hostile) -> None:
+    site = hostile.sites["signal"]
+    assert site.asked == ["/robots.txt"]
+    row = hostile.rows[f"{site.origin}/0.jpg"][0]
+    assert row.status == "opt-out"
+    assert "(Content-signal: search=yes, ai-train=no)" in row.detail
+
+
 def test_retry_after_is_waited_for_by_the_whole_host(hostile: Hostile) -> None:
     site = hostile.sites["tired"]
     assert {hostile.rows[f"{site.origin}/{name}.jpg"][0].status for name in "abc"} == {"stored"}
@@ -187,3 +219,30 @@ def test_progress_ends_with_everything_done(hostile: Hostile) -> None:
     count = sum(len(rows) for rows in hostile.rows.values())
     assert hostile.progress[-1] == (count, count)
     assert hostile.progress == sorted(hostile.progress)
+
+
+def test_a_sound_dataset_comes_of_it(
+    hostile: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crawled and screened once, above; the rest of the build is the real one."""
+    out = tmp_path / "out"
+    shutil.copytree(hostile.dataset, out)
+    monkeypatch.setattr(building, "acquire", lambda *_, **__: hostile.found)
+    screened = hostile.screened
+    monkeypatch.setattr(
+        shards,
+        "screen_files",
+        lambda files, *_, **__: [screened[file.relative_to(out).as_posix()] for file in files],
+    )
+    source = atlas(hostile.sites["main"]).model_dump(mode="json")
+    summary = building.build(BuildSettings.parse({"name": "hostile", "sources": [source]}), out)
+    records, issues = read_manifest(out), read_issues(out)
+    assert summary.found == len(hostile.found) == len(records) + len(issues)
+    main = hostile.sites["main"].origin
+    sound = {main + path for path, (_, said) in PICTURES.items() if not isinstance(said, str)}
+    assert {record.source_url for record in records} == sound | {main + path for path in SOUND}
+    reasons = {issue.url.removeprefix(main): issue.reason for issue in issues}
+    expected = {path: reason for path, (reason, _) in FAULTS.items()}
+    expected |= {path: said for path, (_, said) in PICTURES.items() if isinstance(said, str)}
+    assert {path: reasons[path] for path in expected} == expected
+    assert {decode((out / record.path).read_bytes()).dtype.name for record in records} == {"uint8"}

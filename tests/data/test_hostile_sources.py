@@ -1,6 +1,7 @@
 """Tables, hub folders and API answers that were made to hurt whoever reads them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,13 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.row import web_address
 from skindx.data.removal.blocklist import BLOCKLIST, Blocked, BlockList, write_blocklist
-from skindx.data.sources import FolderSource, HuggingFaceSource, OpenverseSource, TableSource
+from skindx.data.sources import (
+    FilesSource,
+    FolderSource,
+    HuggingFaceSource,
+    OpenverseSource,
+    TableSource,
+)
 from skindx.data.sources.columns import LONGEST
 from skindx.data.sources.folder import MAX_BYTES, look_at_folder
 from skindx.data.sources.source import UnreadablePageError
@@ -144,6 +151,23 @@ def test_a_hub_table_reads_nothing_outside(tmp_path: Path) -> None:
     rows = source.gather(tmp_path / "out")
     assert [row.status for row in rows] == [*["unreadable"] * 4, "too-large", "unreadable"]
     assert rows[0].url == names[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_files_waits_for_nobody_and_reads_nothing_outside(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (tmp_path / "secret.jpg").write_bytes(encode(paint(1)))
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    names = ["pipe.jpg", "link.jpg", "../secret.jpg", "a\0.jpg", "x" * 5000, ".", "gone.jpg"]
+    lines = [json.dumps({"file": name, "label": "acne"}) for name in names]
+    (folder / "t.jsonl").write_text("\n".join(lines))
+    unknown = dict.fromkeys(("licence", "attribution", "group", "skin_type"), "")
+    source = FilesSource(kind="files", path=folder / "t.jsonl", columns=unknown)
+    statuses = {row.url[:14]: row.status for row in source.gather(tmp_path / "out")}
+    refused = dict.fromkeys(("link.jpg", "../secret.jpg", "a\0.jpg", "."), "link-refused")
+    assert statuses == refused | dict.fromkeys(("pipe.jpg", "x" * 14, "gone.jpg"), "unreadable")
     assert not (tmp_path / "out").exists()
 
 

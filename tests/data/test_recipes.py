@@ -1,11 +1,15 @@
 """The recipes that ship in data/."""
 
 import csv
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
 from local_site import LocalSite, category, figures, html
 
+from skindx.cli import app
 from skindx.data.acquire import acquire
 from skindx.data.building.build import build
 from skindx.data.building.recipe import load_build_settings
@@ -100,3 +104,29 @@ def test_with_permission_a_disabled_source_is_fetched(tmp_path: Path) -> None:
         fetch = FetchSettings(origins={site.origin: fast}, allow_private=(site.netloc,))
         (row,) = acquire([source], fetch, tmp_path)
     assert row.status == "dead-link"  # asked for, and not there
+
+
+def readme_commands() -> list[list[str]]:
+    """Return the words of each `skindx` command that the guide names."""
+    text = (DATA / "README.md").read_text()
+    lines = re.findall(r"^ *(skindx .+)$", text, re.M) + re.findall(r"`(skindx [^`]+)`", text)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_the_guide_s_commands_are_those_of_the_command_line() -> None:
+    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    whole = [words for words in readme_commands() if len(words) > 1]
+    assert {words[0] for words in whole} >= {"build", "gallery", "audit", "train", "publish"}
+    for verb, *arguments in whole:
+        given = (
+            verbs[verb].make_context(verb, list(arguments)).params
+        )  # no unknown option, none missing
+        source = given.get("source")
+        assert source is None or (DATA.parent / source).exists(), source
+        if verb == "publish":
+            assert given["contact"]
+
+
+def test_every_recipe_is_in_the_guide() -> None:
+    text = (DATA / "README.md").read_text()
+    assert {path.name for path in RECIPES if f"`{path.name}`" not in text} == set()

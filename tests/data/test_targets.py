@@ -1,13 +1,16 @@
 from io import StringIO
 
 import numpy as np
+import pytest
 from rich.console import Console
 
-from skindx.data.building.targets import count_by_source, print_counts
+from skindx.data.building.targets import check_targets, count_by_source, print_counts
 from skindx.data.dedup.select import Picture
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
 from skindx.data.screening.screen import Screened
+from skindx.errors import UserError
+from skindx.taxonomy import load_taxonomy
 
 
 def picture(label: str, source: str, sha: str) -> Picture:
@@ -48,3 +51,12 @@ def test_the_table_shows_how_much_of_each_target_is_reached() -> None:
     assert [cell.strip() for cell in rows["acne"]][1:-1] == ["acne", "4", "1", "25%", "1", "0"]
     assert [cell.strip() for cell in rows["wart"]][1:-1] == ["wart", "–", "1", "–", "0", "1"]
     assert [cell.strip() for cell in rows["all"]][1:-1] == ["all", "4", "2", "50%", "1", "1"]
+
+
+def test_a_target_of_no_class_is_told() -> None:
+    skin10 = load_taxonomy("skin10")
+    check_targets(dict.fromkeys(skin10.keys, 1), skin10)
+    with pytest.raises(UserError, match=r"'acne vulgaris', which is no .*; write 'Acne_Vulgaris'"):
+        check_targets({"acne vulgaris": 5}, skin10)
+    with pytest.raises(UserError, match=r"'Rosazea', .*skin10 \(nearest: Rosacea"):
+        check_targets({"Rosazea": 5}, skin10)

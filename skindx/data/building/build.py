@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.acquire import acquire, check_web
+from skindx.data.acquire import acquire, web_sources
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.building.recipe import BuildSettings, load_build_settings
@@ -18,7 +18,7 @@ from skindx.data.building.stages import (
     screen_rows,
 )
 from skindx.data.building.summary import BuildSummary, totals
-from skindx.data.building.targets import count_by_source
+from skindx.data.building.targets import check_targets, count_by_source
 from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
 from skindx.data.dedup.join import import_kernels
 from skindx.data.engine import Engine, open_engine
@@ -30,6 +30,7 @@ from skindx.data.removal.blocklist import BLOCKLIST, BlockList, join, write_bloc
 from skindx.data.removal.purge import purge
 from skindx.data.removal.withhold import withhold, withhold_near, withhold_rejected
 from skindx.data.review import read_decisions
+from skindx.data.sources.checks import check_sources
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
@@ -73,20 +74,24 @@ def _open(
     settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
 ) -> Run:
     """Read all that a build starts from; what is wrong with it is told before anything is made."""
+    taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
+    if taxonomy:
+        check_targets(settings.targets, taxonomy)
     import_kernels()  # without them nothing need be fetched first
     run = Run(
         settings,
         out,
         progress,
         engine,
-        load_taxonomy(settings.taxonomy) if settings.taxonomy else None,
+        taxonomy,
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
         {sha for sha, said in read_decisions(out).items() if said.verdict == "remove"},
     )
-    check_web(settings.sources, settings.fetch)
+    if web := web_sources(settings.sources):
+        check_sources(web, settings.fetch)
     look_at_folders(run)
     return run
 

@@ -17,7 +17,7 @@ from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, di
 from skindx.data.engine import Engine
 from skindx.data.engine.chunks import near_links_by_chunks
 from skindx.data.engine.shards import screen
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LEDGER, LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.progress import Progress
 from skindx.data.screening.screen import Screened
@@ -96,11 +96,13 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         if run.taxonomy:
             # All of them: where nothing came, the taxonomy need not be to blame.
             map_labels([row.label for row in rows], run.taxonomy, run.settings.min_known)
-        why = Counter(issue.reason for issue in run.issues).most_common(1)
-        said = f"most often: {why[0][0]}" if why else "the sources named none"
+        why = Counter(issue.reason for issue in run.issues).most_common()
+        said = ", ".join(f"{count} {reason}" for reason, count in why) or "the sources named none"
+        ledger = run.out / LEDGER
+        where = f"; {ledger} says it URL by URL" if ledger.exists() else ""
         raise UserError(
-            f"none of the {len(rows)} pictures of {run.settings.name} can be used ({said}); check "
-            f"the sources and the `screen` limits."
+            f"none of the {len(rows)} pictures of {run.settings.name} can be used ({said}){where}; "
+            f"check the sources and the `screen` limits."
         )
     return sound
 

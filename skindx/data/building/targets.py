@@ -1,5 +1,6 @@
 """What each source gave of each class, against the number of pictures that a recipe aims at."""
 
+import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from skindx.data.dedup.select import Distinct
 from skindx.data.manifest import Record
+from skindx.errors import UserError
+from skindx.taxonomy import Taxonomy
 from skindx.words import cell
 
 if TYPE_CHECKING:
@@ -31,6 +34,15 @@ class ClassCount:
     def missing(self) -> int:
         """Pictures still missing to the aim; 0 where there is none."""
         return max(0, (self.target or 0) - self.all_kept)
+
+
+def check_targets(targets: Mapping[str, int], taxonomy: Taxonomy) -> None:
+    """Raise UserError for a target of what is no class: nothing would ever be counted for it."""
+    for label in sorted(set(targets) - set(taxonomy.keys)):
+        match = taxonomy.find(label)
+        near = [match.key] if match else difflib.get_close_matches(label, taxonomy.keys, cutoff=0.3)
+        hint = f"; write {near[0]!r}" if match else f" (nearest: {', '.join(near)})" if near else ""
+        raise UserError(f"targets names {label!r}, which is no class of {taxonomy.name}{hint}.")
 
 
 def count_by_source(

@@ -1,10 +1,11 @@
-"""Corrections to Scrapy's downloader: exact concurrency, Crawl-delay, connections kept open."""
+"""Corrections to Scrapy's downloader: exact concurrency, Crawl-delay, what a connection may do."""
 
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.downloader import Downloader
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
 
+from skindx.data.fetch.heads import LimitedFactory
 from skindx.data.fetch.robots import CRAWL_DELAY
 from skindx.data.fetch.settings import FetchSettings
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class KeepAliveHandler(HTTP11DownloadHandler):  # type: ignore[misc]
-    """Keeps one idle connection for each request that may run at once.
+    """Keeps one idle connection for each request that may run at once, and heads short.
 
     Scrapy sizes its pool by the default of all hosts, one here: a faster origin would get a new
     connection for nearly every picture, and a small server's queue of them overflows.
@@ -24,6 +25,7 @@ class KeepAliveHandler(HTTP11DownloadHandler):  # type: ignore[misc]
         fetch: FetchSettings = crawler.settings["SKINDX_FETCH"]
         most = max((policy.concurrency for policy in fetch.origins.values()), default=0)
         self._pool.maxPersistentPerHost = max(most, fetch.concurrency)
+        self._pool._factory = LimitedFactory
 
 
 class ExactDownloader(Downloader):  # type: ignore[misc]

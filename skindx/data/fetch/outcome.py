@@ -12,6 +12,7 @@ from twisted.internet import error
 
 from skindx.data.building.label import STRANGERS
 from skindx.data.fetch.address import PrivateAddressError
+from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
 from skindx.data.screening.magic import picture_suffix
 from skindx.data.store import put
 
@@ -60,6 +61,8 @@ def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
     """Say why no answer came."""
     if isinstance(problem, RefusedError):
         return problem.outcome
+    if head_too_long(problem):
+        return Outcome("too-large", f"More than {MAX_HEAD_BYTES} bytes of headers came.")
     meanings: tuple[tuple[type[Exception], str, str], ...] = (
         (IgnoreRequest, "redirect-loop", "The redirects do not end."),
         (PrivateAddressError, "private-address", "The host's address is not public."),

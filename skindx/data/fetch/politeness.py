@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.asyncio import call_later
 
+from skindx.data.fetch.heads import head_too_long
 from skindx.data.fetch.outcome import (
     RETRIED_CODES,
     RETRIED_ERRORS,
@@ -75,7 +76,7 @@ class Politeness:
 
     def process_exception(self, request: "Request", exception: Exception) -> "Request | None":
         """Repeat a request whose connection failed, unless nobody is there at all."""
-        if not isinstance(exception, RETRIED_ERRORS):
+        if not isinstance(exception, RETRIED_ERRORS) or head_too_long(exception):
             return None
         if isinstance(exception, UNREACHABLE) and self._given_up(request, exception):
             return None

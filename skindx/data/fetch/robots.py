@@ -6,6 +6,7 @@ robots.txt, which is how disallowed pages get fetched.
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NO_TRAINING = re.compile(
+    r"^[ \t]*(content-signal[ \t]*:.*\bai-train[ \t]*=[ \t]*no\b"
+    r"|content-usage[ \t]*:.*\btrain-ai[ \t]*=[ \t]*n\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""How a robots.txt speaks of machine learning: contentsignals.org, and the IETF's AI preferences.
+
+Whichever robot or path it addresses, as with noai: nobody writes it who wants to be trained on."""
 _MAX_BYTES = 512_000  # RFC 9309 section 2.5 asks for at least 500 KiB
 ENDPOINT = "skindx_endpoint"
 """Request meta: the official API below whose URL robots.txt is not asked (WebSource.endpoint)."""
@@ -93,7 +102,12 @@ class RobotsGuard:
             )
         problem = of_answer(response)
         if problem is None:
-            parser = Protego.parse(response.body.decode("utf-8", "replace"))
+            # With a byte order mark Protego would not know the first line, and allow everything.
+            text = response.body.decode("utf-8-sig", "replace")
+            if said := _NO_TRAINING.search(text):
+                forbids = f"{url} forbids training ({' '.join(said[0].split())[:100]})."
+                return _Rules(refusal=Outcome("opt-out", forbids))
+            parser = Protego.parse(text)
             return _Rules(parser, delay_s=self._delay_s(parser, url))
         # Section 2.3.1.3: a robots.txt that is not there forbids nothing.
         if problem.status in {"dead-link", "empty"}:

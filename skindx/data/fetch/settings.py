@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from skindx import __version__
 from skindx.config import Settings
@@ -12,6 +12,8 @@ from skindx.data.fetch.partition import Partition
 
 AGENT = "skindx"
 """The name that robots.txt rules are matched against."""
+
+_OLD_MAX_PIXELS = 50_000_000
 
 
 def origin_of(url: str) -> str:
@@ -80,12 +82,20 @@ class FetchSettings(Settings):
     """Longest `Crawl-delay` of a robots.txt that is kept whole; of a longer one this much is."""
     max_bytes: int = Field(20_000_000, ge=1)
     """Of one picture; what is longer is cut off while it comes and never reaches the disk."""
-    max_pixels: int = Field(50_000_000, ge=1)
-    """Of one picture, checked in its header before it is decoded."""
     max_pages: int = Field(10_000, ge=1)
     """Index and category pages of one source."""
     partition: Partition | None = None
     """Of several crawls at once, which hosts are this one's; a build sets it where it is needed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pixels_are_screened(cls, raw: Any) -> Any:
+        """Read recipes that older versions saved: they name a cap here that never did anything."""
+        if not isinstance(raw, dict) or "max_pixels" not in raw:
+            return raw
+        if raw["max_pixels"] != _OLD_MAX_PIXELS:
+            raise ValueError("the cap on pixels is screen.max_pixels, set it there")
+        return {key: value for key, value in raw.items() if key != "max_pixels"}
 
     @property
     def user_agent(self) -> str:

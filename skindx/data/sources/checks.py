@@ -1,6 +1,5 @@
 """What can be known to be wrong with web sources before anybody is asked."""
 
-import logging
 from collections.abc import Sequence
 from importlib.util import find_spec
 from urllib.parse import urlsplit
@@ -9,11 +8,12 @@ from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.sources.source import WebSource
 from skindx.errors import UserError
 
-_log = logging.getLogger(__name__)
 
+def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
+    """Raise UserError for a source that may not or cannot be asked, before anybody is.
 
-def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
-    """Raise UserError for a source that may not or cannot be asked, before anybody is."""
+    Tell whether others than servers of the user's own will be asked.
+    """
     for source in sources:
         if source.disabled and not source.permission.strip():
             raise UserError(
@@ -32,8 +32,7 @@ def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> None:
                 f"{source.name} refuses programs that do not say whom to contact; set "
                 f"fetch.contact to a URL or mail address of yours."
             )
-    if fetch.warning and not set().union(*asked) <= own:
-        _log.warning(fetch.warning)
+    return not set().union(*asked) <= own
 
 
 def _origin(address: str) -> str:

@@ -68,6 +68,8 @@ class FilesSource(LocalSource):
         if root not in file.parents:
             return "link-refused", "the path leads out of the table's folder", b""
         try:
+            if file.exists() and not file.is_file():
+                return "unreadable", "it is no file", b""  # a named pipe would wait for ever
             with file.open("rb") as opened:
                 data = opened.read(MAX_BYTES + 1)
         except OSError as error:

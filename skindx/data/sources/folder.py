@@ -12,9 +12,10 @@ from pydantic import field_validator
 
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.ledger import LedgerRow, now
+from skindx.data.manifest import MANIFEST
 from skindx.data.screening.magic import picture_suffix
 from skindx.data.sources.source import LocalSource
-from skindx.data.store import put
+from skindx.data.store import STORE, put
 from skindx.errors import UserError
 from skindx.taxonomy import normalise
 
@@ -101,6 +102,10 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
         raise UserError(f"{root} does not exist; {_ADVICE}.")
     if not root.is_dir():
         raise UserError(f"{root} is a file; {_ADVICE}.")
+    if (root / MANIFEST).exists() and (root / STORE).is_dir():
+        raise UserError(
+            f"{root} is a dataset that `skindx build` wrote, not pictures to build from; {_ADVICE}."
+        )
     if source.layout == "yolo":
         return _look_at_yolo(root)
     tops, merged = _tops(root)

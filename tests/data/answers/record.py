@@ -1,6 +1,6 @@
 """Record what the picture-search APIs really answer; needs the internet, so no test runs it.
 
-    python tests/data/answers/record.py --contact you@example.org openverse wikimedia isic
+    python tests/data/answers/record.py --contact you@example.org
 
 Each file here holds a source's settings and the answers to its searches, two pages of three
 results each at most. The committed ones are *unverified live*: written from the documentation.
@@ -60,8 +60,11 @@ def record(kind: str, agent: str) -> None:
 
 def _ask(url: str, agent: str) -> dict[str, Any]:
     request = urllib.request.Request(url, headers={"User-Agent": agent})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        body: dict[str, Any] = json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            body: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{url} gave no answer ({error}); its file is unchanged.") from None
     return body
 
 
@@ -87,10 +90,14 @@ def _end(kind: str, body: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record the answers of picture-search APIs.")
-    parser.add_argument("kinds", nargs="+", choices=sorted(KINDS))
+    parser.add_argument(
+        "kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}; default: all"
+    )
     parser.add_argument("--contact", required=True, help="URL or mail address of yours")
     given = parser.parse_args()
-    for kind in given.kinds:
+    if unknown := set(given.kinds) - set(KINDS):
+        parser.error(f"there is no {', '.join(unknown)}; choose from {', '.join(KINDS)}")
+    for kind in given.kinds or KINDS:
         record(kind, FetchSettings(contact=given.contact).user_agent)
 
 
