@@ -2,41 +2,22 @@
 
 import errno
 import json
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from command_line import Skindx
 from tiny_bundle import pack_tiny
 
-from skindx import cli
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
-from skindx.models.bundle import add_provenance, open_bundle
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import add_provenance
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.removal import LEARNED
-
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:
@@ -199,14 +180,23 @@ def test_a_gallery_of_another_dataset_is_refused(
     assert "none of the datasets named" in err
 
 
+def _failing(number: int, words: str) -> Callable[..., None]:
+    """Return a mkdir that makes every folder but those under a temporary name."""
+    make = Path.mkdir
+
+    def mkdir(path: Path, *arguments: object, **named: object) -> None:
+        if ".tmp-" in path.name:
+            raise OSError(number, words, str(path))
+        make(path, *arguments, **named)
+
+    return mkdir
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_a_folder_that_cannot_be_written_is_one_sentence(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(**place: object) -> str:
-        raise OSError(number, "It is refused", f"{place['dir']}/{place['prefix']}x1")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr(Path, "mkdir", _failing(number, "It is refused"))
     code, _, err = skindx("gallery", data)
     assert code == 2
     assert err.startswith(f"error: {data}/gallery: It is refused; ")
@@ -227,9 +217,6 @@ def test_a_folder_below_a_file_is_one_sentence(
 def test_another_failure_of_the_system_keeps_its_traceback(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(**place: object) -> str:
-        raise OSError(errno.EIO, "Input/output error", f"{place['dir']}/{place['prefix']}x1")
-
-    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    monkeypatch.setattr(Path, "mkdir", _failing(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         skindx("gallery", data)

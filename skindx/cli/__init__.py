@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
+from skindx.bench import BENCHES
 from skindx.cli import boxes, casebook
 from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
@@ -146,12 +147,7 @@ for verb in (
 
 @app.command()
 def bench(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="dedup, detector, exchange, loader, scale, screen, serve, startup, trainer or zoo."
-        ),
-    ],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}.")],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,

@@ -48,7 +48,7 @@ def remove(
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
     from skindx.data.progress import progress_bars
-    from skindx.data.removal.takedown import carry_out, own_copies, plan
+    from skindx.data.removal.takedown import own_copies, plan
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
@@ -77,22 +77,31 @@ def remove(
     if dry_run:
         _would(galleries, published or [], gone)
         return
+    _take_down(planned, galleries, published or [], used)
+
+
+def _take_down(
+    planned: "Plan",
+    galleries: Sequence[tuple[Path, Path]],
+    published: Sequence[Path],
+    used: Sequence[tuple[Path, dict[str, str | None]]],
+) -> None:
+    from skindx.data.gallery import write_gallery
+    from skindx.data.publish import drop
+    from skindx.data.removal.takedown import carry_out
+
     carry_out(planned)
     for folder, dataset in galleries:
-        from skindx.data.gallery import write_gallery
-
         write_gallery(dataset, folder)
         print(f"gallery {folder}: written anew without them")
-    for folder in published or []:
-        from skindx.data.publish import drop
-
+    for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
         from skindx.models.removal import drop_from_gallery, record_removal
 
         drop_from_gallery(path, gone)
         record_removal(path, uses)
-    lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in datasets)
+    lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in planned.datasets)
     print(f"{len(gone)} on the block list: {lists}")
 
 

@@ -4,16 +4,15 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from boxed_dataset import boxed_dataset
+from command_line import Skindx
 from paint_pictures import paint, save
 
-from skindx import cli
 from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
@@ -327,36 +326,22 @@ def test_the_real_lesion_boxes_build(real: Path, tmp_path: Path, monkeypatch: An
     assert not (tmp_path / PROPOSALS).exists()
 
 
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", "boxes", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
 def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
     for verb in ("export", "import", "agree", "propose"):
-        code, out, _ = skindx(verb, "--help")
+        code, out, _ = skindx("boxes", verb, "--help")
         assert code == 0
         assert "Example: skindx boxes" in " ".join(out.split())
-    code, out, _ = skindx("export", dataset, "--format", "voc", "--out", tmp_path / "voc", "--copy")
+    code, out, _ = skindx(
+        "boxes", "export", dataset, "--format", "voc", "--out", tmp_path / "voc", "--copy"
+    )
     assert (code, "3 pictures with 3 boxes" in out) == (0, True)
-    code, out, _ = skindx("export", dataset, "-f", "labelstudio", "-o", tmp_path / "t.json")
+    code, out, _ = skindx(
+        "boxes", "export", dataset, "-f", "labelstudio", "-o", tmp_path / "t.json"
+    )
     assert (code, '<Label value="mole"/>' in out) == (0, True)
-    code, out, _ = skindx("import", dataset, tmp_path / "voc", "--by", "Dr. Mole")
+    code, out, _ = skindx("boxes", "import", dataset, tmp_path / "voc", "--by", "Dr. Mole")
     assert (code, "Dr. Mole: 3 pictures" in out) == (0, True)
-    code, out, _ = skindx("agree", dataset, "Dr. Mole", "recipe")
+    code, out, _ = skindx("boxes", "agree", dataset, "Dr. Mole", "recipe")
     assert code == 0
     assert "1.000 [1.000, 1.000]" in out
 
@@ -386,7 +371,9 @@ def test_mistakes_are_one_sentence(
     before = sorted(tmp_path.rglob("*"))
     places = {"DATA": str(dataset), "DRAWN": str(path)}
     filled = [places.get(word, word) for word in arguments]
-    code, _, err = skindx(*(str(tmp_path / w) if w in ("out", "o.json") else w for w in filled))
+    code, _, err = skindx(
+        "boxes", *(str(tmp_path / w) if w in ("out", "o.json") else w for w in filled)
+    )
     assert (code, err.count("\n"), err.startswith("error: ")) == (2, 1, True), err
     assert said in err
     assert sorted(tmp_path.rglob("*")) == before
