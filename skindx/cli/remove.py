@@ -73,9 +73,8 @@ def remove(
             print(line)
     for file in own_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
-    gone = list(planned.blocked.by_sha)
     if dry_run:
-        _would(galleries, published or [], gone)
+        _would(galleries, published or [], list(planned.blocked.by_sha))
         return
     _take_down(planned, galleries, published or [], used)
 
@@ -90,6 +89,7 @@ def _take_down(
     from skindx.data.publish import drop
     from skindx.data.removal.takedown import carry_out
 
+    gone = list(planned.blocked.by_sha)
     carry_out(planned)
     for folder, dataset in galleries:
         write_gallery(dataset, folder)
