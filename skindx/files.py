@@ -6,8 +6,8 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,17 +18,18 @@ from skindx.errors import UserError
 
 
 @contextmanager
-def atomic_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it replaces `path`, on failure it goes."""
+def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it replaces `path`, on failure it goes.
+
+    The file gets those bits of `mode` that the user's umask leaves, as any other file does.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{path.name}.tmp-", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _beside(path)
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -39,8 +40,8 @@ def atomic_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success it takes the place of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}.tmp-", dir=path.parent))
-    temporary.chmod(0o755)
+    temporary = _beside(path)
+    temporary.mkdir()
     try:
         yield temporary
         if path.exists():
@@ -54,6 +55,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp-{secrets.token_hex(4)}")
 
 
 @contextmanager

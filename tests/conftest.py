@@ -8,7 +8,12 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from command_line import Skindx
     from served import Served
+
+# Networks this small gain nothing from threads, and threads that wait keep the cores from the other
+# processes of a test. Read when torch is loaded, which is later, and by every process from here.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)
@@ -34,6 +39,14 @@ def real() -> Path:
     if not where or not Path(where).is_dir():
         pytest.skip("SKINDX_REAL does not point at a folder of real pictures")
     return Path(where)
+
+
+@pytest.fixture
+def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Skindx":
+    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
+    from command_line import running
+
+    return running(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +9,10 @@ import cv2
 import numpy as np
 import pytest
 import typer
+from command_line import Skindx
 from typer.testing import CliRunner
 
 from skindx import cli
-
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def _pictures(folder: Path, count: int, seed: int = 0) -> None:
@@ -164,3 +146,10 @@ def test_version(skindx: Skindx) -> None:
     from skindx import __version__
 
     assert skindx("--version")[:2] == (0, f"skindx {__version__}\n")
+
+
+def test_help_names_every_bench(skindx: Skindx) -> None:
+    from skindx.bench import BENCHES
+
+    told = skindx("bench", "--help")[1]
+    assert [name for name in BENCHES if name not in told] == []

@@ -2,41 +2,22 @@
 
 import errno
 import json
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from command_line import Skindx
 from tiny_bundle import pack_tiny
 
-from skindx import cli
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
-from skindx.models.bundle import add_provenance, open_bundle
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import add_provenance
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.removal import LEARNED
-
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:
@@ -153,6 +134,7 @@ def test_a_picture_goes_from_everywhere(
         return 1
 
     monkeypatch.setattr(publish, "drop", drop)
+    monkeypatch.setattr(publish, "held_in", lambda pub, sha256s: len(set(sha256s)))
     (tmp_path / "pub").mkdir()
     (tmp_path / "pub" / "publish.json").write_text("{}")
 
@@ -169,6 +151,8 @@ def test_a_picture_goes_from_everywhere(
     assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert dropped == []
+    assert f"gallery {data / 'gallery'}: would be written anew" in out
+    assert f"published {tmp_path / 'pub'}: 1 would be taken out" in out
 
     for _ in range(2):
         code, out, err = skindx(*asked)
@@ -196,26 +180,43 @@ def test_a_gallery_of_another_dataset_is_refused(
     assert "none of the datasets named" in err
 
 
+def _failing(number: int, words: str) -> Callable[..., None]:
+    """Return a mkdir that makes every folder but those under a temporary name."""
+    make = Path.mkdir
+
+    def mkdir(path: Path, *arguments: object, **named: object) -> None:
+        if ".tmp-" in path.name:
+            raise OSError(number, words, str(path))
+        make(path, *arguments, **named)
+
+    return mkdir
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_a_folder_that_cannot_be_written_is_one_sentence(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(**place: object) -> str:
-        raise OSError(number, "It is refused", f"{place['dir']}/{place['prefix']}x1")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr(Path, "mkdir", _failing(number, "It is refused"))
     code, _, err = skindx("gallery", data)
     assert code == 2
     assert err.startswith(f"error: {data}/gallery: It is refused; ")
     assert err.count("\n") == 1
 
 
+def test_a_folder_below_a_file_is_one_sentence(
+    skindx: Skindx, data: Path, pictures: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for verb in (("build", pictures), ("gallery", data)):
+        code, _, err = skindx(*verb, "--out", file / "out")
+        assert (code, err) == (2, f"error: {file} is a file, and a folder is needed there.\n")
+    assert file.read_text() == "mine"
+
+
 def test_another_failure_of_the_system_keeps_its_traceback(
     skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(**place: object) -> str:
-        raise OSError(errno.EIO, "Input/output error", f"{place['dir']}/{place['prefix']}x1")
-
-    monkeypatch.setattr("tempfile.mkdtemp", fail)
+    monkeypatch.setattr(Path, "mkdir", _failing(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         skindx("gallery", data)

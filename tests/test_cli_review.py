@@ -1,31 +1,12 @@
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Skindx
 from network_guard import run_guarded
-
-from skindx import cli
 
 sys.path.insert(0, str(Path(__file__).parent / "studies"))
 from tiny_dataset import tiny_dataset, with_embeddings
-
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def test_an_audit_reaches_nobody_and_says_nothing_odd(tmp_path: Path) -> None:

@@ -200,7 +200,10 @@ def test_a_missing_extra_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name["extra data"].ok
     train = by_name["extra train"]
     assert (train.ok, train.required) == (False, False)
-    assert train.detail == "deepspeed missing, ninja 1.13, numba 1.0, setuptools missing"
+    assert (
+        train.detail
+        == "deepspeed missing, ninja 1.13, numba 1.0, psutil missing, setuptools missing"
+    )
     assert train.advice == "Run: pip install 'skindx[train]'"
 
 

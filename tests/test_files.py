@@ -1,6 +1,7 @@
 """Locks that a kill sets free, and tables that are whole or absent."""
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skindx.errors import UserError
-from skindx.files import only_writer, write_csv
+from skindx.files import atomic_file, atomic_folder, only_writer, write_csv
 
 HOLD = """
 import sys, time
@@ -63,3 +64,22 @@ def test_a_table_is_whole_or_absent(tmp_path: Path) -> None:
         write_csv(file, ("x",), ([1 / n] for n in (1, 0)))
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("umask", "file", "folder"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)]
+)
+def test_who_may_read_is_the_users_to_say(
+    tmp_path: Path, umask: int, file: int, folder: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        with atomic_folder(tmp_path / "folder") as made:
+            write_csv(made / "open.csv", ["a"], [])
+            with atomic_file(made / "secret", mode=0o600) as temporary:
+                temporary.write_text("x")
+    finally:
+        os.umask(before)
+    made = tmp_path / "folder"
+    found = [each.stat().st_mode & 0o777 for each in (made, made / "open.csv", made / "secret")]
+    assert found == [folder, file, 0o600]

@@ -7,9 +7,12 @@ import difflib
 import importlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skindx.bench.result import Result
 from skindx.errors import UserError
+
+if TYPE_CHECKING:
+    from skindx.bench.result import Result
 
 BENCHES: dict[str, str] = {
     "convergence": "skindx.bench.convergence",
@@ -27,7 +30,7 @@ BENCHES: dict[str, str] = {
 """Name -> module, imported when it is asked for."""
 
 
-def run_bench(name: str, json_file: Path | None = None, sets: Iterable[str] = ()) -> Result:
+def run_bench(name: str, json_file: Path | None = None, sets: Iterable[str] = ()) -> "Result":
     """Run a bench with its settings overridden by `sets`, print its table, write its JSON.
 
     Raises UserError for an unknown bench, a bad setting, a `json_file` that is a folder.

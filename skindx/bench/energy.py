@@ -2,7 +2,6 @@
 
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 _RAPL = Path("/sys/class/powercap")
@@ -53,12 +52,7 @@ class EnergyMeter:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._counters:
             self._thread.join()

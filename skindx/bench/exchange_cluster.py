@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from skindx.bench.netlab import INTERFACE, NetLab
@@ -96,10 +95,5 @@ class Cluster:
         for process in self._processes:
             process.communicate()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()

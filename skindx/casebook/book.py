@@ -1,5 +1,6 @@
 """The case book: keep, list, open, confirm, delete; every question names its owner."""
 
+import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -126,6 +127,17 @@ class Casebook:
             # While somebody else reads, the room is given back at the next deletion.
             with suppress(OperationalError), alone.connect() as link:
                 link.execute(text("VACUUM"))
+
+    def export_key(self) -> bytes:
+        """Return the secret under which exports code pseudonyms, made when it is first needed."""
+        from skindx.casebook.tables import KeyRow
+
+        with self._session() as session:
+            row = session.get(KeyRow, "export")
+            if row is None:
+                row = KeyRow(purpose="export", key=secrets.token_bytes(32))
+                session.add(row)
+            return row.key
 
     def _read(self, *conditions: object) -> list[KeptCase]:
         from sqlalchemy import select

@@ -36,7 +36,8 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
 
 def without_password(url: str) -> str:
     """Return a URL as it may be shown."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+    url = re.sub(r"(://[^/:]*):.*@", r"\1:***@", url)
+    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
 
 
 def _sqlite(path: Path, create: bool) -> "Engine":

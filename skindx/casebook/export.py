@@ -1,7 +1,7 @@
 """Confirmed cases as a folder that `skindx build` takes in: feedback becomes training data."""
 
 import csv
-import hashlib
+import hmac
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,11 +20,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def export(cases: Sequence[KeptCase], out: Path, *, taxonomy: str | None = None) -> int:
+def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | None = None) -> int:
     """Write pictures, their table and a recipe to `out`; return the number of pictures.
 
     Only confirmed cases are written. All pictures of one patient bear one group, so that no split
-    tears them apart; pseudonyms and notes stay behind. Raises UserError where nothing is confirmed.
+    tears them apart; pseudonyms and notes stay behind, and codes made with the case book's `key`
+    stand in their place. Raises UserError where nothing is confirmed.
     """
     confirmed = [case for case in cases if case.confirmed]
     if not confirmed:
@@ -36,7 +37,7 @@ def export(cases: Sequence[KeptCase], out: Path, *, taxonomy: str | None = None)
         raise UserError(f"{out} exists and is no earlier export; give a new folder.")
     with atomic_folder(out) as folder:
         folder.chmod(0o700)
-        rows = [row for case in confirmed for row in _write(case, folder)]
+        rows = [row for case in confirmed for row in _write(case, folder, key)]
         with (folder / TABLE).open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
             table.writeheader()
@@ -50,7 +51,7 @@ def export(cases: Sequence[KeptCase], out: Path, *, taxonomy: str | None = None)
     return len(rows)
 
 
-def _write(case: KeptCase, folder: Path) -> list[dict[str, object]]:
+def _write(case: KeptCase, folder: Path, key: bytes) -> list[dict[str, object]]:
     patient = case.diagnosis.patient
     person = f"{case.owner}\n{case.patient}"
     rows: list[dict[str, object]] = []
@@ -62,11 +63,11 @@ def _write(case: KeptCase, folder: Path) -> list[dict[str, object]]:
             {
                 "file": name,
                 "label": case.confirmed,
-                "group": _code(person),
+                "group": _code(key, person),
                 "skin_type": patient.skin_type or "",
                 "licence": LICENCE,
                 "attribution": f"case book, consent of {case.consented:%Y-%m-%d}",
-                "lesion": _code(f"{person}\n{case.lesion}"),
+                "lesion": _code(key, f"{person}\n{case.lesion}"),
                 "age": "" if patient.age is None else patient.age,
                 "sex": patient.sex or "",
                 "site": patient.site or "",
@@ -79,6 +80,9 @@ def _write(case: KeptCase, folder: Path) -> list[dict[str, object]]:
     return rows
 
 
-def _code(text: str) -> str:
-    """Return a code in place of a pseudonym: the same each time, so that exports can be joined."""
-    return f"casebook-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+def _code(key: bytes, text: str) -> str:
+    """Return a code in place of a pseudonym: the same each time, so that exports can be joined.
+
+    Keyed: pseudonyms are short, and a plain hash of one is found by trying all.
+    """
+    return f"casebook-{hmac.digest(key, text.encode(), 'sha256').hex()[:16]}"

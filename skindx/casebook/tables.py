@@ -1,4 +1,4 @@
-"""The case book's two tables."""
+"""The case book's tables."""
 
 from datetime import datetime
 
@@ -42,3 +42,12 @@ class PhotoRow(Base):
     )
     position: Mapped[int] = mapped_column(primary_key=True)
     jpeg: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class KeyRow(Base):
+    """A secret that was made for this case book and never leaves it."""
+
+    __tablename__ = "keys"
+
+    purpose: Mapped[str] = mapped_column(String(40), primary_key=True)
+    key: Mapped[bytes] = mapped_column(LargeBinary)

@@ -1,6 +1,7 @@
 """The command line: few verbs, few flags; every heavy import stands inside its verb."""
 
 import errno
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
+from skindx.bench import BENCHES
 from skindx.cli import boxes, casebook
 from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
@@ -145,12 +147,7 @@ for verb in (
 
 @app.command()
 def bench(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="dedup, detector, exchange, loader, scale, screen, serve, startup, trainer or zoo."
-        ),
-    ],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}.")],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
@@ -201,6 +198,14 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 """What a user can mend: a folder of others, a disk that is full or read alone."""
 
 
+def _file_above(error: OSError) -> Path | None:
+    """Return the file that stands where an error misses a folder, None for all other errors."""
+    if error.errno not in (errno.ENOTDIR, errno.EEXIST) or error.filename is None:
+        return None
+    where = Path(os.fsdecode(error.filename))
+    return next((each for each in (where, *where.parents) if each.is_file()), None)
+
+
 def main() -> None:
     """Run the command line: a user's mistake ends with one sentence and exit code 2."""
     go_offline()
@@ -215,6 +220,9 @@ def main() -> None:
         print("\n".join(printable(line) for line in lines), file=sys.stderr)
         sys.exit(1)
     except OSError as error:
+        if file := _file_above(error):
+            print(f"error: {file} is a file, and a folder is needed there.", file=sys.stderr)
+            sys.exit(2)
         if error.errno not in _REFUSED or error.filename is None:
             raise
         where = re.sub(r"\.tmp-\w+$", "", str(error.filename))  # we wrote under another name

@@ -71,7 +71,8 @@ def export(
     from skindx.casebook.export import RECIPE
     from skindx.casebook.export import export as write
 
-    pictures = write(Casebook.open(book, create=False).all_cases(owner), out, taxonomy=taxonomy)
+    opened = Casebook.open(book, create=False)
+    pictures = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
     some = f"{pictures} picture{'s' if pictures != 1 else ''}"
     print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
 

@@ -58,7 +58,7 @@ def diagnose(
     answered = answer(predictor, Case(tuple(read_picture(photo) for photo in photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
-        with atomic_file(pdf) as file:
+        with atomic_file(pdf, mode=0o600) as file:  # somebody's health
             file.write_bytes(report)
     if as_json:
         print(answered.diagnosis.model_dump_json(indent=2))

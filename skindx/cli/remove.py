@@ -48,7 +48,7 @@ def remove(
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
     from skindx.data.progress import progress_bars
-    from skindx.data.removal.takedown import carry_out, own_copies, plan
+    from skindx.data.removal.takedown import own_copies, plan
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
@@ -74,24 +74,34 @@ def remove(
     for file in own_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
     if dry_run:
+        _would(galleries, published or [], list(planned.blocked.by_sha))
         return
-    carry_out(planned)
-    gone = list(planned.blocked.by_sha)
-    for folder, dataset in galleries:
-        from skindx.data.gallery import write_gallery
+    _take_down(planned, galleries, published or [], used)
 
+
+def _take_down(
+    planned: "Plan",
+    galleries: Sequence[tuple[Path, Path]],
+    published: Sequence[Path],
+    used: Sequence[tuple[Path, dict[str, str | None]]],
+) -> None:
+    from skindx.data.gallery import write_gallery
+    from skindx.data.publish import drop
+    from skindx.data.removal.takedown import carry_out
+
+    gone = list(planned.blocked.by_sha)
+    carry_out(planned)
+    for folder, dataset in galleries:
         write_gallery(dataset, folder)
         print(f"gallery {folder}: written anew without them")
-    for folder in published or []:
-        from skindx.data.publish import drop
-
+    for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
         from skindx.models.removal import drop_from_gallery, record_removal
 
         drop_from_gallery(path, gone)
         record_removal(path, uses)
-    lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in datasets)
+    lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in planned.datasets)
     print(f"{len(gone)} on the block list: {lists}")
 
 
@@ -119,6 +129,17 @@ def _check_published(folders: Sequence[Path]) -> None:
             raise UserError(
                 f"{folder} was not written by `skindx publish`; give a folder that was."
             )
+
+
+def _would(
+    galleries: Sequence[tuple[Path, Path]], published: Sequence[Path], gone: Sequence[str]
+) -> None:
+    from skindx.data.publish import held_in
+
+    for folder, _ in galleries:
+        print(f"gallery {folder}: would be written anew without them")
+    for folder in published:
+        print(f"published {folder}: {held_in(folder, gone)} would be taken out")
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:

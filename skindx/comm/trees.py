@@ -27,10 +27,6 @@ class Tree:
         """Edges on the longest way to the root."""
         return self.depth(len(self.order) - 1)
 
-    def internal(self) -> set[int]:
-        """Return the ranks that have children: those that add."""
-        return {self.order[self.parent(place)] for place in range(1, len(self.order))}
-
 
 @dataclass(frozen=True)
 class Edge:

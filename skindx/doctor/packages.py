@@ -13,7 +13,7 @@ DISTRIBUTIONS = {
         "onnxruntime",
         "rapidocr-onnxruntime",
     ),
-    "train": ("deepspeed", "ninja", "numba", "setuptools"),
+    "train": ("deepspeed", "ninja", "numba", "psutil", "setuptools"),
     "track": ("mlflow-skinny", "tensorboard", "wandb"),
     "detect": ("ultralytics", "pycocotools"),
     "app": (

@@ -1,9 +1,8 @@
 """The bundle: one folder with everything a diagnosis needs, hashed, loaded without pickle."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from skindx.models.combination import EQUAL, Combination
 from skindx.models.conformal import Conformal
 from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
 from skindx.models.ensemble import Ensemble, Member
-from skindx.models.fusion import FusionSpec
 from skindx.models.gallery import ROWS, TENSORS, Gallery
 from skindx.models.novelty import STATISTICS, Novelty
 from skindx.models.seen import SEEN, read_seen, write_seen
@@ -146,7 +144,7 @@ def pack(
         if seen is not None:
             write_seen(folder / SEEN, seen)
         write_text(folder / CARD, model_card(spec, taxonomy, None))
-        _write_index(folder, spec)
+        write_index(folder, spec)
     return open_bundle(path)
 
 
@@ -171,90 +169,12 @@ def open_bundle(path: Path) -> Bundle:
     return Bundle(path, spec, Taxonomy.load(path / TAXONOMY))
 
 
-def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
-    """Put what an evaluation measured into the bundle and its model card, in one step."""
-    _rewrite(open_bundle(path), {}, metrics)
-
-
-def set_fusion(
-    path: Path,
-    fusion: FusionSpec,
-    conformal: Conformal | None,
-    whole_conformal: Conformal | None = None,
-) -> Bundle:
-    """Put how the crop around the best box is judged, and the sets' rules, into the bundle.
-
-    `whole_conformal` is for whoever serves the bundle without its detector.
-    """
-    bundle = open_bundle(path)
-    change = {"fusion": fusion, "conformal": conformal, "whole_conformal": whole_conformal}
-    _rewrite(_changed(bundle, change), {}, bundle.metrics())
-    return open_bundle(path)
-
-
-def set_gallery(path: Path, gallery: Gallery) -> None:
-    """Put another gallery in the place of the bundle's own, in one step."""
-    bundle = open_bundle(path)
-    _rewrite(_changed(bundle, {"gallery": gallery.spec}), {}, bundle.metrics(), gallery)
-
-
-def add_provenance(path: Path, facts: dict[str, Any]) -> None:
-    """Put what became known later into the bundle's provenance and its model card, in one step."""
-    bundle = open_bundle(path)
-    _rewrite(bundle, facts, bundle.metrics())
-
-
-def _changed(bundle: Bundle, change: dict[str, Any]) -> Bundle:
-    return replace(bundle, spec=bundle.spec.model_copy(update=change))
-
-
-def put_folder(path: Path, name: str, source: Path) -> None:
-    """Put the files of a folder into the bundle under `name`, in the place of what is there."""
-    bundle = open_bundle(path)
-    with atomic_folder(path) as folder:
-        kept = [file for file in bundle.spec.files if not file.startswith(f"{name}/")]
-        files = [(path / file, folder / file) for file in kept]
-        files += [(file, folder / name / file.name) for file in source.iterdir()]
-        for old, new in files:
-            new.parent.mkdir(parents=True, exist_ok=True)
-            _link(old, new)
-        _write_index(folder, bundle.spec)
-
-
-def _rewrite(
-    bundle: Bundle,
-    facts: dict[str, Any],
-    metrics: dict[str, Any] | None,
-    gallery: Gallery | None = None,
-) -> None:
-    provenance = bundle.spec.provenance | facts
-    spec = bundle.spec.model_copy(update={"provenance": provenance})
-    anew = {METRICS, CARD} | ({ROWS, TENSORS} if gallery is not None else set())
-    with atomic_folder(bundle.path) as folder:
-        for name in spec.files:
-            if name not in anew:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                _link(bundle.path / name, folder / name)
-        if gallery is not None:
-            gallery.save(folder)
-        if metrics is not None:
-            write_json(folder / METRICS, metrics)
-        write_text(folder / CARD, model_card(spec, bundle.taxonomy, metrics))
-        _write_index(folder, spec)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)
-
-
 def _weights(member: str) -> str:
     return f"members/{member}/model.safetensors"
 
 
-def _write_index(folder: Path, spec: BundleSpec) -> None:
+def write_index(folder: Path, spec: BundleSpec) -> None:
+    """Write the list of the folder's files with their hashes, the last step of a bundle."""
     files = {
         file.relative_to(folder).as_posix(): sha256_file(file)
         for file in sorted(folder.rglob("*"))

@@ -77,15 +77,6 @@ def mutual_information(member_MNC: Floats, weights: tuple[float, ...] | None = N
     return share_N
 
 
-def variation_ratio(member_MNC: Floats) -> Floats:
-    """Return the share of members, N, that put another class first than most do (Freeman 1965)."""
-    members, _, classes = member_MNC.shape
-    first_MN = member_MNC.argmax(axis=2)
-    votes_NC = np.eye(classes)[first_MN].sum(axis=0)
-    share_N: Floats = 1 - votes_NC.max(axis=1) / members
-    return share_N
-
-
 def _entropy(probabilities: Floats) -> Floats:
     entropy: Floats = -(probabilities * log(probabilities)).sum(axis=-1)
     return entropy

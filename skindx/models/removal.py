@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from skindx.data.removal.blocklist import Blocked
-from skindx.models.bundle import add_provenance, open_bundle, set_gallery
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import add_provenance, set_gallery
 
 MANIFEST_KEY = "manifest sha256"
 LEARNED = "taken down since, but learned from"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import Skindx
 
-from skindx import cli
 from skindx.bench import netlab
 from skindx.bench.netlab import Link, NetLab
 from skindx.errors import UserError
@@ -120,14 +120,11 @@ def test_what_a_killed_guard_left_the_next_lab_removes(owner: subprocess.Popen[s
 
 
 def test_without_root_one_sentence_tells_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(sys, "argv", ["skindx", "bench", "exchange"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    told = capsys.readouterr().err
+    code, _, told = skindx("bench", "exchange")
+    assert code == 2
     assert told.count("\n") == 1
     assert "here is missing: root (run it with sudo" in told
 

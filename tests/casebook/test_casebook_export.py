@@ -62,7 +62,7 @@ def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> No
     book = Casebook.open(tmp_path / "cases.db")
     confirmed_cases(book, 3)
     out = tmp_path / "feedback"
-    assert export(book.all_cases("ann"), out, taxonomy="isic9") == 4
+    assert export(book.all_cases("ann"), out, book.export_key(), taxonomy="isic9") == 4
     assert out.stat().st_mode & 0o077 == 0
     text = (out / "pictures.csv").read_text()
     for secret in ("P-0", "left arm", "private note", "ann"):
@@ -75,19 +75,29 @@ def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> No
             assert picture.format == "JPEG"
             assert not picture.getexif()
     assert "isic9" in (out / "recipe.yaml").read_text()
-    assert export(book.all_cases("ann"), out) == 4  # again, in the same place
-    assert export(book.all_cases("bob") + book.all_cases("ann")[:2], tmp_path / "b") == 2
+    again = Casebook.open(tmp_path / "cases.db")
+    assert export(again.all_cases("ann"), out, again.export_key()) == 4  # in the same place
+    assert (out / "pictures.csv").read_text() == text
+    two = book.all_cases("bob") + book.all_cases("ann")[:2]
+    assert export(two, tmp_path / "b", book.export_key()) == 2
+    # Who guesses a pseudonym cannot try it: another case book codes the same one otherwise.
+    other = Casebook.open(tmp_path / "other.db")
+    confirmed_cases(other, 3)
+    export(other.all_cases("ann"), tmp_path / "c", other.export_key())
+    others = list(csv.DictReader(io.StringIO((tmp_path / "c" / "pictures.csv").read_text())))
+    for column in ("group", "lesion"):
+        assert not {row[column] for row in rows} & {row[column] for row in others}
 
 
 def test_nothing_confirmed_and_another_s_folder_are_refused(tmp_path: Path) -> None:
     book = Casebook.open(tmp_path / "cases.db")
     confirmed_cases(book, 1)
     with pytest.raises(UserError, match="none of the 2 cases"):
-        export(book.all_cases(), tmp_path / "out")
+        export(book.all_cases(), tmp_path / "out", b"key")
     confirmed_cases(book, 2)
     (tmp_path / "mine").mkdir()
     with pytest.raises(UserError, match="no earlier export"):
-        export(book.all_cases(), tmp_path / "mine")
+        export(book.all_cases(), tmp_path / "mine", b"key")
     assert not (tmp_path / "out").exists()
 
 

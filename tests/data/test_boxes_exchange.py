@@ -4,16 +4,15 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from boxed_dataset import boxed_dataset
+from command_line import Skindx
 from paint_pictures import paint, save
 
-from skindx import cli
 from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
@@ -141,7 +140,9 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     path.write_text(json.dumps(raw))
     done = import_boxes(dataset, path, by="Ann")
     assert done.refused == {
-        "it has boxes that are empty or stand out of the picture": ("2.jpg",),
+        "it has boxes that are empty or stand out of the picture, or other shapes than boxes": (
+            "2.jpg",
+        ),
         "the dataset has no such picture": ("who.jpg",),
         "the dataset has the picture in another size": ("3.jpg",),
     }
@@ -179,6 +180,32 @@ def test_labelstudio_keeps_its_people_apart(dataset: Path, tmp_path: Path) -> No
         import_boxes(dataset, path, by="Ann")
 
 
+def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.json"
+    export_boxes(dataset, path, "labelstudio")
+    with pytest.raises(UserError, match=r"3 annotations .* nobody opened it"):
+        import_boxes(dataset, path)
+    # Label Studio forgets who drew what it imports, and names the account that imported it.
+    tasks = json.loads(path.read_text())
+    opened, *others = [task["annotations"][0] for task in tasks if task["annotations"]]
+    for annotation in (opened, *others):
+        del annotation["drawn_by"], annotation["drawn_at"]
+        annotation |= {"completed_by": {"email": "a@x"}, "lead_time": None}
+    opened["lead_time"] = 4.2
+    path.write_text(json.dumps(tasks))
+    done = import_boxes(dataset, path)
+    assert done.annotators == {"a@x": 1}
+    assert [(why, len(names)) for why, names in done.refused.items()] == [
+        ("nobody opened it in Label Studio", 2)
+    ]
+    assert {(row.annotator, row.when == "") for row in read_annotations(dataset)} == {
+        (BUILT, True),
+        ("a@x", False),
+    }
+    # Read as a box file of a recipe, what is in it counts and not who drew it.
+    assert len(read_boxes(BoxSource(path=path))) == 3
+
+
 def test_a_kill_between_the_two_tables_is_mended(dataset: Path, tmp_path: Path) -> None:
     path = drawn(tmp_path / "a.json", {"2.jpg": (MOLE,)})
     code = (
@@ -205,6 +232,7 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
         "nevus0.jpg": BoxedPicture(*SIZE, (MOLE,)),
         "scar1.jpg": BoxedPicture(*SIZE, ()),
         "same.jpg": BoxedPicture(*SIZE, (MOLE,)),
+        "nevus5.jpg": BoxedPicture(*SIZE, (Box(500, 500, 600, 600),)),
     }
     write_voc(tmp_path / "voc", said, dict.fromkeys(said, root / "nevus" / "nevus0.jpg"))
     settings = BuildSettings.parse(
@@ -220,6 +248,7 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
     boxes = {Path(r.source_url).name: r.boxes for r in read_manifest(out) if r.boxes is not None}
     assert {name: len(each) for name, each in boxes.items()} == {"nevus0.jpg": 1, "scar1.jpg": 0}
     assert any("same.jpg" in note for note in summary.notes)
+    assert any("1 pictures have boxes" in n and "nevus5.jpg" in n for n in summary.notes)
 
     import_boxes(out, drawn(tmp_path / "a.json", {"scar1.jpg": (OTHER,), "scar2.jpg": ()}), by="A")
     build(settings, out)
@@ -297,36 +326,22 @@ def test_the_real_lesion_boxes_build(real: Path, tmp_path: Path, monkeypatch: An
     assert not (tmp_path / PROPOSALS).exists()
 
 
-Skindx = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Skindx:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["skindx", "boxes", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
 def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
     for verb in ("export", "import", "agree", "propose"):
-        code, out, _ = skindx(verb, "--help")
+        code, out, _ = skindx("boxes", verb, "--help")
         assert code == 0
         assert "Example: skindx boxes" in " ".join(out.split())
-    code, out, _ = skindx("export", dataset, "--format", "voc", "--out", tmp_path / "voc", "--copy")
+    code, out, _ = skindx(
+        "boxes", "export", dataset, "--format", "voc", "--out", tmp_path / "voc", "--copy"
+    )
     assert (code, "3 pictures with 3 boxes" in out) == (0, True)
-    code, out, _ = skindx("export", dataset, "-f", "labelstudio", "-o", tmp_path / "t.json")
+    code, out, _ = skindx(
+        "boxes", "export", dataset, "-f", "labelstudio", "-o", tmp_path / "t.json"
+    )
     assert (code, '<Label value="mole"/>' in out) == (0, True)
-    code, out, _ = skindx("import", dataset, tmp_path / "voc", "--by", "Dr. Mole")
+    code, out, _ = skindx("boxes", "import", dataset, tmp_path / "voc", "--by", "Dr. Mole")
     assert (code, "Dr. Mole: 3 pictures" in out) == (0, True)
-    code, out, _ = skindx("agree", dataset, "Dr. Mole", "recipe")
+    code, out, _ = skindx("boxes", "agree", dataset, "Dr. Mole", "recipe")
     assert code == 0
     assert "1.000 [1.000, 1.000]" in out
 
@@ -342,6 +357,7 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
         (("export", "nowhere", "-f", "coco", "-o", "o.json"), "is no dataset"),
         (("import", "DATA", "nowhere.json", "--by", "me"), "does not exist"),
         (("import", "DATA", "DRAWN"), "add --by NAME"),
+        (("import", "DATA", "DRAWN", "--by", "recipe"), "give --by another name"),
         (("agree", "DATA"), "agreement is between two annotators"),
         (("agree", "DATA", "me", "you"), "nobody of the name 'me'"),
         (("agree", "DATA", "--threshold", "2"), "must be above 0"),
@@ -355,7 +371,9 @@ def test_mistakes_are_one_sentence(
     before = sorted(tmp_path.rglob("*"))
     places = {"DATA": str(dataset), "DRAWN": str(path)}
     filled = [places.get(word, word) for word in arguments]
-    code, _, err = skindx(*(str(tmp_path / w) if w in ("out", "o.json") else w for w in filled))
+    code, _, err = skindx(
+        "boxes", *(str(tmp_path / w) if w in ("out", "o.json") else w for w in filled)
+    )
     assert (code, err.count("\n"), err.startswith("error: ")) == (2, 1, True), err
     assert said in err
     assert sorted(tmp_path.rglob("*")) == before

@@ -243,6 +243,7 @@ def test_labelstudio_of_others(tmp_path: Path) -> None:
             "score": 0.4,
         }
 
+    star = {"type": "polygonlabels", "value": {"points": [[1, 1], [9, 1], [5, 9]]}}
     choice = {"type": "choices", "value": {"choices": ["blurred"]}}
     tasks = [
         {
@@ -261,17 +262,20 @@ def test_labelstudio_of_others(tmp_path: Path) -> None:
             "data": {"image": "s3://b/turned.jpg"},
             "annotations": [{"result": [region(x=50, y=0, rotation=90)], "completed_by": 10}],
         },
+        {"data": {"image": "star.jpg"}, "annotations": [{"result": [star], "completed_by": 10}]},
         {"data": {"image": "untouched.jpg"}, "predictions": [{"result": [region()]}]},
     ]
     path = tmp_path / "export.json"
     path.write_text(json.dumps(tasks))
-    (name, who, when, first), second, turned = read_answers(path)
+    (name, who, when, first), second, turned, other = read_answers(path)
     assert (name, who, when) == ("0af-a.jpg", "eve@clinic", "2026-01-01T00:00:00Z")
     assert first.sha256 == SHA
     # She handed the model's box in: it is hers now, and has no score.
     assert first.boxes == (Box(20, 20, 80, 60, "mole", "eve@clinic", None, when),)
     assert (second[1], second[3].boxes) == ("labelstudio:10", ())
     # 60 x 40 pixels, turned by a right angle about its top left corner (100, 0).
+    # Somebody drew, but no box: that does not say that there is nothing.
+    assert (first.refused, other[3].boxes, other[3].refused) == (0, (), 1)
     box = turned[3].boxes[0]
     assert [box.x1, box.y1, box.x2, box.y2] == pytest.approx([60, 0, 100, 60])
     assert read_labelstudio(path)["0af-a.jpg"].boxes == ()
@@ -296,6 +300,10 @@ def test_content_says_the_format(tmp_path: Path) -> None:
     assert format_of(tmp_path / "voc") == "voc"
     with pytest.raises(UserError, match="holds neither"):
         format_of(tmp_path / "store")
+    with pytest.raises(UserError, match="is a file; YOLO is a folder"):
+        read_boxes(BoxSource(path=tmp_path / "coco.json", kind="yolo"))
+    with pytest.raises(UserError, match="is a folder; give a JSON file"):
+        read_boxes(BoxSource(path=tmp_path / "yolo", kind="coco"))
     bare = Recipe.parse({"boxes": "a.json"})
     assert bare.boxes == BoxSource(path=Path("a.json"))
     assert Recipe.parse({"boxes": {"kind": "voc", "path": "a"}}).boxes == BoxSource(

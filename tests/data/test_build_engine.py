@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from paint_pictures import paint, save
 
 from skindx.data.acquire import acquire
 from skindx.data.engine import Embedded, shards
-from skindx.data.engine.cluster import connected
+from skindx.data.engine.cluster import Cluster, connected
 from skindx.data.engine.fetching import PARTS, fetch_in_parts, make_part
 from skindx.data.engine.shards import screen
 from skindx.data.engine.workers import Answer as WorkerAnswer
@@ -257,6 +258,24 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("skindx.data.engine.cluster.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'skindx\[cluster\]'"):
         connected("auto", tmp_path).__enter__()
+
+
+def test_a_cluster_without_any_worker_left_is_told_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    head = {"NodeID": "h", "Alive": True, "Resources": {}}
+    worker = {"NodeID": "w", "Alive": True, "Resources": {"CPU": 2.0}}
+    looks = [[head, worker], [head, {**worker, "Alive": False}]]
+    monkeypatch.setattr(
+        ray, "remote", lambda **_: lambda _: SimpleNamespace(remote=lambda *_: object())
+    )
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: ([], refs))
+    monkeypatch.setattr(ray, "nodes", lambda: looks.pop(0))
+    with pytest.raises(JobError, match=r"no worker with a core left; start one"):
+        Cluster(workers=1, driver_workers=1).run(print, [("task",)])
+    assert not looks
 
 
 USAGE = """

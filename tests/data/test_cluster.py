@@ -4,19 +4,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from local_site import Answer, LocalSite, category, figures, html, jpeg
 from paint_pictures import paint, save
 from ray_cluster import RayCluster, ray_cluster
 
+from skindx.data.acquire import acquire
 from skindx.data.building.build import build, load_build_settings
 from skindx.data.building.recipe import BuildSettings
 from skindx.data.engine import chunks, shards
-from skindx.data.engine.cluster import ATTEMPTS
+from skindx.data.engine.cluster import ATTEMPTS, connected
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
+from skindx.data.sources import AtlasSource
 
 PICTURES = 48
 SHARD = 6
@@ -93,6 +98,35 @@ def test_a_picture_that_kills_its_decoder_is_one_issue(
     assert [issue.reason for issue in issues] == ["decode-crash"]
     halvings = SHARD.bit_length()
     assert len(cluster.poison_log.read_text().splitlines()) <= ATTEMPTS * (halvings + 1)
+
+
+@pytest.mark.long
+def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    paths = [f"/{n}.jpg" for n in range(6)]
+    with LocalSite({path: Answer(jpeg(path)) for path in paths}) as site:
+        site.pages["/robots.txt"] = Answer(status=404)
+        site.pages["/"] = html(category("/c/", "Acne"))
+        site.pages["/c/"] = html(figures(*paths, "/gone.jpg"))
+        # One server under two names: two hosts, and each has its own address of every picture.
+        hosts = [site.netloc, f"localhost:{site.port}"]
+        fetch = FetchSettings(
+            origins={f"http://{host}": OriginPolicy(concurrency=2, delay_s=0) for host in hosts},
+            allow_private=tuple(hosts),
+        )
+        sources = [AtlasSource(kind="atlas", start=f"http://{host}/") for host in hosts]
+        alone = acquire(sources, fetch, tmp_path / "alone")
+        with connected(cluster.address, tmp_path / "parts") as engine:
+            assert engine.fetch_parts == 2
+            site.asked.clear()
+            parts = acquire(sources, fetch, tmp_path / "parts", engine=engine)
+    assert [replace(row, retrieved="") for row in parts] == [
+        replace(row, retrieved="") for row in alone
+    ]
+    assert Counter(row.status for row in parts) == {"stored": 12, "dead-link": 2}
+    asked = Counter(path for path in site.asked if path.endswith(".jpg"))
+    assert asked == dict.fromkeys([*paths, "/gone.jpg"], 2)
 
 
 BUILD = """

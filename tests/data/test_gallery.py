@@ -92,6 +92,8 @@ def test_every_picture_is_in_its_view_once_and_under_its_filters(
     words = "".join(pages["dropped-0-0-1.html"].words)
     for issue in read_issues(dataset):
         assert issue.url in words
+    told = "".join(pages["index.html"].words)
+    assert "once, also when it was found under several names" in told
     filtered = [
         name for name in pages if name.startswith("kept-0-") and not name.startswith("kept-0-0")
     ]

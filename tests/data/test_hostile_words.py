@@ -2,18 +2,17 @@
 
 import csv
 import io
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from command_line import Skindx
 from gallery_fakes import HOSTILE
 from paint_pictures import paint, save
 from rich.console import Console
 from small_dataset import free_dataset
 
-from skindx import cli
 from skindx.data.building.build import build, load_build_settings
 from skindx.data.building.diff import compare, print_diff, read_version
 from skindx.data.building.summary import print_summary
@@ -60,18 +59,14 @@ def test_a_build_of_hostile_names_prints_them(tmp_path: Path) -> None:
     assert SHOWN.replace("/", "|", 1).split("[link")[0] in said(console)
 
 
-def test_a_mistake_prints_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_mistake_prints_them(skindx: Skindx, tmp_path: Path) -> None:
     (tmp_path / "acne").mkdir()
-    monkeypatch.setattr(sys, "argv", ["skindx", "build", str(tmp_path), "--out", WORDS])
     (tmp_path / "acne" / WORDS.replace("/", "|")).write_bytes(b"x")
     for number in range(3):
         save(tmp_path / WORDS.replace("/", "|") / f"{number}.jpg", paint(number))
         (tmp_path / "acne" / f"{number}.jpg").write_bytes(b"x")
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    err = capsys.readouterr().err
+    code, _, err = skindx("build", tmp_path, "--out", WORDS)
+    assert code == 2
     assert err.startswith("error: ")
     assert not set(err) & set("\x1b\x07\x08\r\u202e")
 

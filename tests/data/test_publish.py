@@ -28,7 +28,7 @@ from published import (
 )
 from small_dataset import LABELS, SmallDataset, free_dataset
 
-from skindx.data.boxes import read_coco
+from skindx.data.boxes import Box, read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import PublishSettings, clean_files, publish
 from skindx.data.publish.formats import Format
@@ -121,7 +121,13 @@ def test_an_audited_copy_of_an_unaudited_dataset_still_withholds_flags(tmp_path:
 
 def test_nothing_of_this_disk_and_no_patient_is_named(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
-    small.add(source_url="Acne/Jane Doe 1970.jpg", source="folder:pictures", group="Jane Doe")
+    drawn = Box(1, 2, 3, 4, drawn_by="dr.smith@clinic.example")
+    small.add(
+        source_url="Acne/Jane Doe 1970.jpg",
+        source="folder:pictures",
+        group="Jane Doe",
+        boxes=(drawn,),
+    )
     small.issues += [
         Issue("Acne/Jane Doe.jpg", "ab", "Acne", "damaged", "Acne/Jane Doe.jpg is torn"),
         Issue("https://s.example/1", "cd", "Acne", "near-duplicate", "as Jane Doe", "ef"),
@@ -132,6 +138,7 @@ def test_nothing_of_this_disk_and_no_patient_is_named(tmp_path: Path) -> None:
     everything = everything_in(tmp_path / "pub")
     for name in (b"Jane", b"patient-", b"dr.smith", str(tmp_path).encode()):
         assert name not in everything
+    assert b"a person" in everything
     assert [(i.url, i.reason, i.detail) for i in read_issues(tmp_path / "pub")] == [
         ("", "damaged", ""),
         ("https://s.example/1", "near-duplicate", ""),

@@ -1,26 +1,16 @@
 """skindx publish on the command line."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import Skindx
 from paint_pictures import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx import cli
 from skindx.data.publish.row import read_published
 
 
-def run(patch: pytest.MonkeyPatch, *arguments: object) -> int:
-    patch.setattr(sys, "argv", ["skindx", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return int(stop.value.code or 0)
-
-
-def test_what_was_published_and_withheld_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     small.add(licence="CC BY-ND 4.0")
     turned = encode(
@@ -29,14 +19,14 @@ def test_what_was_published_and_withheld_is_told(
     )
     small.add(turned, width=96, height=120)
     dataset, pub = small.write(fetch={"contact": "recipe@example.org"}), tmp_path / "pub"
-    assert run(monkeypatch, "publish", dataset, "--out", pub, "--format", "imagefolder") == 2
-    error = capsys.readouterr().err
+    code, _, error = skindx("publish", dataset, "--out", pub, "--format", "imagefolder")
+    assert code == 2
     assert error.startswith("error: nobody has looked at 18 of the 18 pictures")
     assert error.count("\n") == 1
     assert not pub.exists()
     arguments = ("publish", dataset, "--out", pub, "--format", "imagefolder", "--unaudited")
-    assert run(monkeypatch, *arguments, "--set", "version=2.0.1") == 0
-    told = capsys.readouterr().out
+    code, told, _ = skindx(*arguments, "--set", "version=2.0.1")
+    assert code == 0
     assert "17 of 18 pictures published." in told
     assert "1 withheld: licence-no-derivatives" in told
     assert "1 coded once more" in told
@@ -52,20 +42,16 @@ def test_what_was_published_and_withheld_is_told(
     [
         (["--set", "form=hub"], "unknown key 'form'; did you mean 'format'?"),
         (["--set", "shard_mb=0"], "shard_mb"),
+        (["--set", "version=1.0"], "three numbers, such as 1.0.0"),
         (["--contact", "x" * 201], "contact"),
     ],
 )
 def test_mistakes_are_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    said: str,
+    skindx: Skindx, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     dataset = SmallDataset(tmp_path / "data")
     dataset.add()
-    code = run(monkeypatch, "publish", dataset.write(), "--out", tmp_path / "pub", *arguments)
-    error = capsys.readouterr().err
+    code, _, error = skindx("publish", dataset.write(), "--out", tmp_path / "pub", *arguments)
     assert code == 2
     assert said in error
     assert error.count("\n") == 1

@@ -17,7 +17,7 @@ from published import files_of
 from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.manifest import Issue
-from skindx.data.publish import PublishSettings, drop, publish
+from skindx.data.publish import PublishSettings, drop, held_in, publish
 from skindx.data.publish.formats import FORMATS, Format
 from skindx.data.publish.row import read_published
 from skindx.errors import UserError
@@ -106,7 +106,10 @@ def test_published_bytes_name_their_picture_too_and_others_change_nothing(tmp_pa
     assert drop(tmp_path / "pub", ["0" * 64]) == 0
     assert files_of(tmp_path / "pub") == before
     assert (tmp_path / "pub").stat().st_ino == inode
-    assert drop(tmp_path / "pub", {rows[commented].published_sha256}) == 1
+    named = {rows[commented].published_sha256, "0" * 64}
+    assert held_in(tmp_path / "pub", named) == 1
+    assert drop(tmp_path / "pub", named) == 1
+    assert held_in(tmp_path / "pub", named) == 0
     assert commented not in {row.sha256 for row in read_published(tmp_path / "pub")}
 
 

@@ -14,7 +14,15 @@ from rich.console import Console
 import skindx.data.dedup
 from skindx.data.boxes import Box
 from skindx.data.building.build import build, load_build_settings
-from skindx.data.building.diff import DIFF, compare, diff, print_diff, read_version, write_diff
+from skindx.data.building.diff import (
+    DIFF,
+    compare,
+    diff,
+    lines,
+    print_diff,
+    read_version,
+    write_diff,
+)
 from skindx.data.building.summary import print_summary
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
 from skindx.errors import UserError
@@ -245,6 +253,12 @@ def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:
     console = Console(record=True, width=200)
     print_diff(same, console)
     assert "nothing changed" in console.export_text()
+    before = read_version(old)
+    moved = dataclasses.replace(before.records[0], split="test")
+    assert before.records[0].split == "train"
+    later = dataclasses.replace(before, records=[moved, *before.records[1:]])
+    assert f"`--freeze {old}` keeps the " in lines(compare(before, later))[-1]
+    assert not any("--freeze" in line for line in lines(found))
 
 
 def test_a_stranger_gives_no_orders_to_the_terminal(tmp_path: Path, root: Path) -> None:

@@ -159,6 +159,8 @@ def test_bad_beginnings_are_told(tmp_path: Path, dataset: Path) -> None:
         pass
     with pytest.raises(UserError, match="needs a name"), reviewing(dataset, " "):
         pass
+    with pytest.raises(UserError, match="another name"), reviewing(dataset, "recipe"):
+        pass
     write_manifest(dataset, [])
     with pytest.raises(UserError, match="holds no pictures"), reviewing(dataset, "me"):
         pass

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import shutil
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from command_line import Skindx
 from local_site import Answer, LocalSite, category, html
 from paint_pictures import encode, paint
 from small_dataset import free_dataset
 
-from skindx import cli
 from skindx.data.boxes import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.building.build import build
@@ -140,9 +139,7 @@ def found(folder: Path, needles: dict[str, bytes]) -> dict[str, set[str]]:
     return where
 
 
-def test_nothing_is_left_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_left_anywhere(skindx: Skindx, tmp_path: Path) -> None:
     out = tmp_path / "data"
     with LocalSite(pages()) as site:
         build(recipe(site), out)
@@ -177,12 +174,8 @@ def test_nothing_is_left_anywhere(
     assert {f"data/{name}" for name in tables} <= before["sha256"]
     assert f"data/{PARTS}/00000/ledger.jsonl" in before["creator"]
 
-    argv = ["skindx", "remove", str(out), "--url", url, "--only-exact"]
-    argv += [part for folder in published for part in ("--published", str(folder))]
-    monkeypatch.setattr(sys, "argv", argv)
-    with pytest.raises(SystemExit, match="0"):
-        cli.main()
-    capsys.readouterr()
+    copies = [part for folder in published for part in ("--published", folder)]
+    assert skindx("remove", out, "--url", url, "--only-exact", *copies)[0] == 0
 
     after = found(tmp_path, needles)
     allowed = {f"data/{name}" for name in MAY_NAME_IT}

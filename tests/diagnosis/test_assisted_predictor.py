@@ -13,7 +13,8 @@ from tiny_bundle import pack_tiny, pack_whole
 from skindx.data.boxes import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
-from skindx.models.bundle import open_bundle, set_fusion
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import set_fusion
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec, box_crop

@@ -32,6 +32,7 @@ def test_photos_and_facts_become_an_answer_and_a_report(
     report = tmp_path / "report.pdf"
     told = ("--age", "54", "--sex", "female", "--site", "back", "--skin-type", "5")
     said = json.loads(typed(tiny_bundle, *photos, *told, "--json", "--pdf", str(report)))
+    assert report.stat().st_mode & 0o077 == 0
     assert len(said["photos"]) == 2
     assert said["patient"]["age"] == 54
     assert (said["patient"]["site"], said["patient"]["duration"]) == ("back", None)

@@ -23,7 +23,8 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.terminal import render
 from skindx.errors import UserError
-from skindx.models.bundle import add_metrics, open_bundle
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import add_metrics
 
 
 def diagnose_bytes(predictor: Predictor, data: bytes) -> Diagnosis:

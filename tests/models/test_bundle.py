@@ -7,7 +7,8 @@ import torch
 from tiny_bundle import measured
 
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle, DetectorParts, add_metrics, open_bundle, pack
+from skindx.models.bundle import Bundle, DetectorParts, open_bundle, pack
+from skindx.models.bundle_change import add_metrics
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.combination import Combination

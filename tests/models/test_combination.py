@@ -10,7 +10,6 @@ from skindx.models.combination import (
     combine,
     mutual_information,
     pool,
-    variation_ratio,
 )
 
 RULES = ("probability", "logit", "vote")
@@ -107,5 +106,3 @@ def test_disagreement_by_hand() -> None:
 
     expected = (entropy(0.6) - (entropy(0.9) + entropy(0.3)) / 2) / np.log(2)
     assert mutual_information(two) == pytest.approx([expected])
-    assert variation_ratio(MEMBERS) == pytest.approx([1 / 3])
-    assert variation_ratio(alike) == pytest.approx([0])

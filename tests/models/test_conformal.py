@@ -13,7 +13,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from tiny_bundle import pack_tiny
 
 from skindx.errors import UserError
-from skindx.models.bundle import add_metrics, open_bundle
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import add_metrics
 from skindx.models.conformal import Conformal
 from skindx.models.conformal_fit import fit_conformal
 

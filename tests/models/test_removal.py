@@ -10,7 +10,8 @@ from tiny_bundle import measured, pack_tiny, pack_whole
 from skindx.data.manifest import Record
 from skindx.data.removal.blocklist import Blocked
 from skindx.errors import UserError
-from skindx.models.bundle import CARD, add_metrics, add_provenance, open_bundle
+from skindx.models.bundle import CARD, open_bundle
+from skindx.models.bundle_change import add_metrics, add_provenance
 from skindx.models.gallery import ROWS, TENSORS
 from skindx.models.removal import (
     FOLDED,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from skindx.data.boxes.box import Box
 from skindx.data.manifest import Record, boxes_type, read_rows, table_of, write_manifest
+from skindx.errors import UserError
 from skindx.files import atomic_file
 
 ANNOTATIONS = "annotations.parquet"
@@ -106,6 +107,15 @@ def store_drawings(
     # A kill before this line is mended by the next drawing, import or build.
     write_manifest(dataset, renewed)
     return renewed
+
+
+def check_person(name: str) -> None:
+    """Raise UserError for a name under which nobody can draw."""
+    if name == BUILT:
+        raise UserError(
+            f"{BUILT!r} is what the boxes are called that a dataset was built with; give --by "
+            f"another name."
+        )
 
 
 def now() -> str:

@@ -45,7 +45,8 @@ class BoxedPicture:
     sha256: str = ""
     """Of the stored bytes, where the file knows it."""
     refused: int = field(default=0, compare=False)
-    """Boxes of the file that are empty or stand out of the picture by more than a pixel."""
+    """Boxes of the file that are empty or stand out of the picture by more than a pixel, and other
+    shapes than boxes."""
 
 
 UNKNOWN_SIZE = (0, 0)

@@ -79,6 +79,8 @@ def coco_json(pictures: Mapping[str, BoxedPicture]) -> dict[str, Any]:
 
 def read_json(path: Path) -> Any:
     """Read JSON. Raises UserError."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a JSON file of boxes.")
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.data.boxes.annotations import (
+    BUILT,
     Annotation,
     annotated,
+    check_person,
     now,
     read_annotations,
     store_drawings,
@@ -44,9 +46,10 @@ def import_boxes(
     """Take the boxes of a file into the annotations and the manifest of a dataset folder.
 
     They are `by`'s, drawn now; Label Studio knows itself who drew and when, and without `by`
-    every person's boxes are kept apart. Pictures that the dataset does not have, or has in
-    another size, and pictures with boxes outside are refused and counted. Raises UserError, with
-    nothing written, when no picture is left.
+    every person's boxes are kept apart. What came with our tasks and nobody opened there is
+    nobody's answer. Pictures that the dataset does not have, or has in another size, and pictures
+    with boxes outside are refused and counted. Raises UserError, with nothing written, when no
+    picture is left.
     """
     kind = kind or format_of(path)
     found = _answers(path, kind, by.strip())
@@ -57,7 +60,7 @@ def import_boxes(
         known = _Names(records)
         for name, who, when, picture in found:
             record = known.find(name, picture)
-            reason = _refusal(record, picture)
+            reason = _refusal(record, picture) if who else "nobody opened it in Label Studio"
             if isinstance(record, Record) and not reason:
                 rows.append(_annotation(record, picture, who, when))
             else:
@@ -104,6 +107,7 @@ class _Names:
 
 
 def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedPicture]]:
+    check_person(by)
     if kind != "labelstudio":
         if not by:
             raise UserError(f"{kind} does not say who drew the boxes; add --by NAME.")
@@ -111,14 +115,19 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
         pictures = read_boxes(BoxSource(path=path, kind=kind))
         found = [(name, by, when, picture) for name, picture in pictures.items()]
     else:
-        found = sorted(read_answers(path), key=lambda answer: answer[2])
-        people = sorted({who for _, who, _, _ in found})
+        found = sorted(read_answers(path, unopened=False), key=lambda answer: answer[2])
+        people = sorted({who for _, who, _, _ in found} - {""})
         if by and len(people) > 1:
             raise UserError(
                 f"{path} holds annotations of {', '.join(people)}; leave --by out, and they are "
                 f"kept apart."
             )
-        found = [(name, by or who, when or now(), each) for name, who, when, each in found]
+        # Those of the recipe are in the dataset since it was built.
+        nobody = ("",) if by else ("", BUILT)
+        found = [
+            (name, "" if who in nobody else by or who, when or now(), each)
+            for name, who, when, each in found
+        ]
     if not found:
         raise UserError(f"{path} holds no annotated picture; there is nothing to import.")
     return found
@@ -129,7 +138,8 @@ def _refusal(record: Record | str, picture: BoxedPicture) -> str:
         return record
     if (picture.width, picture.height) not in ((record.width, record.height), UNKNOWN_SIZE):
         return "the dataset has the picture in another size"
-    return "it has boxes that are empty or stand out of the picture" if picture.refused else ""
+    odd = "it has boxes that are empty or stand out of the picture, or other shapes than boxes"
+    return odd if picture.refused else ""
 
 
 def _annotation(record: Record, picture: BoxedPicture, who: str, when: str) -> Annotation:

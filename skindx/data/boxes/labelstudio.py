@@ -6,7 +6,7 @@ is https://labelstud.io/guide/task_format; a task nobody completed is in no answ
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -53,16 +53,18 @@ def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
     write_json(path, [_task(task) for task in tasks])
 
 
-def read_answers(path: Path) -> list[tuple[str, str, str, BoxedPicture]]:
+def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedPicture]]:
     """Return (file name, by, at, picture) of every completed annotation in an export.
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
-    that there are none. `by` is the account's e-mail address, or "labelstudio:" and its number.
-    Raises UserError.
+    that there are none, and shapes other than rectangles count as refused. `by` is the account's
+    e-mail address, or "labelstudio:" and its number. Without `unopened`, `by` is "" where
+    the annotation came with our tasks and nobody opened it there: Label Studio names for it
+    whoever imported the tasks. Raises UserError.
     """
     raw = read_json(path)
     try:
-        return [answer for task in raw for answer in _answers(task)]
+        return [answer for task in raw for answer in _answers(task, unopened)]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} is no Label Studio export ({type(error).__name__}: {error}); export as JSON, "
@@ -129,14 +131,16 @@ def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]
     ]
 
 
-def _answers(task: dict[str, Any]) -> Iterator[tuple[str, str, str, BoxedPicture]]:
+def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedPicture]]:
     data = task["data"]
     sha256 = sha256_in(data.get("sha256", ""))
     name = base_name(str(data.get("file_name") or data["image"]))
     for annotation in task.get("annotations", ()):
         if annotation.get("was_cancelled"):
             continue
-        by, at = _who(annotation), _when(annotation)
+        # Its page sends the time that was spent with every answer; what was imported has none.
+        passed_on = not unopened and sha256 and annotation.get("lead_time", 0) is None
+        by, at = "" if passed_on else _who(annotation), _when(annotation)
         regions = [each for each in annotation["result"] if each["type"] == "rectanglelabels"]
         # An answer without boxes has no region that tells the size; 0 x 0 says: not known.
         first = regions[0] if regions else {}
@@ -147,7 +151,14 @@ def _answers(task: dict[str, Any]) -> Iterator[tuple[str, str, str, BoxedPicture
         # What a region says of itself counts only as long as nobody edited it there.
         ours = "drawn_by" in annotation
         drawn = [_raw(each, size, by, at, trust=ours) for each in regions]
-        yield name, by, at, boxed(size, drawn, sha256)
+        picture = boxed(size, drawn, sha256)
+        others = sum(_is_shape(each) for each in annotation["result"]) - len(regions)
+        yield name, by, at, replace(picture, refused=picture.refused + others)
+
+
+def _is_shape(result: dict[str, Any]) -> bool:
+    """True for what is drawn in the picture, False for a word about it or a relation."""
+    return not {"x", "points", "vertices", "rle"}.isdisjoint(result.get("value") or {})
 
 
 def _who(annotation: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from skindx.data.boxes.annotations import (
     Annotation,
     annotated,
+    check_person,
     now,
     read_annotations,
     read_proposals,
@@ -137,6 +138,7 @@ def reviewing(dataset: Path, by: str) -> Iterator[Review]:
     """Hold a dataset for one reviewer. Raises UserError when somebody else is at work in it."""
     if not by.strip():
         raise UserError("a reviewer needs a name; give one with --by NAME.")
+    check_person(by.strip())
     with _held(dataset):
         yield Review(dataset, by.strip())
 

@@ -27,6 +27,8 @@ def read_yolo(path: Path) -> dict[str, BoxedPicture]:
     folder. Raises UserError.
     """
     root = path.parent if path.suffix in (".yaml", ".yml") else path
+    if root.is_file():
+        raise UserError(f"{root} is a file; YOLO is a folder with {DATA}: give that folder.")
     names = _names(root / DATA if path == root else path)
     pictures: dict[str, BoxedPicture] = {}
     for picture, labels in label_files(root):

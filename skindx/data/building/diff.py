@@ -188,4 +188,9 @@ def lines(difference: DatasetDiff) -> list[str]:
         told += [f"    {each.url}: {each.before} → {each.after}" for each in changes[:_SHOWN]]
         if len(changes) > _SHOWN:
             told.append(f"    and {len(changes) - _SHOWN} more, see {DIFF}")
+    if difference.moved:
+        told.append(
+            f"  Results on the two cannot be compared; `--freeze {difference.old}` keeps the "
+            f"splits of a build to another folder."
+        )
     return told

@@ -53,6 +53,8 @@ class Run:
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)
     """URLs whose picture has another size than the box file says."""
+    protruding: list[str] = field(default_factory=list)
+    """URLs with boxes that are empty or stand out of the picture."""
 
 
 def look_at_folders(run: Run) -> None:
@@ -219,6 +221,11 @@ def make_records(
             f"{len(run.missized)} pictures have another size than the box file says, such as "
             f"{run.missized[0]}; their boxes are left out."
         )
+    if run.protruding:
+        run.notes.append(
+            f"{len(run.protruding)} pictures have boxes in the box file that are empty or stand "
+            f"out of the picture, such as {run.protruding[0]}; what lies outside is left out."
+        )
     if index.ambiguous:
         run.notes.append(
             f"{len(index.ambiguous)} file names of the box file are borne by several pictures, "
@@ -242,7 +249,10 @@ def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...
             continue
         size = (picture.screened.width, picture.screened.height)
         if (entry.width, entry.height) in (size, UNKNOWN_SIZE):
-            return entry.boxes
+            if entry.refused:
+                run.protruding.append(picture.row.url)
+            # A box that is nowhere in the picture does not say that there is no lesion.
+            return None if entry.refused and not entry.boxes else entry.boxes
         run.missized.append(picture.row.url)
     return None
 

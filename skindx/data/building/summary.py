@@ -44,11 +44,6 @@ class BuildSummary:
     earlier_manifests: tuple[str, ...] = ()
     """SHA-256 of this build's manifest before each take-down, oldest first."""
 
-    @property
-    def near_duplicates(self) -> int:
-        """Pictures dropped because a better one shows the same under the same label."""
-        return self.issues.get("near-duplicate", 0)
-
     def as_json(self) -> dict[str, Any]:
         """Return plain values under stable keys."""
         return asdict(self)

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from skindx.data.engine import Task
-from skindx.data.engine.workers import check_workers
+from skindx.data.engine.workers import check_alive, check_workers
 from skindx.errors import UserError
 from skindx.offline import go_offline
 
@@ -26,6 +26,8 @@ ATTEMPTS = 3
 _IN_FLIGHT = 4
 """Tasks handed over for each core: enough to keep it busy, few enough to hold in memory."""
 _CONNECT_S = 5.0
+_LOOK_S = 10.0
+"""How long no task may end before somebody looks whether there are workers at all."""
 
 
 class Cluster:
@@ -45,7 +47,10 @@ class Cluster:
         tasks: Sequence[Task],
         on_done: Callable[[Task], None] | None = None,
     ) -> list[Task]:
-        """Run the tasks on all workers at once; see `Engine.run`."""
+        """Run the tasks on all workers at once; see `Engine.run`.
+
+        Raises JobError when no worker is left: Ray itself would wait for another one for ever.
+        """
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -59,7 +64,10 @@ class Cluster:
             while waiting and len(running) < self._in_flight:
                 at = waiting.popleft()
                 running[remote.remote(function, tasks[at])] = at
-            for ref in ray.wait(list(running), num_returns=1)[0]:
+            ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+            if not ended:
+                check_alive()
+            for ref in ended:
                 at = running.pop(ref)
                 try:
                     ray.get(ref)

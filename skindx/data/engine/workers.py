@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.errors import UserError
+from skindx.errors import JobError, UserError
 
 _PACKAGES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg", "numba", "scrapy")
 """With skindx itself they decide what is fetched, what is sound, and its hashes."""
@@ -48,6 +48,15 @@ def check_workers(dataset: Path) -> int:
     if not cores:
         raise UserError("the cluster has no worker with a core; add one with `ray start`.")
     return cores
+
+
+def check_alive() -> None:
+    """Raise JobError when the connected cluster has no worker with a core any more."""
+    if not _alive():
+        raise JobError(
+            "the cluster has no worker with a core left; start one with `ray start` and run the "
+            "same command again, which goes on with what is finished."
+        )
 
 
 def _ask_all(ask: Question, beacon: str) -> list[Answer]:

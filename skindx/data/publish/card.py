@@ -11,7 +11,7 @@ import yaml
 
 from skindx.data.licence import parse_licence
 from skindx.data.manifest import SPLITS, Issue
-from skindx.data.publish.columns import card_features
+from skindx.data.publish.columns import card_features, tar_features
 from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.formats import Format
 from skindx.data.publish.row import Row
@@ -24,7 +24,7 @@ _PATTERNS: dict[Format, tuple[str, ...]] = {
     "imagefolder": ("{split}/**",),
     "webdataset": ("data/{split}-*.tar",),
 }
-_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
+_SIZE_NAMES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
 # The names of licences that the hub knows.
 _HUB = (
     r"cc0-1\.0|cc-by-(?:2\.0|2\.5|3\.0|4\.0)|cc-by-sa-(?:3\.0|4\.0)|cc-by-nc-(?:2\.0|3\.0|4\.0)"
@@ -92,7 +92,7 @@ def _front(
         "task_categories": ["image-classification"]
         + (["object-detection"] if any(row.boxes for row in published) else []),
         "tags": ["dermatology", "skin", "medical", "croissant"],
-        "size_categories": [next((k for n, k in _SIZES if len(published) < n), "1M<n<10M")],
+        "size_categories": [next((k for n, k in _SIZE_NAMES if len(published) < n), "1M<n<10M")],
     }
     if not published:
         return front
@@ -107,13 +107,15 @@ def _front(
         }
     ]
     if facts.format == "hub":
-        front["dataset_info"] = _info(folder, published, splits, taxonomy)
+        features = card_features(taxonomy.keys)
+        front["dataset_info"] = {"features": features, **_sizes(folder, published, splits)}
+    elif facts.format == "webdataset":
+        suffixes = sorted({Path(row.file_name).suffix[1:] for row in published})
+        front["dataset_info"] = {"features": tar_features(taxonomy.keys, suffixes)}
     return front
 
 
-def _info(
-    folder: Path, published: Sequence[Row], splits: Sequence[str], taxonomy: Taxonomy
-) -> dict[str, Any]:
+def _sizes(folder: Path, published: Sequence[Row], splits: Sequence[str]) -> dict[str, Any]:
     count = Counter(row.split for row in published)
     size = {
         split: sum(
@@ -123,7 +125,6 @@ def _info(
         for split in splits
     }
     return {
-        "features": card_features(taxonomy.keys),
         "splits": [
             {"name": split, "num_bytes": size[split], "num_examples": count[split]}  # type: ignore[index]
             for split in splits

@@ -33,13 +33,25 @@ def drop(pub: Path, sha256s: Collection[str]) -> int:
     """
     with cleared_place(pub):
         facts, rows, issues = Facts.read(pub), read_published(pub), read_issues(pub)
-        asked = {sha256.strip().lower() for sha256 in sha256s}
-        gone = asked | {row.sha256 for row in rows if row.published_sha256 in asked}
+        gone = _named(rows, sha256s)
         left = name_groups([row for row in rows if row.sha256 not in gone])
         open_issues = public_issues(issues, gone)
         if len(left) < len(rows) or len(open_issues) < len(issues):
             _write_without(pub, facts, rows, left, open_issues)
     return len(rows) - len(left)
+
+
+def held_in(pub: Path, sha256s: Collection[str]) -> int:
+    """Return how many kept pictures `drop` would remove. Raises UserError as `drop` does."""
+    rows = read_published(pub)
+    gone = _named(rows, sha256s)
+    return sum(row.sha256 in gone for row in rows)
+
+
+def _named(rows: Sequence[Row], sha256s: Collection[str]) -> set[str]:
+    """Return the SHA-256s of originals, those too that are named by their published bytes."""
+    asked = {sha256.strip().lower() for sha256 in sha256s}
+    return asked | {row.sha256 for row in rows if row.published_sha256 in asked}
 
 
 def _write_without(

@@ -1,9 +1,10 @@
 """What a published folder knows of its making beside its rows, so that a card can be redone."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from skindx import __version__
 from skindx.config import Settings
@@ -24,13 +25,20 @@ class PublishSettings(Settings):
     """Whom to ask to take a picture down: a URL or mail address; "": the recipe's."""
     url: str = Field("", pattern=r"^(https?://\S+)?$")
     """Where the published folder will be found."""
-    version: str = Field("1.0.0", pattern=r"^\d+\.\d+\.\d+$")
+    version: str = "1.0.0"
     citation: str = ""
     """How to cite the dataset, such as BibTeX; "": by its name."""
     unaudited: bool = False
     """Publish although no program has looked for faces, text and intimate regions."""
     shard_mb: float = Field(default=400.0, gt=0)
     """Megabytes of pictures in one shard, about."""
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _three_numbers(cls, value: object) -> str:
+        if not re.fullmatch(r"\d+\.\d+\.\d+", str(value)):
+            raise ValueError("a version is three numbers, such as 1.0.0")
+        return str(value)
 
 
 class Facts(Settings):

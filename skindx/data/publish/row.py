@@ -1,6 +1,7 @@
 """What others learn of one kept picture, whether they get its bytes or only its address."""
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from skindx.data.manifest import MANIFEST, SPLITS, Issue, Record, Split, read_ro
 from skindx.data.publish.decide import PRIVATE_REASONS
 from skindx.files import atomic_file
 
+_MAIL = re.compile(r"[^\s@]@[^\s@]+\.")
 TAKEN_DOWN = "taken-down"
 """The reason of an issue that keeps a picture out because somebody asked for it."""
 
@@ -73,7 +75,7 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
             withheld_detail=detail,
             width=record.width,
             height=record.height,
-            boxes=record.boxes,
+            boxes=_signed(record.boxes),
             skin_type=record.skin_type,
             fold=record.fold,
             licence=licence.id,
@@ -101,6 +103,14 @@ def _unnamed(row: Row) -> Row:
         page_url="",
         retrieved="",
         perceptual_hash="",
+    )
+
+
+def _signed(boxes: tuple[Box, ...] | None) -> tuple[Box, ...] | None:
+    """Return boxes without mail addresses: Label Studio signs with the account's."""
+    return boxes and tuple(
+        dataclasses.replace(box, drawn_by="a person") if _MAIL.search(box.drawn_by) else box
+        for box in boxes
     )
 
 

@@ -13,7 +13,8 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
-from skindx.models.bundle import open_bundle, put_folder
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import put_folder
 from skindx.models.ensemble import Member
 from skindx.models.exports.making import make_body
 from skindx.models.exports.parity import measure_parity, refuse

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.models.bundle import Bundle, open_bundle, set_fusion
+from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.bundle_change import set_fusion
 from skindx.models.conformal_fit import fit_on_records
 from skindx.models.detector import Detector
 from skindx.models.fusion import FusionSpec, assist, box_crops, fit_weight

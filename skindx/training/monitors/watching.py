@@ -4,7 +4,6 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from skindx.errors import UserError
@@ -82,15 +81,10 @@ class Watching:
         self._bar.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for name, monitor in self._started:
-            self._careful(name, partial(monitor.close, finished=error is None))
-        self._bar.__exit__(kind, error, at)
+            self._careful(name, partial(monitor.close, finished=kind is None))
+        self._bar.__exit__()
 
     def start(self, history: Sequence[Row]) -> None:
         """Training begins, or goes on after the epochs of `history`."""
