@@ -1,11 +1,9 @@
 """One chromium, and one page with made-up answers, for all browser tests."""
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,47 +13,12 @@ import pytest
 from network_guard import calls_in, guarded_environment
 from painted_answers import BLURRED, BROKEN, BUSY, PLAIN, URGENCIES, jpeg
 from served import free_port
+from windows import DESKTOP, STORED, Painted, Seen
 
 from skindx.bench.serve_page import ARGUMENTS, CHROMIUM
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-STORED = "localStorage.length + sessionStorage.length"
-DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
-PHONE: dict[str, Any] = {
-    "viewport": {"width": 390, "height": 844},
-    "has_touch": True,
-    "is_mobile": True,
-}
-
-
-@dataclass(frozen=True)
-class Painted:
-    """A running page whose answers are made up; `folder` is where its process works."""
-
-    url: str
-    folder: Path
-
-    @property
-    def uploads(self) -> list[Path]:
-        """The files that the server keeps for its users."""
-        kept = self.folder.glob("skindx-uploads-*/**/*")
-        return [path for path in kept if path.is_file()]
-
-    @property
-    def book(self) -> Path:
-        return self.folder / "cases.db"
-
-
-@dataclass
-class Seen:
-    """An open page, and what went on behind it."""
-
-    page: "Page"
-    url: str
-    errors: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
 
 
 # Of a module: the driver keeps an event loop running, beside which `asyncio.run` refuses to work.
@@ -164,7 +127,3 @@ def axe() -> "Callable[[Page], list[dict[str, Any]]]":
         ]
 
     return findings
-
-
-def told(findings: list[dict[str, Any]]) -> str:
-    return json.dumps(findings, indent=1)

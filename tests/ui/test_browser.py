@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PHONE, Painted, Seen, told
+from windows import PHONE, Painted, Seen, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Painted, Seen, told
+from windows import Painted, Seen, told
 
 from skindx.casebook.book import Casebook
 

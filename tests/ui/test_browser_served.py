@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from conftest import Seen
 from PIL import Image
 from served import Served
+from windows import Seen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
