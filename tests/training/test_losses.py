@@ -108,5 +108,5 @@ def test_a_class_without_pictures_weighs_as_one_picture() -> None:
 
 
 def test_a_wrong_loss_lists_the_kinds() -> None:
-    with pytest.raises(UserError, match="'cross_entropy', 'focal', 'logit_adjusted'"):
+    with pytest.raises(UserError, match="Valid: cross_entropy, focal, logit_adjusted"):
         Recipe.parse({"loss": {"kind": "hinge"}})

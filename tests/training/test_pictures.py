@@ -275,5 +275,5 @@ def test_what_changes_weights_changes_the_fingerprint(small_dataset: Path) -> No
 
 
 def test_a_wrong_cache_lists_the_kinds() -> None:
-    with pytest.raises(UserError, match="'none', 'memory', 'disk'"):
+    with pytest.raises(UserError, match="Valid: none, memory, disk"):
         settings_of(cache={"kind": "tape"})
