@@ -127,10 +127,13 @@ def test_exact_copies_alone(out: Path) -> None:
 def test_no_later_build_takes_it_in(out: Path, root: Path, tmp_path: Path) -> None:
     take_down(out, urls=["acne/0.jpg"])
     save(root / "acne" / "bright.jpg", np.clip(paint(0) * 1.05, 0, 255).astype(np.uint8))
+    # The screening refuses this one before anybody compares it, and yet its bytes must not stay.
+    save(root / "acne" / "small.jpg", cv2.resize(paint(0), (50, 40), interpolation=cv2.INTER_AREA))
     records = make(root, out)
     assert "acne/bright.jpg" not in records
     assert issues_of(out)["acne/bright.jpg"].detail.startswith("taken down on 2")
     names = {"acne/0.jpg", "acne/again.jpg", "acne/turned.jpg", "wart/tiny.jpg", "acne/bright.jpg"}
+    names.add("acne/small.jpg")
     assert set(issues_of(out)) == names
     left = {file.stem for file in (out / "store").glob("*/*")}
     assert left == {record.sha256 for record in records.values()}

@@ -28,7 +28,12 @@ from skindx.data.manifest import MANIFEST
 from skindx.data.progress import Progress, silent
 from skindx.data.removal.blocklist import BLOCKLIST, BlockList, join, write_blocklist
 from skindx.data.removal.purge import purge
-from skindx.data.removal.withhold import withhold, withhold_near, withhold_rejected
+from skindx.data.removal.withhold import (
+    withhold,
+    withhold_near,
+    withhold_refused,
+    withhold_rejected,
+)
 from skindx.data.review import read_decisions
 from skindx.data.sources.checks import check_sources
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
@@ -107,7 +112,9 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         on_progress=partial(run.report, "acquire"),
     )
     rows = withhold(out, found, blocked)
-    sound = withhold_near(run, screen_rows(run, rows), blocked)
+    sound = screen_rows(run, rows)
+    withhold_refused(run, blocked)
+    sound = withhold_near(run, sound, blocked)
     taxonomy, pictures = label_rows(run, sound)
     cleaned, groups = clean(run, pictures)
     aliases = group_aliases(pictures, groups, run.keys)

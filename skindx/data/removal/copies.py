@@ -11,7 +11,7 @@ from skindx.data.building.recipe import BuildSettings
 from skindx.data.dataset_folder import RECIPE
 from skindx.data.dedup.select import DedupSettings
 from skindx.data.progress import Progress
-from skindx.data.removal.blocklist import KINDS, BlockList
+from skindx.data.removal.blocklist import KINDS, Blocked, BlockList
 from skindx.data.removal.purge import store_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
 from skindx.data.store import STORE
@@ -43,6 +43,14 @@ def near_copies(dataset: Path, roots: BlockList, progress: Progress) -> dict[str
     recipe = dataset / RECIPE
     dedup = BuildSettings.load(recipe).dedup if recipe.exists() else DedupSettings()
     files = sorted((dataset / STORE).glob("*/*"))
+    found = near_files(files, roots, dedup, progress)
+    return {sha256: entry.sha256 for sha256, entry in found.items()}
+
+
+def near_files(
+    files: Sequence[Path], roots: BlockList, dedup: DedupSettings, progress: Progress
+) -> dict[str, Blocked]:
+    """Return the SHA-256 (the name) of those stored files that nearly show what `roots` has."""
     screened = screen_files(
         files,
         _ANYTHING,
@@ -57,4 +65,4 @@ def near_copies(dataset: Path, roots: BlockList, progress: Progress) -> dict[str
         return {}
     codes_NKO: NDArray[np.uint64] = np.stack([each.codes_KO for _, each in sound])
     found = roots.near(codes_NKO, dedup.hashes, dedup.radius)
-    return {sound[position][0]: entry.sha256 for position, entry in found.items()}
+    return {sound[position][0]: entry for position, entry in found.items()}

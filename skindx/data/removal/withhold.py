@@ -20,7 +20,8 @@ from skindx.data.removal.blocklist import (
     withheld,
     write_blocklist,
 )
-from skindx.data.removal.purge import purge, taken_down
+from skindx.data.removal.copies import near_files
+from skindx.data.removal.purge import purge, store_files, taken_down
 from skindx.data.review import REVIEWED
 from skindx.data.screening.screen import Screened
 from skindx.errors import UserError
@@ -36,7 +37,9 @@ def withhold(dataset: Path, rows: Sequence[LedgerRow], blocked: BlockList) -> li
     for row, entry in found:
         if entry and row.path:
             (dataset / row.path).unlink(missing_ok=True)
-            new += [_entry(row, entry, entry.reason)] if web_address(row.url) else []
+            new += (
+                [_entry(row.sha256, row.url, entry, entry.reason)] if web_address(row.url) else []
+            )
     _block(dataset, new)
     return [withheld(row, entry) if entry else row for row, entry in found]
 
@@ -50,10 +53,13 @@ def withhold_near(
     dedup = run.settings.dedup
     codes_NKO = np.stack([screened.codes_KO for _, screened in sound])
     found = blocked.near(codes_NKO, dedup.hashes, dedup.radius)
-    entries = [_entry(sound[at][0], entry, NEAR_REASON) for at, entry in found.items()]
+    rows = [sound[position][0] for position in found]
+    entries = [
+        _entry(row.sha256, row.url, entry, NEAR_REASON)
+        for row, entry in zip(rows, found.values(), strict=True)
+    ]
     _block(run.out, entries)
-    for position, entry in zip(found, entries, strict=True):
-        row = sound[position][0]
+    for row, entry in zip(rows, entries, strict=True):
         run.issues.append(taken_down(row.url, row.label, entry))
     staying = [each for position, each in enumerate(sound) if position not in found]
     if not staying:
@@ -63,17 +69,35 @@ def withhold_near(
     return staying
 
 
+def withhold_refused(run: Run, blocked: BlockList) -> None:
+    """Block and purge near copies among what the screening refused: too small, say, or too dark.
+
+    No manifest would ever name them, but their bytes would stay in the store.
+    """
+    if not len(blocked):
+        return
+    refused = {issue.sha256 for issue in run.issues if issue.sha256}
+    files = sorted(file for sha256 in refused for file in store_files(run.out, sha256))
+    found = near_files(files, blocked, run.settings.dedup, run.report)
+    entries = []
+    for position, issue in enumerate(run.issues):
+        if near := found.get(issue.sha256):
+            entries.append(_entry(issue.sha256, issue.url, near, NEAR_REASON))
+            run.issues[position] = taken_down(issue.url, issue.label, entries[-1])
+    _block(run.out, entries)
+
+
 def _block(dataset: Path, entries: Sequence[Blocked]) -> None:
     if entries:
         write_blocklist(dataset / BLOCKLIST, join([dataset / BLOCKLIST], entries))
         purge(dataset, BlockList(entries))
 
 
-def _entry(row: LedgerRow, blocked: Blocked, reason: str) -> Blocked:
+def _entry(sha256: str, url: str, blocked: Blocked, reason: str) -> Blocked:
     """Return the entry of a picture that came in spite of `blocked`."""
     return Blocked(
-        row.sha256,
-        web_address(row.url),
+        sha256,
+        web_address(url),
         asked=blocked.asked or blocked.sha256,
         reason=reason,
         when=now(),
