@@ -125,6 +125,11 @@ class Promise(_Said):
     urgent_missed: Share | None = None
     """How often the set of an urgent picture held no urgent class; None: nobody could measure."""
 
+    @property
+    def urgent_apart(self) -> bool:
+        """Whether urgent classes have a threshold of their own."""
+        return self.urgent_level is not None and self.urgent_level != self.level
+
 
 class Source(_Said):
     """The bundle that answered; `version` does not change when the bundle is evaluated."""

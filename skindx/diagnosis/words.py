@@ -16,6 +16,12 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts.items() if value]
 
 
+URGENT_APART = (
+    "Urgent conditions have a threshold of their own: one may be in the set though it is less likely "
+    "than another outside."
+)
+
+
 def promised(diagnosis: Diagnosis) -> str:
     """Return what the set of conditions promises, or why there is none."""
     promise = diagnosis.promise
@@ -27,6 +33,8 @@ def promised(diagnosis: Diagnosis) -> str:
         f"{100 * promise.level:.0f} % of photos like the {promise.pictures}{whose} that were kept "
         "for calibration."
     )
+    if promise.urgent_apart:
+        said += f" {URGENT_APART}"
     if missed := promise.urgent_missed:
         said += (
             f" Of {missed.pictures} such photos of urgent conditions {100 * missed.value:.1f} % "

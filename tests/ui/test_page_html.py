@@ -61,6 +61,10 @@ def test_what_the_set_promises_is_told_with_its_interval() -> None:
         "their true condition in such a set (fitted on 1,232 photos of skin type 5)."
     )
     assert promised(promise, 1).startswith("This condition is the set")
+    apart = promised(promise.model_copy(update={"urgent_level": 0.95}), 3)
+    assert "of urgent conditions about 95 (" in apart
+    assert apart.endswith("though it is less likely than another outside.")
+    assert promised(promise.model_copy(update={"urgent_level": 0.9}), 3) == promised(promise, 3)
     assert "3.1 % (95 % interval 0.8 to 7.9 %, 64 photos)" in missed(promise).replace("\u00a0", " ")
     unmeasured = promise.model_copy(update={"urgent_missed": None})
     assert "could not be measured" in missed(unmeasured)

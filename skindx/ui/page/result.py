@@ -6,6 +6,7 @@ from typing import Any
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Diagnosis, Promise, Share, percent
+from skindx.diagnosis.words import URGENT_APART
 from skindx.taxonomy import Urgency
 from skindx.ui.html import data_url, render, sentence
 from skindx.ui.page.look import styles
@@ -69,13 +70,14 @@ def promised(promise: Promise | None, count: int) -> str:
         return ""
     whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
     these = "This condition is" if count == 1 else f"These {count} conditions are"
-    urgent = ""
-    if promise.urgent_level is not None and promise.urgent_level != promise.level:
+    urgent = apart = ""
+    if promise.urgent_level is not None and promise.urgent_apart:
         urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
+        apart = f" {URGENT_APART}"
     return (
         f"{these} the set: of 100 photos like the calibration photos, about "
         f"{100 * promise.level:.0f} have their true condition in such a set{urgent} "
-        f"(fitted on {promise.pictures:,} photos{whose})."
+        f"(fitted on {promise.pictures:,} photos{whose}).{apart}"
     )
 
 
