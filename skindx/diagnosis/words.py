@@ -17,8 +17,8 @@ def patient_facts(patient: Patient) -> list[tuple[str, str]]:
 
 
 URGENT_APART = (
-    "Urgent conditions have a threshold of their own: one may be in the set though it is less likely "
-    "than another outside."
+    "Urgent conditions have a threshold of their own: one may be in the set though it is less "
+    "likely than another outside."
 )
 
 
