@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A median of `n` measurements; `spread` is their 25th and 75th percentile."""
+    """A median of `n` measurements; `spread` is their 25th and 75th percentile.
+
+    Where a result's headings say so, a mean of `n` trainings with its 95 % interval.
+    """
 
     value: float
     unit: str

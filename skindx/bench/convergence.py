@@ -11,7 +11,7 @@ from skindx.bench.convergence_arms import Study, arm_settings, member_name
 from skindx.bench.convergence_pairs import JUDGED, compare_arms, measure
 from skindx.bench.convergence_result import figures_of, notes_of, plain_values
 from skindx.bench.convergence_tables import Run, write_tables
-from skindx.bench.result import Result
+from skindx.bench.result import MEANS, Result
 from skindx.bench.runs import end_on_sigterm, read_history, run_skindx
 from skindx.config import Settings
 from skindx.data.manifest import read_manifest, split_of
@@ -84,6 +84,7 @@ def run(settings: Config) -> Result:
         models={
             name: plain_values(name, each, compared, settings.margin) for name, each in runs.items()
         },
+        headings=MEANS,
     )
 
 

@@ -16,6 +16,9 @@ from skindx.studies import origin
 if TYPE_CHECKING:
     from rich.console import Group
 
+MEDIANS, MEANS = ("median", "25 % .. 75 %"), ("mean", "95 % interval")
+"""Headings of a table: of timed rounds, or of trainings and pictures."""
+
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -69,6 +72,8 @@ class Result:
     notes: tuple[str, ...] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Plain values of each model that was compared, where models are."""
+    headings: tuple[str, str] = MEDIANS
+    """What the values and spreads of the figures are."""
 
     def __post_init__(self) -> None:
         """Check that a ratio is named as one, and nothing else is."""
@@ -101,7 +106,7 @@ class Result:
         from rich.text import Text
 
         table = Table("figure", title=f"bench {self.bench}", title_justify="left")
-        for heading in ("median", "25 % .. 75 %", "n"):
+        for heading in (*self.headings, "n"):
             table.add_column(heading, justify="right")
         for key, each in {**self.figures, **self.baselines}.items():
             low, high = each.spread

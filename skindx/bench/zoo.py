@@ -10,7 +10,7 @@ from pydantic import Field
 
 from skindx.bench.clock import Figure, interleave, median
 from skindx.bench.energy import EnergyMeter
-from skindx.bench.result import Result
+from skindx.bench.result import MEANS, Result
 from skindx.bench.runs import end_on_sigterm, read_history, run_skindx
 from skindx.bench.zoo_table import ENSEMBLE, ModelRow, write_tables
 from skindx.config import Settings
@@ -62,6 +62,7 @@ def run(settings: Config) -> Result:
         _figures(rows, answers),
         notes=_notes(settings, training, homes),
         models={row.name: row.to_dict() for row in rows},
+        headings=MEANS,
     )
     write_tables(settings.out, rows)
     return result

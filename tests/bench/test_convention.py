@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skindx.bench import BENCHES, run_bench
 from skindx.bench import clock as clocks
 from skindx.bench.clock import Figure, interleave, median, ratio
-from skindx.bench.result import Result, hardware, versions
+from skindx.bench.result import MEANS, Result, hardware, versions
 from skindx.config import Settings
 from skindx.errors import UserError
 
@@ -125,6 +125,14 @@ def test_the_table_shows_figures_baselines_machine_and_versions(
     for shown in ("ours_s", "4 ×", "3.5 .. 4.5", "bare", "0.4 .. 0.6", "cores", "skindx 0"):
         assert shown in text
     assert hardware()["cpu"] in text
+    assert "median" in text
+    assert "25 % .. 75 %" in text
+
+
+def test_a_table_of_trainings_names_its_intervals() -> None:
+    table = Result("toy", {"gain": Figure(1.0, "points", 9, (-1.0, 3.0))}, headings=MEANS).table()
+    headings = [column.header for column in table.renderables[0].columns]
+    assert headings == ["figure", "mean", "95 % interval", "n"]
 
 
 def test_the_machine_is_described_without_importing_torch() -> None:
