@@ -6,21 +6,19 @@ The committed answers are *unverified live*: written from the APIs' documentatio
 
 import json
 import re
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
+from api_site import CONTACT, FAST, KINDS, moved, recorded, serve, source_of
 from hypothesis import given
 from hypothesis import strategies as st
 from local_site import Answer, LocalSite, jpeg
 
 from skindx.data.acquire import acquire
 from skindx.data.fetch.process import with_endpoints
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import IsicSource, OpenverseSource, Page, WikimediaSource
 from skindx.data.sources.api import ApiSource
@@ -28,52 +26,6 @@ from skindx.data.sources.checks import check_sources
 from skindx.data.sources.openverse import licence
 from skindx.data.sources.source import UnreadablePageError
 from skindx.errors import UserError
-
-ANSWERS = Path(__file__).parent / "answers"
-KINDS: dict[str, type[ApiSource]] = {
-    "openverse": OpenverseSource,
-    "wikimedia": WikimediaSource,
-    "isic": IsicSource,
-}
-FAST = OriginPolicy(concurrency=8, delay_s=0)
-CONTACT = "me@example.org"
-
-
-def recorded(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ANSWERS / f"{kind}.json").read_text("utf-8"))
-    return found
-
-
-def moved(text: str, site: LocalSite) -> str:
-    """Put every URL on the local site: https://host/path becomes its /host/path."""
-    return re.sub(r"https?://(?=[\w.-]+/)", site.origin + "/", text)
-
-
-def source_of(kind: str, site: LocalSite, **settings: Any) -> ApiSource:
-    api = moved(KINDS[kind].model_fields["api"].default, site)
-    given = recorded(kind)["settings"] | settings
-    return KINDS[kind].model_validate({"kind": kind, "api": api, **given})
-
-
-def serve(kind: str, site: LocalSite) -> list[dict[str, Any]]:
-    """Serve a kind's answers and all their pictures; return the answers as they are served."""
-    site.pages["/robots.txt"] = Answer(b"User-agent: *\nDisallow: /commons.wikimedia.org/\n")
-    site.default = picture
-    bodies = []
-    for answer in recorded(kind)["answers"]:
-        body = moved(json.dumps(answer["body"]), site)
-        path = moved(answer["url"], site).removeprefix(site.origin)
-        site.pages[path] = Answer(body.encode(), headers={"Content-Type": "application/json"})
-        bodies.append(json.loads(body))
-    return bodies
-
-
-def picture(request: Any) -> None:
-    body = jpeg(request.path)
-    request.send_response(200)
-    request.send_header("Content-Length", str(len(body)))
-    request.end_headers()
-    request.wfile.write(body)
 
 
 def fetching(site: LocalSite, **settings: Any) -> FetchSettings:
@@ -366,56 +318,3 @@ def test_commons_is_not_asked_without_a_contact() -> None:
     own = FetchSettings(origins={"http://127.0.0.1:8000": FAST}, allow_private=("127.0.0.1:8000",))
     mine = source.model_copy(update={"api": "http://127.0.0.1:8000/w/"})
     assert not check_sources([mine], own)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_answers_say_where_they_come_from(kind: str) -> None:
-    assert re.match(r"unverified live: |recorded live on 20", recorded(kind)["note"])
-    for answer in recorded(kind)["answers"]:
-        api = KINDS[kind].model_fields["api"].default
-        assert answer["url"].startswith(api)
-        assert urlsplit(answer["url"]).scheme == "https"
-
-
-@pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return record.py as a module that writes into a folder of its own, and never sleeps."""
-    spec = spec_from_file_location("record_answers", ANSWERS / "record.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "HERE", tmp_path)
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(sys, "argv", ["record.py", "--contact", CONTACT])
-    return module
-
-
-def test_one_command_records_all_answers_anew(record: Any, tmp_path: Path) -> None:
-    with LocalSite() as site:
-        bodies = {kind: serve(kind, site) for kind in KINDS}
-        for kind in KINDS:
-            settings = source_of(kind, site).model_dump(mode="json", exclude={"kind"})
-            (tmp_path / f"{kind}.json").write_text(json.dumps({"settings": settings}))
-        record.main()
-        agents = {headers["user-agent"] for headers in site.headers}
-    assert agents == {FetchSettings(contact=CONTACT).user_agent}
-    for kind, served in bodies.items():
-        written = json.loads((tmp_path / f"{kind}.json").read_text())
-        assert written["note"].startswith("recorded live on 20")
-        assert len(written["answers"]) == len(served) == len(recorded(kind)["answers"])
-        named = [set(re.findall(r'"url": "([^"]+)"', json.dumps(body))) for body in served]
-        kept = [json.dumps(answer["body"]) for answer in written["answers"]]
-        assert all(url in text for urls, text in zip(named, kept, strict=True) for url in urls)
-
-
-def test_an_api_that_does_not_answer_leaves_its_file(record: Any, tmp_path: Path) -> None:
-    with LocalSite() as site:
-        settings = source_of("isic", site).model_dump(mode="json", exclude={"kind"})
-        for kind in KINDS:
-            (tmp_path / f"{kind}.json").write_text(json.dumps({"settings": settings}))
-        before = (tmp_path / "isic.json").read_bytes()
-        with pytest.raises(SystemExit, match=r"gave no answer \(HTTP Error 404.*is unchanged"):
-            record.record("isic", "me")
-    assert (tmp_path / "isic.json").read_bytes() == before
