@@ -1,0 +1,111 @@
+"""What older versions wrote still opens and goes on: dataset, half-way run, bundle, case book.
+
+`fixtures/write.py` wrote the folders, once for each version; they are never changed.
+"""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Skindx
+from kept_cases import answer
+
+from skindx.casebook.book import Casebook
+from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.screening.decode import decode
+from skindx.diagnosis.predictor import Predictor
+from skindx.files import sha256_file
+from skindx.models.bundle import open_bundle
+
+FIXTURES = Path(__file__).parent / "fixtures"
+VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if path.name.startswith("v"))
+
+
+@pytest.fixture(params=VERSIONS)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a copy of what one version wrote."""
+    return Path(shutil.copytree(FIXTURES / request.param, tmp_path / "written"))
+
+
+def test_a_dataset_opens(written: Path) -> None:
+    records = read_manifest(written / "dataset")
+    assert len(records) == 108
+    assert {record.label for record in records} == {"Melanoma", "Nevus", "Dermatofibroma"}
+    assert read_issues(written / "dataset") == []
+    for record in records:
+        assert sha256_file(written / "dataset" / record.path) == record.sha256
+        assert record.boxes is not None
+        assert len(record.boxes) == 1
+
+
+def test_a_bundle_diagnoses_as_it_was_evaluated(written: Path) -> None:
+    """The predictions equal those that the version stored beside the bundle."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(written / "whole/evaluation/predictions.parquet").to_pylist()
+    by_sha256 = {record.sha256: record for record in read_manifest(written / "dataset")}
+    predictor = Predictor.load(written / "whole/bundle")
+    pixels = [
+        decode((written / "dataset" / by_sha256[row["sha256"]].path).read_bytes()) for row in rows
+    ]
+    for row, prediction in zip(rows, predictor.predict(pixels), strict=True):
+        assert prediction.boxes is not None
+        stored_C = [row[f"probability_{key}"] for key in predictor.taxonomy.keys]
+        np.testing.assert_allclose(prediction.probabilities_C, stored_C, atol=1e-4)
+
+
+def test_a_bundle_has_all_its_parts(written: Path) -> None:
+    bundle = open_bundle(written / "whole/bundle")
+    assert bundle.spec.conformal is not None
+    assert bundle.detector() is not None
+    gallery, seen = bundle.gallery(), bundle.seen()
+    assert gallery is not None
+    assert bundle.novelty() is not None
+    assert seen is not None
+    assert len(seen) == 108
+    assert bundle.metrics() is not None
+
+
+@pytest.mark.distributed
+def test_a_half_way_run_goes_on(
+    written: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command continues from the checkpoint, under the residuals of two ranks."""
+    monkeypatch.chdir(written)
+    before = (written / "half/members/a/history.csv").read_text()
+    code, _, err = skindx("train", "dataset", "--config", "half/train.yaml", "--out", "half")
+    assert code == 0, err
+    history = (written / "half/members/a/history.csv").read_text()
+    assert history.startswith(before)
+    assert [row["epoch"] for row in csv.DictReader(history.splitlines())] == list("123456")
+    assert open_bundle(written / "half/bundle").spec.members[0].name == "a"
+
+
+def test_a_finished_run_is_not_trained_again(
+    written: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written)
+    weights = json.loads((written / "whole/bundle/bundle.json").read_text())["files"]
+    code, _, err = skindx("train", "dataset", "--config", "whole/train.yaml", "--out", "whole")
+    assert code == 0, err
+    again = open_bundle(written / "whole/bundle").spec.files
+    for name in ("members/a/model.safetensors", "members/b/model.safetensors"):
+        assert again[name] == weights[name]
+
+
+def test_a_case_book_opens(written: Path) -> None:
+    book = Casebook.open(written / "cases.db")
+    assert {(lesion.lesion, lesion.cases) for lesion in book.lesions("ann")} == {
+        ("arm", 2),
+        ("leg", 1),
+    }
+    first, second = book.cases("ann", "P-1", "arm")
+    (third,) = book.cases("ann", "P-1", "leg")
+    for seed, case in enumerate((first, second, third), start=1):
+        assert case.diagnosis == answer(seed).diagnosis
+        (photo,) = case.photos
+        assert decode(photo).shape == (240, 320, 3)
+    assert (third.confirmed, third.note) == ("Nevus", "/ excised")
