@@ -86,7 +86,8 @@ def _notes(settings: Config, elements: int) -> tuple[str, ...]:
         "Total: the whole exchange, selection and error feedback included. Local: the same work of "
         "all ranks at once, with what came over the wires played back from memory. Network: the "
         "difference, round by round. local_ms: selection and the merges of 4 ranks, alone on one "
-        "core. Wire floor: counted bytes / rate. On a link: by the interfaces' own counters, "
+        "core. select_over_memory_limit: an addition in place by torch over the same memory / the "
+        "pass that adds the residual and finds the largest elements. Wire floor: counted bytes / rate. On a link: by the interfaces' own counters, "
         "headers and acknowledgements included; a rank's own count also has what stays inside its "
         "node.",
         "All ranks share this machine's cores: local times are longer than on a core of their own, "

@@ -96,6 +96,13 @@ def _full(found: Found, settings: Config, cluster: Cluster) -> None:
         for _ in range(settings.rounds + 1)
     ][1:]
     found.figures["local_ms"] = median([1000 * each for each in one_core], "ms")
+    memory = [
+        cluster.ask("memory", only=0, density=settings.density)[0]
+        for _ in range(settings.rounds + 1)
+    ][1:]
+    found.figures["select_over_memory_limit"] = ratio(
+        [turn["select_s"] for turn in memory], [turn["add_s"] for turn in memory]
+    )
 
 
 def _alone(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:

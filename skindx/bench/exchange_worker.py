@@ -109,6 +109,22 @@ class Rank:
 
         return {"seconds": _timed(work)}
 
+    def memory(self, density: float) -> dict[str, Any]:
+        """Time the pass that adds and selects, and the bare addition of the same memory."""
+        from skindx.comm.kernels import add_and_find
+
+        self._fill()
+        k, held_M = math.ceil(density * len(self.source_M)), self.source_M.clone()
+        flat_M = self.gradients.flat
+        flat, held = flat_M.numpy(), held_M.numpy()
+        threshold = np.partition(np.abs(flat + held), len(flat) - k)[len(flat) - k]
+        found, values = np.empty(k, dtype=np.int32), np.empty(k, dtype=np.float32)
+        bits = threshold.view(np.int32)
+        select_s = _timed(
+            lambda: add_and_find(flat, flat.view(np.int32), held, bits, found, values)
+        )
+        return {"select_s": select_s, "add_s": _timed(lambda: flat_M.add_(held_M))}
+
     def agree(self, name: str, elements: int, density: float) -> dict[str, Any]:
         """Agree on ready messages: communication alone."""
         exchange = self.exchanges[name]

@@ -5,43 +5,53 @@ from numpy.typing import NDArray
 
 from skindx.jit import compiled
 
-_BLOCK = 128
-"""Elements that are looked at together: most blocks hold nothing large and are left at once."""
+# B = elements of a block
 
-_LARGEST = np.float32(np.finfo(np.float32).max)
+_BLOCK = 128
+"""Elements that share one test: at usual densities seven of eight blocks hold nothing large."""
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITY = np.int32(0x7F800000)
 
 
 @compiled
-def add_and_find(
+def add_and_find(  # noqa: PLR0917 - two vectors, a threshold, and room for what is found
     gradient: NDArray[np.float32],
+    bits: NDArray[np.int32],
     residual: NDArray[np.float32],
-    threshold: np.float32,
+    threshold: np.int32,
     found: NDArray[np.int32],
-) -> tuple[int, int]:
+    values: NDArray[np.float32],
+) -> tuple[int, bool]:
     """Add `residual` to `gradient` in place, and find what is at least `threshold` in magnitude.
 
-    Writes the first indices into `found`, in order; returns how many there are in all, and how
-    many elements are not finite. One pass over memory, which is what it costs.
+    `bits` is the gradient's own memory as integers, and `threshold` the bits of a float >= 0.
+    Writes the first indices into `found`, in order, and their elements into `values`; returns how
+    many there are in all, and whether all elements of the sum are finite.
+
+    IEEE 754 magnitudes are ordered as their bits are, infinity and NaN above all numbers. A maximum
+    of integers is one that compilers vectorise on every processor (a maximum of floats is not,
+    because of NaN), so the time is that of one pass over memory.
     """
     size, room = gradient.size, found.size
-    count, bad = 0, 0
+    count, largest = 0, np.int32(0)
     for start in range(0, size, _BLOCK):
         end = min(start + _BLOCK, size)
-        large, strange = np.int32(0), np.int32(0)
-        for i in range(start, end):
-            value = gradient[i] + residual[i]
-            gradient[i] = value
-            magnitude = abs(value)
-            large += np.int32(magnitude >= threshold)
-            strange += np.int32(not (magnitude <= _LARGEST))  # true for what is not a number
-        bad += int(strange)
-        if large > 0:
-            for i in range(start, end):
-                if abs(gradient[i]) >= threshold:
+        # Slices, since indices that start at 0 need no test for negative ones.
+        sum_B, residual_B, bits_B = gradient[start:end], residual[start:end], bits[start:end]
+        for i in range(sum_B.size):
+            sum_B[i] += residual_B[i]
+        most = np.int32(0)
+        for i in range(bits_B.size):
+            most = max(most, bits_B[i] & _MAGNITUDE)
+        largest = max(largest, most)
+        if most >= threshold:
+            for i in range(bits_B.size):
+                if bits_B[i] & _MAGNITUDE >= threshold:
                     if count < room:
-                        found[count] = i
+                        found[count], values[count] = start + i, sum_B[i]
                     count += 1
-    return count, bad
+    return count, largest < _INFINITY
 
 
 @compiled

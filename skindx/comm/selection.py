@@ -27,13 +27,14 @@ def add_and_select(gradient_M: Tensor, residual_M: Tensor, k: int) -> Sparse | N
     room = min(len(gradient), 4 * k + 1024)
     guessing = k < _DENSE * len(gradient)
     threshold = _guess(gradient, residual, k) if guessing else np.float32(np.inf)
-    found = np.empty(room, dtype=np.int32)
-    count, bad = add_and_find(gradient, residual, threshold, found)
-    if bad:
+    found, values = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float32)
+    count, finite = add_and_find(
+        gradient, gradient.view(np.int32), residual, threshold.view(np.int32), found, values
+    )
+    if not finite:
         return None
     if k <= count <= room:
-        at_N = torch.from_numpy(found[:count])
-        values_N = gradient_M[at_N.long()]
+        at_N, values_N = torch.from_numpy(found[:count]), torch.from_numpy(values[:count])
         kept_N = largest(values_N, k)
         return Sparse(at_N[kept_N], values_N[kept_N])
     return _whole(gradient_M, k)
@@ -52,7 +53,7 @@ def _guess(
     if rank >= len(sample):
         return np.float32(0)
     threshold: np.float32 = np.partition(sample, len(sample) - rank)[len(sample) - rank]
-    # Not a number where the gradient is none: then nothing is found, and `bad` tells.
+    # NaN where the sample holds one: then only NaN is found, and the sum is not finite.
     return threshold
 
 

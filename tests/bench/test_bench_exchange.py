@@ -25,6 +25,7 @@ KEYS = [
     "gtopk_over_bf16",
     "gtopk_over_powersgd4",
     "local_ms",
+    "select_over_memory_limit",
     "gtopk_over_topk_p2",
     "fused_over_best",
     "fused_over_zero0",
