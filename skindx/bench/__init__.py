@@ -1,6 +1,7 @@
 """Where clocks are read: `skindx bench NAME`.
 
-A bench is a module with `class Config(Settings)` and `run(settings: Config) -> Result`.
+A bench is a module with `class Config(Settings)`, `run(settings: Config) -> Result` and `SMALLEST`:
+settings under which it ends as soon as it can, enough to see that it runs, too little to measure.
 """
 
 import difflib
@@ -30,8 +31,16 @@ BENCHES: dict[str, str] = {
 """Name -> module, imported when it is asked for."""
 
 
-def run_bench(name: str, json_file: Path | None = None, sets: Iterable[str] = ()) -> "Result":
+def run_bench(
+    name: str,
+    json_file: Path | None = None,
+    sets: Iterable[str] = (),
+    *,
+    smallest: bool = False,
+) -> "Result":
     """Run a bench with its settings overridden by `sets`, print its table, write its JSON.
+
+    `smallest` starts from the bench's smallest settings instead of its usual ones.
 
     Raises UserError for an unknown bench, a bad setting, a `json_file` that is a folder.
     """
@@ -45,7 +54,8 @@ def run_bench(name: str, json_file: Path | None = None, sets: Iterable[str] = ()
     if json_file is not None and json_file.is_dir():
         raise UserError(f"--json {json_file} is a folder; name a file in it.")
     module = importlib.import_module(BENCHES[name])
-    result: Result = module.run(module.Config.load(None, sets))
+    start = module.SMALLEST if smallest else ()
+    result: Result = module.run(module.Config.load(None, [*start, *sets]))
     Console().print(result.table(), soft_wrap=True)
     if json_file is not None:
         result.to_json(json_file)

@@ -22,6 +22,8 @@ from skindx.studies.predictions import PREDICTIONS, read_predictions
 from skindx.training.run import unfinished
 from skindx.training.settings import TrainSettings
 
+SMALLEST = ("use=[0]", "seeds=[0, 1]", "draws=50")
+
 
 class Config(Settings):
     """Which arms are trained, on what, and how often; what is finished in `out` is kept."""

@@ -16,6 +16,8 @@ from skindx.data.dedup.join import pairs_within
 
 # N = codes, P = pairs, L = limits
 
+SMALLEST = ("large=3000", "small=1000", "checked=500", "rounds=3")
+
 
 class Config(Settings):
     """Numbers of codes for each figure; the keys name the default sizes and the default radius."""

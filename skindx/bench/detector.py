@@ -29,6 +29,8 @@ from skindx.training.settings import TrainSettings
 
 PEER = "skindx.bench.ultralytics_peer"
 
+SMALLEST = ("size=64", "epochs=1", "seeds=2")
+
 
 class Config(Settings):
     """What both trainers get."""

@@ -15,6 +15,16 @@ from skindx.files import write_text
 _WIDTH = 150
 """Characters of a line that holds the table."""
 
+SMALLEST = (
+    "model=test_resnet",
+    "ranks=2",
+    "alone_ranks=[2]",
+    "rounds=2",
+    "trials=2",
+    "rate_mbit=1000",
+    "pairs=[{rate_mbit: 1000, backward_s: 0.01}]",
+)
+
 
 class Config(Settings):
     """Each part can be left out; with a small model all of it takes seconds."""
@@ -87,7 +97,8 @@ def _notes(settings: Config, elements: int) -> tuple[str, ...]:
         "all ranks at once, with what came over the wires played back from memory. Network: the "
         "difference, round by round. local_ms: selection and the merges of 4 ranks, alone on one "
         "core. select_over_memory_limit: an addition in place by torch over the same memory / the "
-        "pass that adds the residual and finds the largest elements. Wire floor: counted bytes / rate. On a link: by the interfaces' own counters, "
+        "pass that adds the residual and finds the largest elements. Wire floor: counted bytes / "
+        "rate. On a link: by the interfaces' own counters, "
         "headers and acknowledgements included; a rank's own count also has what stays inside its "
         "node.",
         "All ranks share this machine's cores: local times are longer than on a core of their own, "

@@ -30,6 +30,8 @@ SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
 CACHED_SIDE = 311
 """Shorter side in the cache on disk: training's for 224 pixels, 224 / 0.9 * 1.25."""
 
+SMALLEST = ("pictures=32", "rounds=5")
+
 
 class Config(Settings):
     """Numbers of pictures and of rounds."""

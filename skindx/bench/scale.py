@@ -31,6 +31,8 @@ from skindx.data.splits.placing import place_groups
 
 CLASSES = 100
 
+SMALLEST = ("chunk=200", "rows=3000")
+
 
 class Config(Settings):
     """Codes of a chunk and the radius of the join; rows that the driver sorts."""

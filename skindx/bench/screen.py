@@ -17,6 +17,8 @@ from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 
+SMALLEST = ("pictures=4", "batch=3", "rounds=3")
+
 
 class Config(Settings):
     """`pictures` files a round, handed over `batch` at a time as a build does."""

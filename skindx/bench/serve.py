@@ -14,6 +14,15 @@ from skindx.config import Settings
 
 WIDTH, HEIGHT = 4000, 3000
 
+SMALLEST = (
+    "models=[]",
+    "rounds=5",
+    "pictures=1",
+    "gallery=8",
+    "members=[test_resnet]",
+    "side=64",
+)
+
 
 class Config(Settings):
     """What is served, and how often it is asked."""

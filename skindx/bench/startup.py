@@ -11,12 +11,14 @@ from skindx.bench.result import Result
 from skindx.config import Settings
 
 ARGUMENTS = {
-    "help_s": ("-m", "skindx.cli", "--help"),
+    "help_s": ("-m", "skindx", "--help"),
     "import_s": ("-c", "import skindx"),
 }
 """Figure -> what the interpreter is started with."""
 
 BASELINE = ("-c", "pass")
+
+SMALLEST = ("rounds=3",)
 
 
 class Config(Settings):

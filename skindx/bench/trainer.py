@@ -16,6 +16,8 @@ from skindx.bench.pictures import describe, noisy_jpegs
 from skindx.bench.result import Result
 from skindx.config import Settings
 
+SMALLEST = ("model=test_resnet", "size=32", "batch=4", "steps=2", "rounds=3")
+
 
 class Config(Settings):
     """The model of configs/isic9.yaml; a round is an epoch of `steps` steps for each candidate."""

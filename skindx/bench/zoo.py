@@ -28,6 +28,8 @@ from skindx.training.settings import MemberSettings, TrainSettings
 
 # S = side
 
+SMALLEST = ("folds=3", "use=[0]", "rounds=3", "batch=1")
+
 
 class Config(Settings):
     """What is trained, on what, and on which folds; what is finished in `out` is kept."""

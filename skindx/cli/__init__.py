@@ -151,6 +151,9 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="Only see that it runs here; too small to measure.")
+    ] = False,
     sets: Sets = None,
 ) -> None:
     """Measure, and print a table with hardware, versions, n and spread.
@@ -161,7 +164,7 @@ def bench(
     """
     from skindx.bench import run_bench
 
-    run_bench(name, json_file, sets or [])
+    run_bench(name, json_file, sets or [], smallest=smallest)
 
 
 @app.command()

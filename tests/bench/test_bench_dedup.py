@@ -8,17 +8,18 @@ import pytest
 
 from skindx.bench import dedup, run_bench
 
-TINY = ("large=3000", "small=1000", "checked=500", "rounds=3")
 KEYS = ["pairs_1m_r4_s", "pairs_200k_r4_s", "faiss_200k_r4_s", "exact"]
 
 
 def tiny(**changes: float) -> dedup.Config:
-    return dedup.Config.load(None, [*TINY, *(f"{key}={value}" for key, value in changes.items())])
+    return dedup.Config.load(
+        None, [*dedup.SMALLEST, *(f"{key}={value}" for key, value in changes.items())]
+    )
 
 
 def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("faiss")
-    result = run_bench("dedup", tmp_path / "dedup.json", TINY)
+    result = run_bench("dedup", tmp_path / "dedup.json", smallest=True)
     assert list(result.figures) == KEYS
     assert result.figures["exact"].value == 1.0
     assert [each.n for each in result.figures.values()] == [3, 3, 3, 1]

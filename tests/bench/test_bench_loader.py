@@ -6,12 +6,11 @@ import pytest
 from skindx.bench import loader, run_bench
 from skindx.errors import UserError
 
-TINY = ("pictures=32", "rounds=5")
 KEYS = ["loader_over_decode", "loader_over_imagefolder", "cache_over_imagefolder"]
 
 
 def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = run_bench("loader", tmp_path / "loader.json", TINY)
+    result = run_bench("loader", tmp_path / "loader.json", smallest=True)
     assert list(result.figures) == KEYS
     assert {each.n for each in result.figures.values()} == {5}
     assert all(each.value > 0 for each in result.figures.values())

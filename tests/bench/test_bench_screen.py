@@ -2,11 +2,11 @@ import sys
 
 import pytest
 
-from skindx.bench import pictures, screen
+from skindx.bench import pictures, run_bench, screen
 
 
 def test_keys_units_and_what_was_measured() -> None:
-    result = screen.run(screen.Config(pictures=4, batch=3, rounds=3))
+    result = run_bench("screen", smallest=True)
     units = {key: each.unit for key, each in result.figures.items()}
     assert units.pop("hash_per_core") == "pictures/s"
     assert units["screen_over_decode"] == "×"

@@ -57,8 +57,7 @@ def test_all_processes_of_a_server_are_counted(tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 def test_keys_and_notes(tmp_path: Path) -> None:
-    small = ("models=[]", "rounds=5", "pictures=1", "gallery=8", "members=[test_resnet]", "side=64")
-    result = run_bench("serve", tmp_path / "serve.json", small)
+    result = run_bench("serve", tmp_path / "serve.json", smallest=True)
     assert list(result.figures) == ["direct_over_http_cpu", "page_12mp_s"]
     assert all(each.value > 0 for each in result.figures.values())
     assert "4000 x 3000" in result.notes[0]

@@ -8,16 +8,13 @@ import pytest
 from skindx.bench import trainer
 from skindx.errors import UserError
 
-TINY = ("model=test_resnet", "size=32", "batch=4", "steps=2", "rounds=3")
-
 
 @pytest.mark.distributed
 def test_keys_and_rows(tmp_path: Path) -> None:
     """In a process of its own: a bench joins a cluster of one and tunes memory."""
     file = tmp_path / "trainer.json"
-    sets = [word for each in TINY for word in ("--set", each)]
     done = subprocess.run(
-        [sys.executable, "-m", "skindx", "bench", "trainer", "--json", str(file), *sets],
+        [sys.executable, "-m", "skindx", "bench", "trainer", "--smallest", "--json", str(file)],
         capture_output=True,
         text=True,
         timeout=250,

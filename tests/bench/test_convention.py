@@ -60,6 +60,7 @@ def test_every_bench_keeps_the_convention(name: str) -> None:
     module = importlib.import_module(BENCHES[name])
     assert issubclass(module.Config, Settings)
     assert module.Config() == module.Config.load(None, [])
+    assert module.Config.load(None, module.SMALLEST) != module.Config()
     assert callable(module.run)
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import startup
+from skindx.bench import run_bench, startup
 from skindx.errors import UserError
 
 
@@ -16,6 +16,11 @@ def test_figures_and_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {(each.unit, each.n) for each in result.figures.values()} == {("s", 3)}
     # A warm-up and three rounds, a process each, all of them ended.
     assert trace.read_text() == "xxxx"
+
+
+def test_the_real_command_answers() -> None:
+    result = run_bench("startup", smallest=True)
+    assert 0 < result.baselines["bare python"].value < result.figures["help_s"].value
 
 
 def test_a_command_that_fails_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from skindx.bench.convergence import Config, run
+from skindx.bench.convergence import SMALLEST, Config, run
 from skindx.errors import UserError
 from skindx.models.classifier import ClassifierSettings, build_classifier
 
@@ -43,14 +43,8 @@ def test_from_a_dataset_to_the_verdict(small_dataset: Path, tmp_path: Path) -> N
         "arms": {"dense": {}, "sparse": {"exchange": SPARSE}},
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    config = Config(
-        dataset=small_dataset,
-        config=tmp_path / "study.yaml",
-        out=tmp_path / "out",
-        use=(1,),
-        seeds=(0, 4),
-        draws=50,
-    )
+    sets = [f"dataset={small_dataset}", f"config={tmp_path}/study.yaml", f"out={tmp_path}/out"]
+    config = Config.load(None, [*SMALLEST, *sets, "seeds=[0, 4]"])
     result = run(config)
     assert set(result.figures) == {"sparse_minus_dense_balanced", "sparse_minus_dense_top1"}
     assert [row["seed"] for row in result.models["sparse"]["runs"]] == [0, 4]

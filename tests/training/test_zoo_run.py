@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skindx.bench.zoo import Config, run
+from skindx.bench.zoo import SMALLEST, Config, run
 
 
 @pytest.mark.long
@@ -19,14 +19,8 @@ def test_from_a_dataset_to_the_table(small_dataset: Path, tmp_path: Path) -> Non
         ],
     }
     (tmp_path / "zoo.yaml").write_text(yaml.safe_dump(settings))
-    config = Config(
-        dataset=small_dataset,
-        config=tmp_path / "zoo.yaml",
-        out=tmp_path / "out",
-        folds=3,
-        use=(0, 2),
-        rounds=3,
-    )
+    sets = [f"dataset={small_dataset}", f"config={tmp_path}/zoo.yaml", f"out={tmp_path}/out"]
+    config = Config.load(None, [*SMALLEST, *sets, "use=[0, 2]"])
     result = run(config)
     assert list(result.models) == ["a", "b", "ensemble"]
     result.to_json(tmp_path / "zoo.json")
