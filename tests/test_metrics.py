@@ -1,3 +1,4 @@
+import dataclasses
 from itertools import pairwise
 from math import sqrt
 
@@ -15,15 +16,17 @@ from skindx.metrics import (
     balanced_accuracy,
     bootstrap_interval,
     brier_score,
+    confidence_interval,
     confusion_CC,
     effective_size,
     expected_calibration_error,
     mean_average_precision,
     paired_interval,
+    proportion_interval,
     reliability_bins,
     sensitivity_C,
+    share_interval,
     top_k_accuracy,
-    wilson_interval,
 )
 
 Floats = NDArray[np.float64]
@@ -152,20 +155,28 @@ def test_an_interval_holds_its_value_and_keeps_to_the_scale(case: tuple[Floats, 
     groups_N = np.arange(len(truth_N))
     for statistic in (
         Statistic.top_k(probabilities_NC, truth_N, 1),
+        Statistic.balanced_accuracy(probabilities_NC, truth_N),
         Statistic.calibration_error(probabilities_NC, truth_N),
     ):
-        found = bootstrap_interval(statistic, groups_N, draws=200)
+        found = confidence_interval(statistic, groups_N)
+        assert -1e-12 <= found.low <= found.value <= found.high <= 1 + 1e-12
+        assert found.high - found.low > 1 / (len(truth_N) + 10)
+    for statistic in (
+        Statistic.macro_f1(probabilities_NC, truth_N),
+        Statistic.brier(probabilities_NC, truth_N),
+    ):
+        found = confidence_interval(statistic, groups_N, draws=200)
         if len(truth_N) == 1:
             assert np.isnan([found.low, found.high]).all()
         else:
-            assert 0 <= found.low <= found.value <= found.high <= 1
+            assert 0 <= found.low <= found.value <= found.high <= statistic.high
+            assert found.high - found.low > 1 / (len(truth_N) + 10)
 
 
 def test_ungrouped_bootstrap_agrees_with_scipy() -> None:
     probabilities_NC, truth_N = simulate(200, 4)
-    found = bootstrap_interval(
-        Statistic.top_k(probabilities_NC, truth_N, 1), np.arange(200), draws=4000
-    )
+    hits_N = probabilities_NC.argmax(axis=1) == truth_N
+    found = bootstrap_interval(Statistic.mean(hits_N), np.arange(200), draws=4000)
     theirs = stats.bootstrap(
         (probabilities_NC.argmax(axis=1) == truth_N,), np.mean, method="percentile",
         n_resamples=4000, rng=np.random.default_rng(1),
@@ -178,9 +189,13 @@ def test_copies_of_a_picture_in_one_group_add_no_certainty() -> None:
     probabilities_NC, truth_N = simulate(60, 3)
     groups_N = np.arange(60)
     once = bootstrap_interval(Statistic.top_k(probabilities_NC, truth_N, 1), groups_N)
-    thrice = bootstrap_interval(
-        Statistic.top_k(np.repeat(probabilities_NC, 3, axis=0), np.repeat(truth_N, 3), 1),
-        np.repeat(groups_N, 3),
+    statistic = Statistic.top_k(np.repeat(probabilities_NC, 3, axis=0), np.repeat(truth_N, 3), 1)
+    thrice = bootstrap_interval(statistic, np.repeat(groups_N, 3))
+    exact = confidence_interval(statistic, np.repeat(groups_N, 3))
+    assert (exact.value, exact.low, exact.high) == pytest.approx(
+        dataclasses.astuple(
+            confidence_interval(Statistic.top_k(probabilities_NC, truth_N, 1), groups_N)
+        )
     )
     assert (thrice.value, thrice.low, thrice.high) == pytest.approx(
         (once.value, once.low, once.high)
@@ -196,21 +211,30 @@ def test_groups_may_be_words_and_chunks_do_not_show(monkeypatch: pytest.MonkeyPa
     assert bootstrap_interval(statistic, words) == whole
 
 
-def test_the_calibration_interval_covers_the_true_error() -> None:
-    """The plain percentile interval covers it in 80 of 100 samples, for calibrated ones never."""
-    true = expected_calibration_error(*simulate(400_000, 5, sharpen=1.5))
+@pytest.mark.parametrize(("sharpen", "size"), [(1, 81), (1, 409), (1.5, 300), (3, 81)])
+def test_the_calibration_interval_covers_the_true_error(sharpen: float, size: int) -> None:
+    """A reflected percentile interval covers a true error of zero in 54 to 60 of 100 samples."""
+    true = expected_calibration_error(*simulate(400_000, 5, sharpen=sharpen)) * (sharpen > 1)
     covered = 0
     for seed in range(100):
-        statistic = Statistic.calibration_error(*simulate(300, 5, seed, sharpen=1.5))
-        found = bootstrap_interval(statistic, np.arange(300), draws=300)
+        statistic = Statistic.calibration_error(*simulate(size, 5, seed, sharpen=sharpen))
+        found = confidence_interval(statistic, np.arange(size))
         covered += found.low <= true <= found.high
-    assert covered >= 88
+    assert covered >= 93
+
+
+def test_an_obvious_calibration_error_is_bounded_away_from_zero() -> None:
+    statistic = Statistic.calibration_error(*simulate(2000, 5, sharpen=3))
+    found = confidence_interval(statistic, np.arange(2000))
+    assert found.low > 0.05
+    assert found.high - found.low < 0.15
 
 
 def test_paired_difference_of_a_predictor_with_itself_is_nothing() -> None:
     statistic = Statistic.top_k(*simulate(50, 3), 1)
     found = paired_interval(statistic, statistic, np.arange(50))
-    assert (found.value, found.low, found.high) == (0, 0, 0)
+    # What was not seen in 50 images may be a difference in 1 - 0.025^(1/50) of all images.
+    assert (found.value, found.low, found.high) == pytest.approx((0, -0.0711, 0.0711), abs=1e-4)
 
 
 def test_pairing_makes_the_interval_of_a_difference_narrower() -> None:
@@ -230,17 +254,49 @@ def test_a_pair_of_different_lengths_is_refused() -> None:
         Statistic.top_k(*simulate(5, 3), 1) - Statistic.top_k(*simulate(6, 3), 1)
 
 
-@given(st.integers(0, 50), st.integers(1, 50))
-def test_wilson_agrees_with_scipy(hits: int, more: int) -> None:
-    n = hits + more
-    found = wilson_interval(hits / n, n)
-    theirs = stats.binomtest(hits, n).proportion_ci(method="wilson")
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_a_proportion_agrees_with_scipy(hits: int, more: int) -> None:
+    n = max(1, hits + more)
+    found = proportion_interval(hits / n, n)
+    theirs = stats.binomtest(hits, n).proportion_ci(method="exact")
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
     assert found.low <= found.value <= found.high
+    assert found.high - found.low > 1 / (n + 10)
 
 
-def test_wilson_without_pictures_is_unknown() -> None:
-    assert np.isnan(wilson_interval(0.5, 0).value)
+def test_a_share_without_images_is_unknown() -> None:
+    assert np.isnan(proportion_interval(0.5, 0).value)
+    assert np.isnan(share_interval(np.array([], dtype=bool), []).low)
+
+
+def test_a_perfect_share_counts_groups_and_not_images() -> None:
+    """120 of 120 right: the bound of no error among 120, or among 40 groups of three."""
+    alone = share_interval(np.ones(120, dtype=bool), np.arange(120))
+    grouped = share_interval(np.ones(120, dtype=bool), np.repeat(np.arange(40), 3))
+    assert (alone.value, alone.high) == (grouped.value, grouped.high) == (1, 1)
+    # The variance of 120 (or 40) groups is itself estimated: Student's t for the normal quantile.
+    trials = 120 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 119)) ** 2
+    assert alone.low == pytest.approx(0.025 ** (1 / trials))
+    assert grouped.low < 0.92 < alone.low
+
+
+def test_a_share_of_unlike_images_in_groups_is_worth_all_of_them() -> None:
+    """Hits that alternate inside groups say as much as independent images."""
+    hits_N = np.tile([True, False], 60)
+    alone = share_interval(hits_N, np.arange(120))
+    grouped = share_interval(hits_N, np.repeat(np.arange(60), 2))
+    assert grouped.high - grouped.low == pytest.approx(alone.high - alone.low, abs=0.01)
+    same = share_interval(np.repeat([True, False], 60), np.repeat(np.arange(60), 2))
+    assert same.high - same.low > 1.3 * (alone.high - alone.low)
+
+
+def test_a_rare_class_keeps_a_perfect_mean_over_classes_uncertain() -> None:
+    truth_N = np.repeat([0, 1], [300, 3])
+    found = confidence_interval(
+        Statistic.balanced_accuracy(np.eye(2)[truth_N], truth_N), np.arange(303)
+    )
+    assert (found.value, found.high) == (1, 1)
+    assert found.low < 0.65  # three images bound their class by 0.29 and the mean by its half
 
 
 def test_effective_size_counts_a_group_once() -> None:

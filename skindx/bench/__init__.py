@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
     "detector": "skindx.bench.detector",
     "exchange": "skindx.bench.exchange",
+    "intervals": "skindx.bench.intervals",
     "loader": "skindx.bench.loader",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",

@@ -182,6 +182,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "step": Rank.step,
     "local": Rank.local,
     "core": Rank.core,
+    "memory": Rank.memory,
     "agree": Rank.agree,
     "sum": Rank.sum,
     "backward": Rank.backward,

@@ -14,15 +14,11 @@ from skindx.metrics.classification import (
     top_k_accuracy,
 )
 from skindx.metrics.detection import DetectionScore, mean_average_precision
-from skindx.metrics.intervals import (
-    Interval,
-    bootstrap_interval,
-    effective_size,
-    paired_interval,
-    wilson_interval,
-)
+from skindx.metrics.interval import Interval
+from skindx.metrics.intervals import bootstrap_interval, confidence_interval, paired_interval
 from skindx.metrics.mcnemar import McNemar, mcnemar
 from skindx.metrics.measure import Measure
+from skindx.metrics.proportion import effective_size, proportion_interval, share_interval
 from skindx.metrics.ranked import Ranked
 from skindx.metrics.selective import RiskPoint, risk_curve
 from skindx.metrics.statistic import Statistic
@@ -40,6 +36,7 @@ __all__ = [
     "balanced_accuracy",
     "bootstrap_interval",
     "brier_score",
+    "confidence_interval",
     "confusion_CC",
     "effective_size",
     "expected_calibration_error",
@@ -47,10 +44,11 @@ __all__ = [
     "mcnemar",
     "mean_average_precision",
     "paired_interval",
+    "proportion_interval",
     "reliability_bins",
     "risk_curve",
     "sensitivity_C",
+    "share_interval",
     "specificity_C",
     "top_k_accuracy",
-    "wilson_interval",
 ]

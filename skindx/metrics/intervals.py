@@ -1,28 +1,38 @@
-"""How sure a figure is: bootstrap over groups, and Wilson's interval for a share."""
+"""The interval of a measure: in closed form where it has one, else by bootstrap over groups."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Floats
+from skindx.metrics.inputs import Floats, Ints
+from skindx.metrics.interval import Interval
 from skindx.metrics.measure import Measure
+from skindx.metrics.proportion import effective_size
 
-# N = pictures, G = groups, D = bootstrap draws
+# N = images, G = groups, D = bootstrap draws
 
+_SAME = 1e-12
 _CHUNK = 1 << 22  # weights held in memory at once: 32 MiB
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure and the interval around it; `low` and `high` are NaN when nothing bounds it."""
+def confidence_interval(
+    measure: Measure,
+    groups_N: ArrayLike,
+    *,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Return a measure with its interval over groups of images that are no independent evidence.
 
-    value: float
-    low: float
-    high: float
+    A measure with a closed form uses it: shares, means over classes, the calibration error.
+    The others are resampled; see `bootstrap_interval`.
+    """
+    if measure.closed_form is not None:
+        return measure.closed_form(np.asarray(groups_N), level)
+    return bootstrap_interval(measure, groups_N, draws=draws, level=level, seed=seed)
 
 
 def bootstrap_interval(
@@ -35,12 +45,17 @@ def bootstrap_interval(
 ) -> Interval:
     """Return the percentile bootstrap interval (Efron 1979), resampling whole groups.
 
-    Pictures of one group (patient, lesion, cluster of duplicates) are drawn together, since they
-    are no independent evidence. The same seed and groups give the same draws for every measure.
-    A biased measure gets the reflected ("basic") interval, widened to hold its own value. With
-    a single group the interval is NaN; draws in which the measure is not defined do not count.
+    Images of one group (patient, lesion, cluster of duplicates) are drawn together, since they are
+    no independent evidence. The same seed and groups give the same draws for every measure. Draws
+    in which the measure is not defined do not count; with a single group the interval is NaN.
+
+    Draws never show an image that the sample does not have, so near the ends of the scale, and
+    where few images decide, percentiles are too narrow and may have no width. The share of images
+    that may have been missed by chance, at the measure's worst value, is therefore joined to the
+    percentiles by the square-and-add rule (Zou and Donner 2008).
     """
-    _, index_N = np.unique(np.asarray(groups_N), return_inverse=True)
+    groups_N = np.asarray(groups_N)
+    _, index_N = np.unique(groups_N, return_inverse=True)
     if index_N.shape != (measure.pictures,):
         raise ValueError(f"{measure.pictures} pictures, but groups are {index_N.shape}")
     groups = int(index_N.max()) + 1
@@ -56,12 +71,10 @@ def bootstrap_interval(
         return Interval(value, float("nan"), float("nan"))
     tail = (1 - level) / 2
     low, high = (float(bound) for bound in np.quantile(values_D, [tail, 1 - tail]))
-    if measure.biased:
-        # A draw stands as far off the sample as the sample off the truth, to the same side: the
-        # percentiles would double that bias, their mirror image at the value takes it back.
-        low, high = min(value, 2 * value - high), max(value, 2 * value - low)
-        low, high = max(measure.low, low), min(measure.high, high)
-    return Interval(value, low, high)
+    unseen = _unseen(measure, groups_N, tail, by_class=high - low < _SAME)
+    low = value - math.hypot(max(0.0, value - low), unseen * (value - measure.low))
+    high = value + math.hypot(max(0.0, high - value), unseen * (measure.high - value))
+    return Interval(value, max(measure.low, low), min(measure.high, high))
 
 
 def paired_interval(
@@ -73,31 +86,35 @@ def paired_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Return `first` minus `second` on the same pictures, both from the same resampled groups."""
+    """Return `first` minus `second` on the same images, both from the same resampled groups.
+
+    The difference of two biased measures joins their own intervals by the square-and-add rule
+    instead: cautious, since it does not use that the images are the same.
+    """
+    if first.biased or second.biased:
+        one, other = (
+            confidence_interval(each, groups_N, draws=draws, level=level, seed=seed)
+            for each in (first, second)
+        )
+        value = one.value - other.value
+        low = value - math.hypot(one.value - one.low, other.high - other.value)
+        high = value + math.hypot(one.high - one.value, other.value - other.low)
+        return Interval(value, low, high)
     return bootstrap_interval(first - second, groups_N, draws=draws, level=level, seed=seed)
 
 
-def wilson_interval(share: float, n: float, *, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval (1927) of a share seen in `n` independent trials.
+def _unseen(measure: Measure, groups_N: Ints, tail: float, *, by_class: bool) -> float:
+    """Return the largest share of images that may be of a kind which the sample does not have.
 
-    It stays honest at 0, at 1 and for few trials, where a bootstrap collapses to a point.
+    With the probability `tail` no such image is among as many as the groups are worth. With
+    `by_class` the share is that of a mean over classes, each with its own unseen images.
     """
-    if n <= 0:
-        return Interval(float("nan"), float("nan"), float("nan"))
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    # Rounding must not push the bounds past the share itself, at 0 and at 1.
-    return Interval(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
-
-
-def effective_size(groups_N: ArrayLike) -> float:
-    """Return how many independent pictures the groups are worth (Kish 1965), at most N.
-
-    Pictures of one group are taken as fully alike, which is the cautious end.
-    """
-    _, size_G = np.unique(np.asarray(groups_N), return_counts=True)
-    return float(size_G.sum() ** 2 / (size_G**2).sum()) if size_G.size else 0.0
+    classes_N = np.zeros(len(groups_N), dtype=int)
+    if by_class and measure.strata is not None:
+        classes_N = measure.strata
+    labels = np.unique(classes_N)
+    unseen = [1 - tail ** (1 / effective_size(groups_N[classes_N == label])) for label in labels]
+    return math.hypot(*unseen) / len(labels)
 
 
 def _draw(groups: int, draws: int, seed: int, pictures: int) -> Iterator[Floats]:

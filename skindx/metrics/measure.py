@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from skindx.metrics.inputs import Floats, Ints
+from skindx.metrics.interval import Interval
 
 # N = pictures, G = groups, D = bootstrap draws
+
+ClosedForm = Callable[[Ints, float], Interval]
+"""Turns groups_N and a level into the figure with its interval."""
 
 Redraw = Callable[[Floats], Floats]
 """Turns weights_DG, how often each draw holds each group, into the figure's values_D."""
@@ -18,12 +22,15 @@ class Measure(ABC):
     """A figure of N pictures.
 
     `low` and `high` are the least and the greatest value that it can take; `biased` says that a
-    sample's value, and more so a draw's, stands off the population's to one side.
+    sample's value, and more so a draw's, stands off the population's to one side. `strata` is the
+    class of each picture where the figure is a mean over classes.
     """
 
     low: float
     high: float
     biased: bool
+    closed_form: ClosedForm | None = None
+    strata: Ints | None = None
 
     @property
     @abstractmethod

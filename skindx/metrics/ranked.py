@@ -21,6 +21,7 @@ class Ranked(Measure):
     low: float = 0.0
     high: float = 1.0
     biased: bool = False
+    strata: Ints | None = None
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
         """Give each picture the weight of its group."""
@@ -50,7 +51,7 @@ class Ranked(Measure):
                 defined_D += np.isfinite(area_D)
             return _divide(total_D, defined_D)
 
-        return cls(weigh, len(truth_N))
+        return cls(weigh, len(truth_N), strata=truth_N)
 
     @classmethod
     def selective_risk_area(cls, probabilities_NC: Floats, truth_N: Ints) -> "Ranked":

@@ -4,14 +4,18 @@ They depend on the pictures only through sums: hits, counts of a class, gaps in 
 The totals of a draw are `weights_DG @ totals_GF`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.metrics.calibration_interval import calibration_interval
 from skindx.metrics.inputs import Bools, Floats, Ints, check, confidence_bin, truth_rank
-from skindx.metrics.measure import Measure, Redraw
+from skindx.metrics.interval import Interval
+from skindx.metrics.measure import ClosedForm, Measure, Redraw
+from skindx.metrics.proportion import class_mean_interval, share_interval
 
 # N = pictures, C = classes, B = confidence bins, G = groups, D = bootstrap draws
 # F = features to total
@@ -26,6 +30,8 @@ class Statistic(Measure):
     low: float = 0.0
     high: float = 1.0
     biased: bool = False
+    closed_form: ClosedForm | None = None
+    strata: Ints | None = None
 
     @property
     def pictures(self) -> int:
@@ -49,9 +55,20 @@ class Statistic(Measure):
                    low, high)  # fmt: skip
 
     @classmethod
+    def share(cls, hits_N: Bools) -> "Statistic":
+        """Share of pictures that are hits."""
+        if hits_N.ndim != 1 or len(hits_N) == 0:
+            raise ValueError(f"need one hit or miss a picture, got {hits_N.shape}")
+
+        def closed_form(groups_N: Ints, level: float) -> Interval:
+            return share_interval(hits_N, groups_N, level=level)
+
+        return dataclasses.replace(cls.mean(hits_N), closed_form=closed_form)
+
+    @classmethod
     def top_k(cls, probabilities_NC: Floats, truth_N: Ints, k: int) -> "Statistic":
         """Share of pictures whose true class is among the k likeliest."""
-        return cls.mean(truth_rank(probabilities_NC, truth_N) < k)
+        return cls.share(truth_rank(probabilities_NC, truth_N) < k)
 
     @classmethod
     def brier(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
@@ -63,7 +80,7 @@ class Statistic(Measure):
     @classmethod
     def set_coverage(cls, sets_NC: Bools, truth_N: Ints) -> "Statistic":
         """Share of pictures whose set of classes holds the true one."""
-        return cls.mean(np.take_along_axis(sets_NC, truth_N[:, None], axis=1)[:, 0])
+        return cls.share(np.take_along_axis(sets_NC, truth_N[:, None], axis=1)[:, 0])
 
     @classmethod
     def set_size(cls, sets_NC: Bools) -> "Statistic":
@@ -82,7 +99,11 @@ class Statistic(Measure):
             hits_DC, count_DC = totals_DF[:, :classes], totals_DF[:, classes:]
             return _mean_of_present(hits_DC, count_DC, count_DC > 0)
 
-        return cls(np.hstack([truth_NC * hits_N[:, None], truth_NC]), finish)
+        def closed_form(groups_N: Ints, level: float) -> Interval:
+            return class_mean_interval(hits_N, truth_N, groups_N, level=level)
+
+        features_NF = np.hstack([truth_NC * hits_N[:, None], truth_NC])
+        return cls(features_NF, finish, closed_form=closed_form, strata=truth_N)
 
     @classmethod
     def macro_f1(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
@@ -106,14 +127,18 @@ class Statistic(Measure):
         check(probabilities_NC, truth_N)
         hits_N = probabilities_NC.argmax(axis=1) == truth_N
         gap_N = hits_N - probabilities_NC.max(axis=1)
-        gap_NB = np.eye(bins)[confidence_bin(probabilities_NC, bins)] * gap_N[:, None]
+        bin_N = confidence_bin(probabilities_NC, bins)
+        gap_NB = np.eye(bins)[bin_N] * gap_N[:, None]
 
         def finish(totals_DF: Floats) -> Floats:
             error_D: Floats = np.abs(totals_DF[:, :-1]).sum(axis=1) / totals_DF[:, -1]
             return error_D
 
+        def closed_form(groups_N: Ints, level: float) -> Interval:
+            return calibration_interval(gap_N, bin_N, hits_N, groups_N, level=level)
+
         # Noise opens a gap in every bin, and a gap counts whichever way it points.
-        return cls(_with_ones(gap_NB), finish, biased=True)
+        return cls(_with_ones(gap_NB), finish, biased=True, closed_form=closed_form)
 
 
 def _mean_of_present(part_DC: Floats, whole_DC: Floats, present_DC: Bools) -> Floats:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skindx.data.manifest import Record
-from skindx.metrics import effective_size, wilson_interval
+from skindx.metrics import share_interval
 from skindx.models.conformal import (
     ALL,
     LEVEL,
@@ -94,16 +94,17 @@ def urgent_missed(
 ) -> MeasuredShare | None:
     """Return how often the set of a picture of an urgent class holds no urgent class.
 
-    Wilson's interval, for as many trials as the groups are worth. None without such a picture.
+    None without such a picture.
     """
     pressing_N = urgent_C[truth_N]
     if not pressing_N.any():
         return None
-    n = int(pressing_N.sum())
-    share = int((~sets_NC[pressing_N][:, urgent_C].any(axis=1)).sum()) / n
-    trials = n if groups is None else effective_size(np.asarray(groups)[pressing_N])
-    interval = wilson_interval(share, trials)
-    return MeasuredShare(value=share, low=interval.low, high=interval.high, pictures=n)
+    missed_N = ~sets_NC[pressing_N][:, urgent_C].any(axis=1)
+    groups_N = np.arange(len(truth_N)) if groups is None else np.asarray(groups)
+    found = share_interval(missed_N, groups_N[pressing_N])
+    return MeasuredShare(
+        value=found.value, low=found.low, high=found.high, pictures=int(pressing_N.sum())
+    )
 
 
 def _pair(own_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]:

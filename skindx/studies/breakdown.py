@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skindx.metrics import Interval, Statistic, bootstrap_interval
+from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.studies.answers import Answers, Ints, Strings
 from skindx.studies.headline import LEVEL, SEED
 from skindx.studies.misses import UrgentMisses, share, urgent_misses
@@ -97,6 +97,6 @@ def _part(value: str, part: Answers, draws: int) -> Part:
         len(part),
         len(np.unique(part.groups_N)),
         share(part.right_N, np.ones(len(part), dtype=bool), part),
-        bootstrap_interval(balanced, part.groups_N, draws=draws, level=LEVEL, seed=SEED),
+        confidence_interval(balanced, part.groups_N, draws=draws, level=LEVEL, seed=SEED),
         urgent_misses(part),
     )

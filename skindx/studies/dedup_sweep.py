@@ -21,7 +21,7 @@ from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.progress import Progress, silent
 from skindx.data.screening.screen import Screened
 from skindx.errors import UserError
-from skindx.metrics import Interval, Statistic, bootstrap_interval, paired_interval
+from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
 from skindx.studies.label_review import Floats, Ints, classifier, vectors_of
 from skindx.studies.stored_duplicates import stored_duplicates
 from skindx.studies.stored_picture import read_picture
@@ -115,7 +115,7 @@ def sweep(
                 len(kept),
                 len(train) - len(kept) - contradicted,
                 contradicted,
-                bootstrap_interval(accuracy, trial.groups_N, draws=settings.draws),
+                confidence_interval(accuracy, trial.groups_N, draws=settings.draws),
                 paired_interval(reference, accuracy, trial.groups_N, draws=settings.draws),
                 tuple(trial.at_random(len(kept), seed) for seed in range(settings.seeds)),
             )
@@ -124,7 +124,7 @@ def sweep(
     return Sweep(
         len(train),
         len(test),
-        bootstrap_interval(reference, trial.groups_N, draws=settings.draws),
+        confidence_interval(reference, trial.groups_N, draws=settings.draws),
         tuple(points),
         choose(points, settings.loss),
         settings.loss,

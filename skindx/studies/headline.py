@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from skindx.metrics import Interval, Measure, Ranked, Statistic, bootstrap_interval
+from skindx.metrics import Interval, Measure, Ranked, Statistic, confidence_interval
 from skindx.studies.answers import Floats, Ints, Strings
 
 LEVEL = 0.95
@@ -98,6 +98,6 @@ def measure_scores(
 
     def interval(figure: Figure) -> Interval:
         measure = figure.make(probabilities_NC, truth_N)
-        return bootstrap_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
+        return confidence_interval(measure, groups_N, draws=draws, level=LEVEL, seed=SEED)
 
     return Scores(name, **{key: interval(figure) for key, figure in FIGURES.items()})

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.metrics import Interval, effective_size, wilson_interval
+from skindx.metrics import Interval, share_interval
 from skindx.studies.answers import Answers
 from skindx.studies.headline import LEVEL
 from skindx.taxonomy import SkinClass, normalise
@@ -100,10 +100,5 @@ def cancer_of(each: SkinClass) -> str:
 
 
 def share(hits_N: NDArray[Any], among_N: NDArray[Any], answers: Answers) -> Interval:
-    """Return the share of hits with Wilson's interval for as many trials as the groups are worth.
-
-    A class may have few groups, and a bootstrap of them collapses to a point at 0 and at 1.
-    """
-    n = int(among_N.sum())
-    value = int(hits_N.sum()) / n if n else float("nan")
-    return wilson_interval(value, effective_size(answers.groups_N[among_N]), level=LEVEL)
+    """Return the share of hits among some of the images, with its exact interval over groups."""
+    return share_interval(hits_N[among_N], answers.groups_N[among_N], level=LEVEL)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skindx.metrics import wilson_interval
+from skindx.metrics import proportion_interval
 from skindx.studies.results import Evaluation
 
 COUNTS_UP_TO = 25  # classes; beyond it a cell is too small to hold a number
@@ -92,13 +92,13 @@ class ReliabilityPlot:
 
 
 def reliability_plot(evaluation: Evaluation, size: float = 300.0) -> ReliabilityPlot:
-    """Lay out accuracy over confidence, with Wilson's interval in each bin that has pictures."""
+    """Lay out accuracy over confidence, with the exact interval in each bin that has pictures."""
     most = max(each.n for each in evaluation.reliability)
     dots = []
     for each in evaluation.reliability:
         if each.n == 0:
             continue
-        interval = wilson_interval(each.accuracy, each.n, level=evaluation.level)
+        interval = proportion_interval(each.accuracy, each.n, level=evaluation.level)
         dots.append(
             Dot(
                 x=size * each.confidence,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.metrics import Interval, Statistic, bootstrap_interval
+from skindx.metrics import Interval, Statistic, confidence_interval
 from skindx.studies.answers import Answers
 from skindx.studies.breakdown import UNKNOWN, order, skin_type_name
 from skindx.studies.headline import LEVEL, SEED
@@ -54,7 +54,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         return None
     sets_NC, truth_N = answers.sets_NC, answers.truth_N
     coverage, size = (
-        bootstrap_interval(each, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
+        confidence_interval(each, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
         for each in (Statistic.set_coverage(sets_NC, truth_N), Statistic.set_size(sets_NC))
     )
     size_N = sets_NC.sum(axis=1)

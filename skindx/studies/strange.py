@@ -22,9 +22,8 @@ from skindx.errors import UserError
 from skindx.metrics import (
     Interval,
     Ranked,
-    bootstrap_interval,
-    effective_size,
-    wilson_interval,
+    confidence_interval,
+    share_interval,
 )
 from skindx.models.novelty import Novelty
 from skindx.studies.evaluation import leave_out_seen
@@ -72,7 +71,7 @@ class Checked:
 
     def refused(self) -> Interval:
         """Return the share that the check refuses; pictures of one group are no two witnesses."""
-        return wilson_interval(float(self.strange_N.mean()), effective_size(self.groups_N))
+        return share_interval(self.strange_N, self.groups_N)
 
     def line(self, familiar: Self) -> str:
         """Return this kind's row of the table."""
@@ -99,7 +98,7 @@ def separation(familiar: Checked, strange: Checked) -> Interval:
     scores_N = np.concatenate([familiar.scores_N, strange.scores_N])
     truth_N = np.repeat([0, 1], [len(familiar.scores_N), len(strange.scores_N)])
     ranked = Ranked.auroc(np.stack([-scores_N, scores_N], axis=1), truth_N)
-    return bootstrap_interval(ranked, np.concatenate([familiar.groups_N, strange.groups_N]))
+    return confidence_interval(ranked, np.concatenate([familiar.groups_N, strange.groups_N]))
 
 
 def familiar_pictures(predictor: Predictor, dataset: Path) -> Checked:

@@ -20,7 +20,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.bundle import INDEX, open_bundle
 from skindx.models.bundle_change import add_metrics
-from skindx.models.exports import export, runtimes
+from skindx.models.exports import export, runtimes, serving
 from skindx.models.exports.export import export_bundle
 from skindx.models.exports.parity import compare, refuse
 from skindx.models.exports.spec import Parity, Precision, Runtime
@@ -117,7 +117,7 @@ def test_an_export_outlives_an_evaluation_and_is_verified(dataset: Path, tmp_pat
     export_bundle(bundle, "onnx", "fp32", dataset)
     export_bundle(bundle, "onnx", "fp32", dataset)  # takes the older one's place
     add_metrics(bundle, measured(0.5))
-    assert Predictor.load(bundle).backend == "onnx fp32"
+    assert Predictor.load(bundle, backend="onnx").backend == "onnx fp32"
     file = bundle / "exports/onnx-fp32/resnet.onnx"
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(UserError, match=r"resnet\.onnx was altered"):
@@ -131,7 +131,39 @@ def _no_runtime(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     )
 
 
-def test_auto_takes_what_is_there(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _fastest_is(monkeypatch: pytest.MonkeyPatch, *order: str) -> list[list[str]]:
+    """Let the first of `order` that is there be the fastest; return what was measured."""
+    measured: list[list[str]] = []
+
+    def fastest(candidates: dict[str, object]) -> str:
+        measured.append(sorted(candidates))
+        return next(name for name in order if name in candidates)
+
+    monkeypatch.setattr(serving, "fastest", fastest)
+    return measured
+
+
+def test_auto_takes_what_is_fastest_here_and_measures_once(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = _fastest_is(monkeypatch, "openvino fp32", "onnx fp32")
+    for _ in range(2):
+        assert Predictor.load(exported).backend == "openvino fp32"
+    assert measured == [["eager", "onnx fp32", "openvino fp32"]]
+    measured = _fastest_is(monkeypatch, "eager")
+    assert Predictor.load(pack_tiny(tmp_path / "plain").path).backend == "eager"
+    assert measured == []  # nothing to choose from
+    (file,) = (tmp_path / "skindx/runtimes").glob("*.json")
+    file.unlink()
+    assert Predictor.load(exported).backend == "eager"
+
+
+def test_auto_takes_what_is_there(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _fastest_is(monkeypatch, "onnx fp32", "openvino fp32")
     assert Predictor.load(exported).backend == "onnx fp32"
     with monkeypatch.context() as without:
         _no_runtime(without, "onnxruntime")
@@ -167,7 +199,7 @@ def test_a_coarser_export_is_checked_and_served_first(
     spec = export_bundle(bundle, "openvino", precision, dataset)
     assert [each.cosine > 0.8 for each in spec.parity] == [True, True]
     assert [each.cosine < 1 for each in spec.parity] == [True, True]
-    assert Predictor.load(bundle).backend == f"openvino {precision}"
+    assert Predictor.load(bundle, backend="openvino").backend == f"openvino {precision}"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simula
 from fairlearn.metrics import MetricFrame
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
-from skindx.metrics import wilson_interval
+from skindx.metrics import share_interval
 from skindx.models.conformal import Conformal
 from skindx.studies.answers import Answers
 from skindx.studies.breakdown import MISSING, breakdowns
@@ -37,12 +37,12 @@ def test_misses_are_counted_by_hand() -> None:
     assert (scc.n, scc.missed, scc.unwarned) == (2, 2, 1)
     assert (bcc.classes, bcc.n) == ((), 0)
     assert np.isnan(bcc.rate.value)
-    assert melanoma.rate == wilson_interval(3 / 4, 4)
+    assert melanoma.rate == share_interval(np.array([1, 1, 1, 0]), range(4))
 
 
 def test_pictures_of_one_lesion_count_once_in_a_miss_rate() -> None:
     found = answers(["melanoma"] * 4, [NEVUS] * 4, ["one"] * 4)
-    assert cancer_misses(found)[0].rate == wilson_interval(1.0, 1)
+    assert cancer_misses(found)[0].rate == share_interval(np.ones(4), ["one"] * 4)
 
 
 def test_cancers_are_found_by_code_and_without_one_by_name() -> None:
@@ -152,7 +152,11 @@ def test_sets_by_group_are_counted_by_hand() -> None:
     # Of scc one set holds nothing urgent, the other one melanoma, which warns as well.
     missed = scored.urgent_missed
     assert missed is not None
-    assert (missed.n, missed.missed, missed.rate) == (4, 1, wilson_interval(0.25, 4))
+    assert (missed.n, missed.missed, missed.rate) == (
+        4,
+        1,
+        share_interval(np.array([1, 0, 0, 0]), range(4)),
+    )
     alarms = scored.false_alarms
     assert alarms is not None
     assert (alarms.n, alarms.raised) == (2, 0)

@@ -17,7 +17,7 @@ from skindx.data.boxes.annotations import (
 from skindx.data.boxes.box import Box
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
-from skindx.metrics import Interval, Statistic, bootstrap_interval
+from skindx.metrics import Interval, Statistic, confidence_interval
 
 # N = pictures, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
 
@@ -101,7 +101,7 @@ def compare(
     presence = [[(str(bool(a)), str(bool(b)))] for a, b in pairs]
 
     def interval(statistic: Statistic | None) -> Interval | None:
-        return None if statistic is None else bootstrap_interval(statistic, groups, draws=draws)
+        return None if statistic is None else confidence_interval(statistic, groups, draws=draws)
 
     return Agreement(
         first,

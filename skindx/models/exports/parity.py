@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.metrics import effective_size, wilson_interval
+from skindx.metrics import share_interval
 from skindx.models.ensemble import Member
 from skindx.models.exports.spec import Parity, Precision
 from skindx.models.predicting import predict_members
@@ -54,7 +54,7 @@ def compare(
     others = list(others)
     first_N = eager_NC.argmax(axis=1)
     same_N = np.all([first_N == other_NC.argmax(axis=1) for other_NC in others], axis=0)
-    interval = wilson_interval(float(same_N.mean()), effective_size(groups))
+    interval = share_interval(same_N, groups)
     return Parity(
         member=member,
         pictures=len(same_N),

@@ -1,26 +1,19 @@
-"""Which export of a bundle answers here, and an ensemble whose bodies are that export's."""
+"""The ensemble of a bundle with the bodies of one of its exports: a named or the fastest one."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle
 from skindx.models.ensemble import Ensemble
-from skindx.models.exports.runtimes import load_body, unsupported
-from skindx.models.exports.spec import Backend, ExportSpec, Precision, Runtime, read_exports
+from skindx.models.exports.choosing import answering, fastest, remembered_choice
+from skindx.models.exports.runtimes import load_body, unsupported, versions
+from skindx.models.exports.spec import EXPORTS, Backend, ExportSpec, read_exports
 
 log = logging.getLogger(__name__)
 
 EAGER = "eager"
-
-FASTEST: tuple[tuple[Runtime, Precision], ...] = (
-    ("openvino", "int8"),
-    ("openvino", "bf16"),
-    ("onnx", "fp32"),
-    ("openvino", "fp32"),
-    ("onnx", "int8"),
-)
-"""As `skindx bench serve` finds them on one thread; on small networks the two fp32 tie."""
 
 
 def with_backend(
@@ -28,36 +21,95 @@ def with_backend(
 ) -> tuple[Ensemble, str]:
     """Return the ensemble with the bodies of `backend`, and the name of what answers.
 
-    `auto` takes the fastest export that this machine can run, and else leaves the ensemble eager,
-    as it is on any device but the CPU. Raises UserError for a named backend that cannot serve.
+    `auto` takes the fastest of the exports that this machine can run and of the eager ensemble; on
+    any device but the CPU the ensemble stays eager. Speed is measured once, see choosing.py. Raises
+    UserError for a named backend that cannot serve.
     """
     if backend == "eager" or (backend == "auto" and device != "cpu"):
         return ensemble, EAGER
-    wanted = [spec for spec in _ranked(bundle) if backend in ("auto", spec.to)]
+    wanted = [
+        spec
+        for spec in read_exports(bundle.path, bundle.spec.files)
+        if backend in ("auto", spec.to)
+    ]
     problems = []
     if device != "cpu":
         problems = [f"exports run on the CPU, not on {device}"]
         wanted = []
     elif not wanted:
         problems = [f"the bundle has no such export; run `skindx export {bundle.path}` first"]
+    usable = []
     for spec in wanted:
-        why = unsupported(spec.to, spec.precision)
-        if not why:
-            try:
-                return _attached(bundle, ensemble, spec), spec.name
-            # The runtimes have exceptions of their own for a file of a later version than theirs.
-            except Exception as error:
-                why = f"{spec.name} cannot be loaded ({str(error).splitlines()[0]})"
-                log.warning("%s: %s", bundle.path.name, why)
-        problems.append(why)
-    if backend == "auto":
-        return ensemble, EAGER
-    raise UserError(f"backend {backend!r} cannot serve {bundle.path}: {'; '.join(problems)}")
+        if why := unsupported(spec.to, spec.precision):
+            problems.append(why)
+        else:
+            usable.append(spec)
+    found = _fastest(bundle, ensemble, usable, problems, eager=backend == "auto")
+    if found is None:
+        raise UserError(f"backend {backend!r} cannot serve {bundle.path}: {'; '.join(problems)}")
+    return found
 
 
-def _ranked(bundle: Bundle) -> list[ExportSpec]:
-    exports = read_exports(bundle.path, bundle.spec.files)
-    return sorted(exports, key=lambda spec: FASTEST.index((spec.to, spec.precision)))
+def _fastest(
+    bundle: Bundle,
+    ensemble: Ensemble,
+    specs: Sequence[ExportSpec],
+    problems: list[str],
+    *,
+    eager: bool,
+) -> tuple[Ensemble, str] | None:
+    """Return the fastest of the exports that load, and of the eager ensemble if it may answer.
+
+    Adds a sentence to `problems` for each export that does not load; None when nothing is left.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    names = sorted(by_name) + ([EAGER] if eager else [])
+    with remembered_choice(
+        {"names": names, "versions": _versions(specs), **_made(bundle)}
+    ) as choice:
+        if choice.name in by_name:
+            loaded = _loaded(bundle, ensemble, [by_name[choice.name]], problems)
+            if loaded:
+                return loaded[choice.name], choice.name
+        elif choice.name == EAGER and eager:
+            return ensemble, EAGER
+        candidates = _loaded(bundle, ensemble, specs, problems)
+        if eager:
+            candidates[EAGER] = ensemble
+        if not candidates:
+            return None
+        if len(candidates) == 1:
+            (name,) = candidates
+        else:
+            name = fastest({key: answering(each) for key, each in candidates.items()})
+            choice.remember(name)
+        return candidates[name], name
+
+
+def _loaded(
+    bundle: Bundle, ensemble: Ensemble, specs: Sequence[ExportSpec], problems: list[str]
+) -> dict[str, Ensemble]:
+    loaded = {}
+    for spec in specs:
+        try:
+            loaded[spec.name] = _attached(bundle, ensemble, spec)
+        # The runtimes have exceptions of their own for a file of a later version than theirs.
+        except Exception as error:
+            why = f"{spec.name} cannot be loaded ({str(error).splitlines()[0]})"
+            log.warning("%s: %s", bundle.path.name, why)
+            problems.append(why)
+    return loaded
+
+
+def _versions(specs: Sequence[ExportSpec]) -> dict[str, dict[str, str]]:
+    return {spec.to: versions(spec.to) for spec in specs}
+
+
+def _made(bundle: Bundle) -> dict[str, object]:
+    """Return what decides how long a bundle's networks take: the files of members and exports."""
+    folders = ("members/", f"{EXPORTS}/")
+    files = {name: hash_ for name, hash_ in bundle.spec.files.items() if name.startswith(folders)}
+    return {"files": files}
 
 
 def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:

@@ -1,0 +1,118 @@
+"""Which runtime answers fastest on this machine: measured once, then read from the user's cache."""
+
+import hashlib
+import json
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from skindx.errors import UserError
+from skindx.files import only_writer, write_json
+from skindx.models.ensemble import Ensemble
+from skindx.models.exports.runtimes import cpu_flags
+from skindx.offline import cache_folder
+
+log = logging.getLogger(__name__)
+
+_ROUNDS, _WARMUP = 7, 2
+_WAIT_S = 120.0
+"""For another process that measures; then this one measures for itself."""
+
+
+def fastest(candidates: Mapping[str, Callable[[], object]]) -> str:
+    """Return the name of the candidate that takes the least processor time on one thread.
+
+    Candidates take turns, so that a busy machine counts alike for all.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    with _one_thread():
+        for turn in range(_WARMUP + _ROUNDS):
+            for name, call in candidates.items():
+                start = time.process_time()
+                call()
+                if turn >= _WARMUP:
+                    seconds[name].append(time.process_time() - start)
+    return min(candidates, key=lambda name: statistics.median(seconds[name]))
+
+
+def answering(ensemble: Ensemble) -> Callable[[], object]:
+    """Return a call in which every member answers one random image."""
+    random = np.random.default_rng(0)
+    squares = [
+        random.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
+        for size in (member.preprocess.size for member in ensemble.members)
+    ]
+
+    def answer() -> None:
+        for member, square_1SS3 in zip(ensemble.members, squares, strict=True):
+            member.judge([square_1SS3])
+
+    return answer
+
+
+@contextmanager
+def remembered_choice(parts: Mapping[str, object]) -> Iterator["Choice"]:
+    """Yield the choice of an earlier process for the same bundle, runtimes and processor.
+
+    One process at a time measures: the others wait and then read its choice.
+    """
+    digest = hashlib.sha256(json.dumps({**parts, "cpu": _processor()}).encode()).hexdigest()
+    file = cache_folder() / "runtimes" / f"{digest[:32]}.json"
+    choice = Choice(file)
+    with ExitStack() as stack:
+        if choice.name is None:
+            # With a cache that cannot be written each process measures for itself.
+            with suppress(OSError, UserError):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(only_writer(file.parent, "measurement of runtimes", _WAIT_S))
+                choice.read()
+        yield choice
+
+
+class Choice:
+    """A remembered choice; `name` is None until one is known."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.name: str | None = None
+        self.read()
+
+    def read(self) -> None:
+        """Read what is remembered; a damaged file counts as nothing."""
+        self.name = None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            name = json.loads(self._file.read_text(encoding="utf-8"))["fastest"]
+            self.name = name if isinstance(name, str) else None
+
+    def remember(self, name: str) -> None:
+        """Keep a choice for the next process; without a cache it is measured again."""
+        self.name = name
+        try:
+            write_json(self._file, {"fastest": name})
+        except OSError as error:
+            log.info("the choice of a runtime is not kept: %s", error)
+
+
+def _processor() -> list[object]:
+    """Return what tells one machine's speed from another's."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    model = [line for line in text.splitlines() if line.startswith("model name")][:1]
+    return [model, sorted(cpu_flags()), os.cpu_count(), torch.__version__]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
