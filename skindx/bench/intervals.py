@@ -199,8 +199,11 @@ def table(cells: Sequence[Cell]) -> str:
         "| figure | method | groups | " + " | ".join(f"n = {size:,}" for size in sizes) + " |",
         "|---" * (3 + len(sizes)) + "|",
     ]
+    shown = {(cell.figure, cell.grouped) for cell in cells}
     for name, (method, _) in METHODS.items():
         for grouped in (False, True):
+            if (name, grouped) not in shown:
+                continue
             words = [_worst(cells, name, size, grouped) for size in sizes]
             lines.append(
                 f"| {name} | {method} | {'1 to 4 images' if grouped else 'none'} | "
@@ -212,6 +215,8 @@ def table(cells: Sequence[Cell]) -> str:
 
 def _worst(cells: Sequence[Cell], name: str, size: int, grouped: bool) -> str:
     some = [c for c in cells if (c.figure, c.size, c.grouped) == (name, size, grouped)]
+    if not some:
+        return ""
     worst = min(some, key=lambda cell: cell.coverage.value)
     mark = " (approximate)" if is_approximate(worst) else ""
     return f"{100 * worst.coverage.value:.1f} %{mark}"

@@ -45,7 +45,7 @@ def _posterior(logits_NC: Floats, signal: float, scale: float) -> Floats:
 POPULATIONS: dict[str, tuple[tuple[float, float], str]] = {
     "calibrated": ((2.0, 1.0), "calibrated, about 80 % right"),
     "overconfident": ((2.0, 2.0), "the same, twice as sure as it should be"),
-    "excellent": ((4.5, 1.0), "calibrated, about 99 % right"),
+    "excellent": ((3.8, 1.0), "calibrated, about 99 % right"),
 }
 """Name -> (signal, sharpening), and what it is."""
 
