@@ -68,6 +68,7 @@ def parse_json(content: bytes, origin: str, *, finite: bool = True) -> dict[str,
         raise UserError(f"{origin} is not valid JSON ({error}); make it again.") from None
     if not isinstance(value, dict):
         raise UserError(f"{origin} must hold a JSON object, not a {type(value).__name__}.")
+    _check_depth(value, origin)
     return value
 
 
@@ -91,6 +92,19 @@ def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
     return value
+
+
+def _check_depth(value: Any, origin: str) -> None:
+    layer, depth = [value], 0
+    while layer := [
+        each
+        for node in layer
+        for each in (node.values() if isinstance(node, dict) else node)
+        if isinstance(each, dict | list)
+    ]:
+        depth += 1
+        if depth > _DEEPEST:
+            raise UserError(f"{origin} is nested more than {_DEEPEST} deep.")
 
 
 def _check_events(text: str, origin: str) -> None:
