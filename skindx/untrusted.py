@@ -60,7 +60,8 @@ def parse_json(content: bytes, origin: str, *, finite: bool = True) -> dict[str,
         value = json.loads(
             content.decode("utf-8"),
             object_pairs_hook=_without_twins,
-            **({"parse_constant": _no_number, "parse_float": _finite} if finite else {}),
+            parse_constant=_no_number if finite else None,
+            parse_float=_finite if finite else None,
         )
     except RecursionError:
         raise UserError(f"{origin} is nested too deeply; it is not what it should be.") from None

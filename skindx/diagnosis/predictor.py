@@ -43,13 +43,21 @@ class Predictor:
     """What runs the networks' bodies, such as `openvino bf16`."""
 
     @classmethod
-    def load(cls, path: Path, device: str = "cpu", backend: Backend = "auto") -> Self:
+    def load(
+        cls,
+        path: Path,
+        device: str = "cpu",
+        backend: Backend = "auto",
+        expect: str | None = None,
+    ) -> Self:
         """Open and verify a bundle. Raises UserError for a bundle that is not whole.
+
+        `expect`: its digest or the first digits, by which another bundle is refused.
 
         `backend` runs the networks' bodies; auto: the fastest export that this machine can run.
         Without ultralytics a bundle's detector is left out, and `missing` says so.
         """
-        bundle = open_bundle(path)
+        bundle = open_bundle(path, expect)
         detector, missing = None, ""
         try:
             detector = bundle.detector()

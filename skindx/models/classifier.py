@@ -18,8 +18,10 @@ from skindx.offline import go_offline
 
 # B = batch, S = side, C = classes
 
-_DO_NOT_FIT = (ArithmeticError, AssertionError, AttributeError, LookupError)
-_DO_NOT_FIT += (NotImplementedError, RuntimeError, TypeError, ValueError)
+_DO_NOT_FIT = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(NotImplementedError, RuntimeError, TypeError, ValueError),
+)
 """What timm's constructors raise for values that do not go together."""
 
 log = logging.getLogger(__name__)

@@ -3,6 +3,8 @@
 import logging
 from dataclasses import replace
 
+import numpy as np
+
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle
 from skindx.models.ensemble import Ensemble
@@ -47,7 +49,8 @@ def with_backend(
                 return _attached(bundle, ensemble, spec), spec.name
             # The runtimes have exceptions of their own for a file of a later version than theirs.
             except Exception as error:
-                why = f"{spec.name} cannot be loaded ({str(error).splitlines()[0]})"
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                why = f"{spec.name} cannot be loaded ({reason})"
                 log.warning("%s: %s", bundle.path.name, why)
         problems.append(why)
     if backend == "auto":
@@ -57,15 +60,19 @@ def with_backend(
 
 def _ranked(bundle: Bundle) -> list[ExportSpec]:
     exports = read_exports(bundle.path, bundle.spec.files)
-    return sorted(exports, key=lambda spec: FASTEST.index((spec.to, spec.precision)))
+    known = [spec for spec in exports if (spec.to, spec.precision) in FASTEST]
+    return sorted(known, key=lambda spec: FASTEST.index((spec.to, spec.precision)))
 
 
 def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:
-    members = [
-        replace(
-            member,
-            exported=load_body(bundle.path / spec.file(member.name), spec.to, spec.precision),
-        )
-        for member in ensemble.members
-    ]
+    members = []
+    for member in ensemble.members:
+        file = bundle.path / spec.file(member.name)
+        if spec.file(member.name) not in bundle.spec.files:
+            raise UserError(f"the bundle does not list {spec.file(member.name)}")
+        exported = replace(member, exported=load_body(file, spec.to, spec.precision))
+        # A graph whose map does not fit the network's head shows it here, not in a diagnosis.
+        side = member.preprocess.size
+        exported.log_probabilities([np.zeros((side, side, 3), dtype=np.uint8)])
+        members.append(exported)
     return replace(ensemble, members=tuple(members))
