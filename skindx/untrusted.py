@@ -54,7 +54,9 @@ def read_plain(path: Path, most: int = MEGABYTE) -> bytes:
     return content
 
 
-def parse_json(content: bytes, origin: str, *, finite: bool = True) -> dict[str, Any]:
+def parse_json(
+    content: bytes, origin: str, *, finite: bool = True, deepest: int = _DEEPEST
+) -> dict[str, Any]:
     """Return a JSON object in which no key stands twice; `finite`: and neither NaN nor infinity."""
     try:
         value = json.loads(
@@ -69,13 +71,15 @@ def parse_json(content: bytes, origin: str, *, finite: bool = True) -> dict[str,
         raise UserError(f"{origin} is not valid JSON ({error}); make it again.") from None
     if not isinstance(value, dict):
         raise UserError(f"{origin} must hold a JSON object, not a {type(value).__name__}.")
-    _check_depth(value, origin)
+    _check_depth(value, origin, deepest)
     return value
 
 
-def read_json(path: Path, most: int = MEGABYTE, *, finite: bool = True) -> dict[str, Any]:
+def read_json(
+    path: Path, most: int = MEGABYTE, *, finite: bool = True, deepest: int = _DEEPEST
+) -> dict[str, Any]:
     """Read a JSON object from a plain file."""
-    return parse_json(read_plain(path, most), str(path), finite=finite)
+    return parse_json(read_plain(path, most), str(path), finite=finite, deepest=deepest)
 
 
 def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
     return value
 
 
-def _check_depth(value: Any, origin: str) -> None:
+def _check_depth(value: Any, origin: str, deepest: int) -> None:
     layer, depth = [value], 0
     while layer := [
         each
@@ -104,8 +108,8 @@ def _check_depth(value: Any, origin: str) -> None:
         if isinstance(each, dict | list)
     ]:
         depth += 1
-        if depth > _DEEPEST:
-            raise UserError(f"{origin} is nested more than {_DEEPEST} deep.")
+        if depth > deepest:
+            raise UserError(f"{origin} is nested more than {deepest} deep.")
 
 
 def _check_events(text: str, origin: str) -> None:

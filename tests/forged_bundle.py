@@ -11,6 +11,9 @@ import yaml
 WHOLE = Path(__file__).parent / "fixtures/v0_1/whole/bundle"
 """Two networks, a detector, a gallery, a novelty score: all parts that a bundle may have."""
 
+(PHOTO,) = (WHOLE.parents[1] / "dataset/store").rglob("01605848*.jpg")
+"""An image that its networks know."""
+
 
 def copy_bundle(folder: Path, source: Path = WHOLE) -> Path:
     """Return a copy of a bundle in `folder`."""

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
-from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.conformal import Conformal
-from skindx.models.detector import Detector
+from skindx.models.detector import Detector, NoUltralyticsError
 from skindx.models.ensemble import Ensemble, Look
 from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
@@ -61,7 +60,7 @@ class Predictor:
         detector, missing = None, ""
         try:
             detector = bundle.detector()
-        except UserError as error:
+        except NoUltralyticsError as error:
             missing = str(error)
         ensemble, answers = with_backend(bundle, bundle.ensemble(device), backend, device)
         return cls(

@@ -44,6 +44,10 @@ class DetectorSpec(Settings):
     labels: tuple[str, ...] = ("lesion",)
 
 
+class NoUltralyticsError(UserError):
+    """The extra that runs detectors is not installed: a diagnosis can do without boxes."""
+
+
 @dataclass(frozen=True)
 class Detector:
     """A YOLO network in evaluation mode."""
@@ -123,7 +127,7 @@ def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
     try:
         import ultralytics  # noqa: F401
     except ImportError:
-        raise UserError(
+        raise NoUltralyticsError(
             "the bundle has a detector, but ultralytics is not installed; "
             "run `pip install 'skindx[detect]'` (AGPL-3.0) or diagnose without boxes."
         ) from None

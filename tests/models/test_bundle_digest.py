@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Skindx
-from forged_bundle import WHOLE, change_index, copy_bundle, forge
+from forged_bundle import PHOTO, WHOLE, change_index, copy_bundle, forge
 
 from skindx.errors import UserError
 from skindx.models.bundle import open_bundle
@@ -21,10 +21,6 @@ def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def _photo() -> str:
-    return str(next((DATASET / "store").rglob("*.jpg")))
 
 
 def test_the_digest_is_that_of_the_index() -> None:
@@ -49,7 +45,7 @@ def test_a_forged_bundle_is_whole_but_not_the_expected_one(tmp_path: Path, skind
     assert open_bundle(bundle).digest != DIGEST
     before = (bundle / "bundle.json").read_bytes()
     for arguments in (
-        ("diagnose", str(bundle), _photo()),
+        ("diagnose", str(bundle), str(PHOTO)),
         ("evaluate", str(bundle), str(DATASET), "--out", str(tmp_path / "out")),
         ("serve", str(bundle), "--port", str(_free_port())),
     ):
@@ -64,7 +60,7 @@ def test_a_forged_bundle_is_whole_but_not_the_expected_one(tmp_path: Path, skind
 
 
 def test_a_diagnosis_names_the_digest(tmp_path: Path, skindx: Skindx) -> None:
-    code, out, err = skindx("diagnose", str(WHOLE), _photo(), "--json", "--expect", DIGEST[:20])
+    code, out, err = skindx("diagnose", str(WHOLE), str(PHOTO), "--json", "--expect", DIGEST[:20])
     assert code == 0, err
     assert json.loads(out)["source"]["digest"] == DIGEST
 
