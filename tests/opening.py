@@ -157,7 +157,7 @@ class _Watch:
         self.on, self.touched, self.inside = False, list[str](), ""
 
     def start(self, path: str) -> None:
-        self.on, self.touched, self.inside = True, [], path
+        self.on, self.touched, self.inside = True, [], os.path.realpath(path)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.on:
@@ -167,7 +167,7 @@ class _Watch:
         elif event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink"):
             self.touched.append(f"{event} {arguments}"[:200])
         elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-            path = os.path.abspath(os.fsdecode(arguments[0]))  # noqa: PTH100 (links are kept)
+            path = os.path.realpath(os.fsdecode(arguments[0]))
             flags = arguments[2] or 0
             writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             mine = path.startswith((self.inside, str(PHOTO), *_LIBRARIES))
