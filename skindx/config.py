@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from skindx.errors import UserError
 from skindx.files import write_text
 
+_MOST_ERRORS = 100
+
 
 class Settings(BaseModel):
     """Base of every settings class: immutable, unknown keys refused."""
@@ -124,7 +126,9 @@ def _expand(value: Any, origin: str) -> Any:
 
 def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
-    found = [each for each in error.errors() if not _follows(each, error.errors())]
+    # A file that is wrong in each of its lines need not have all of them compared.
+    errors = error.errors(include_url=False)[:_MOST_ERRORS]
+    found = [each for each in errors if not _follows(each, errors)]
     first, *others = sorted(found, key=lambda each: each["type"] != "extra_forbidden")
     loc = first["loc"]
     where = ".".join(str(part) for part in loc)

@@ -9,6 +9,8 @@ _QUIET = {
     "YOLO_OFFLINE": "true",
     "YOLO_AUTOINSTALL": "false",
     "YOLO_VERBOSE": "false",
+    # No eval of what a model's YAML says; our own check comes first.
+    "ULTRALYTICS_SAFE_LOAD": "true",
     # With a key ultralytics streams every training run to its makers' platform.
     "ULTRALYTICS_API_KEY": "",
     "GRADIO_ANALYTICS_ENABLED": "False",

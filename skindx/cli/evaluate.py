@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Part, console
+from skindx.cli.options import Expect, Part, console
 
 
 def evaluate(
@@ -20,6 +20,7 @@ def evaluate(
     split: Annotated[
         Part, typer.Option(help="test; val while you still choose; all of an external dataset.")
     ] = "test",
+    expect: Expect = None,
 ) -> None:
     """Score a bundle through the served predictor and write one HTML report.
 
@@ -38,11 +39,20 @@ def evaluate(
     from skindx.studies.report import print_table
 
     folder = out or bundle.resolve().parent / "evaluation"
+    changed = None
     with progress_bars() as progress:
         evaluation = evaluate_bundle(
-            bundle, dataset, folder, split=split, progress=partial(progress, "evaluate")
+            bundle,
+            dataset,
+            folder,
+            split=split,
+            progress=partial(progress, "evaluate"),
+            expect=expect,
         )
     if split == "test" and evaluation.external is None:
-        add_metrics(bundle, json.loads((folder / METRICS).read_text(encoding="utf-8")))
+        figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        changed = add_metrics(bundle, figures, expect)
     print_table(evaluation, console())
     print(f"report: {folder / 'report.html'}")
+    if changed:
+        print(f"the bundle holds these figures now: its digest is {changed.digest}")

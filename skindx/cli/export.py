@@ -28,6 +28,7 @@ def export(
     from rich.table import Table
 
     from skindx.cli.options import console
+    from skindx.models.bundle import open_bundle
     from skindx.models.exports.export import export_bundle
 
     done = export_bundle(bundle, to, precision, dataset)
@@ -38,4 +39,5 @@ def export(
         shown = (f"{each.share:.2%}", f"{each.low:.2%} .. {each.high:.2%}", f"{each.cosine:.6f}")
         table.add_row(each.member, str(each.pictures), *shown)
     console().print(table)
-    print(f"{bundle / done.folder}: part of the bundle now.")
+    digest = open_bundle(bundle).digest
+    print(f"{bundle / done.folder}: part of the bundle now; its digest is {digest}")

@@ -17,6 +17,16 @@ Sets = Annotated[
 ]
 
 
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIGEST",
+        help="Refuse any bundle but the one with this digest (or its first 16 digits and more). "
+        "Hashes inside a bundle say that it is whole, not who made it.",
+    ),
+]
+
+
 def console() -> "Console":
     """Return a console wide enough for the tables, also where there is no terminal to ask."""
     from rich.console import Console

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from skindx.cli.options import Expect
+
 
 def serve(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
@@ -34,6 +36,7 @@ def serve(
             help="The proxy before it, whose X-Forwarded-For and -Proto are believed.",
         ),
     ] = None,
+    expect: Expect = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -58,6 +61,7 @@ def serve(
         casebook=casebook,
         proxy=proxy,
         access_log=access_log,
+        expect=expect,
     )
 
 

@@ -51,3 +51,4 @@ def train(
         return
     if bundle:
         print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
+        print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")

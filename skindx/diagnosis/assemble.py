@@ -93,6 +93,7 @@ def source_of(bundle: Bundle, backend: str) -> Source:
         name=bundle.spec.name,
         created=bundle.spec.created,
         version=bundle_version(bundle),
+        digest=bundle.digest,
         backend=backend,
         calibrated=any(each != 1 for each in temperatures),
         taxonomy=bundle.taxonomy.title,

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
-from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.conformal import Conformal
-from skindx.models.detector import Detector
+from skindx.models.detector import Detector, NoUltralyticsError
 from skindx.models.ensemble import Ensemble, Look
 from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
@@ -43,17 +42,25 @@ class Predictor:
     """What runs the networks' bodies, such as `openvino bf16`."""
 
     @classmethod
-    def load(cls, path: Path, device: str = "cpu", backend: Backend = "auto") -> Self:
+    def load(
+        cls,
+        path: Path,
+        device: str = "cpu",
+        backend: Backend = "auto",
+        expect: str | None = None,
+    ) -> Self:
         """Open and verify a bundle. Raises UserError for a bundle that is not whole.
+
+        `expect`: its digest or the first digits, by which another bundle is refused.
 
         `backend` runs the networks' bodies; auto: the fastest export that this machine can run.
         Without ultralytics a bundle's detector is left out, and `missing` says so.
         """
-        bundle = open_bundle(path)
+        bundle = open_bundle(path, expect)
         detector, missing = None, ""
         try:
             detector = bundle.detector()
-        except UserError as error:
+        except NoUltralyticsError as error:
             missing = str(error)
         ensemble, answers = with_backend(bundle, bundle.ensemble(device), backend, device)
         return cls(

@@ -138,6 +138,8 @@ class Source(_Said):
     created: str
     version: str
     """SHA-256 over everything that decides an answer."""
+    digest: str = ""
+    """SHA-256 of the bundle's index, as --expect takes it; empty in records of older versions."""
     backend: str = "eager"
     """What ran the networks, such as `openvino bf16`: it rounds in its own way."""
     calibrated: bool

@@ -118,7 +118,8 @@ def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) 
     source = diagnosis.source
     sheet.heading("What this rests on")
     sheet.text(
-        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}; "
+        f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
+        f"digest {source.digest[:16] or 'unknown'}; "
         f"taxonomy {source.taxonomy}, {source.review}."
     )
     if not source.calibrated:

@@ -43,7 +43,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text("As told: " + "; ".join(f"{name} {value}" for name, value in told)))
     console.print(
         Text(
-            f"Bundle {source.name}, version {source.version[:12]}, {source.created}; "
+            f"Bundle {source.name}, version {source.version[:12]}, "
+            f"digest {source.digest[:16] or 'unknown'}, {source.created}; "
             f"taxonomy {source.taxonomy}: {source.review}.",
             style="dim",
         )

@@ -1,6 +1,5 @@
 """The bundle: one folder with everything a diagnosis needs, hashed, loaded without pickle."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,25 +7,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from skindx import __version__
 from skindx.data.manifest import Record, Split
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json, write_text
+from skindx.models.bundle_files import INDEX, digest_of, read_index, verify_files
 from skindx.models.bundle_spec import BundleSpec, MemberSpec
 from skindx.models.card import model_card
-from skindx.models.classifier import build_classifier
+from skindx.models.classifier import load_classifier
 from skindx.models.combination import EQUAL, Combination
 from skindx.models.conformal import Conformal
-from skindx.models.detector import Detector, DetectorSpec, load_detector, save_detector
+from skindx.models.detector import (
+    MODEL_WEIGHTS,
+    MODEL_YAML,
+    Detector,
+    DetectorSpec,
+    load_detector,
+    save_detector,
+)
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.gallery import ROWS, TENSORS, Gallery
 from skindx.models.novelty import STATISTICS, Novelty
 from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.taxonomy import Taxonomy
+from skindx.untrusted import MEGABYTE, parse_json, read_json
 
-INDEX, TAXONOMY, METRICS, CARD = "bundle.json", "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
+TAXONOMY, METRICS, CARD = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
+
+_LONGEST_METRICS = 64 * MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -36,15 +46,16 @@ class Bundle:
     path: Path
     spec: BundleSpec
     taxonomy: Taxonomy
+    digest: str
+    """SHA-256 of the index, which holds the hash of every other file."""
 
     def ensemble(self, device: str = "cpu") -> Ensemble:
         """Rebuild the classifiers, in evaluation mode on `device`."""
         members = []
         for member in self.spec.members:
-            classifier = build_classifier(member.classifier, len(self.taxonomy.classes))
-            state = load_file(self.path / _weights(member.name))
-            # The file's own pages, mapped: several processes that serve it share one copy.
-            classifier.net.load_state_dict(state, assign=True)
+            classifier = load_classifier(
+                member.classifier, len(self.taxonomy.classes), self.path / _weights(member.name)
+            )
             members.append(
                 Member(
                     member.name,
@@ -67,7 +78,7 @@ class Bundle:
 
     def gallery(self) -> Gallery | None:
         """Return what the bundle shows of the pictures that it learned from; None for none."""
-        return Gallery.load(self.path) if self.spec.gallery else None
+        return Gallery.load(self.path, self.spec.gallery) if self.spec.gallery else None
 
     def novelty(self) -> Novelty | None:
         """Return how to tell whether a photo is familiar; None where too little is known."""
@@ -82,11 +93,9 @@ class Bundle:
 
     def metrics(self) -> dict[str, Any] | None:
         """Return what the last evaluation measured; None before the first."""
-        path = self.path / METRICS
         if METRICS not in self.spec.files:
             return None
-        measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return measured
+        return read_json(self.path / METRICS, _LONGEST_METRICS, finite=False)
 
 
 @dataclass(frozen=True)
@@ -148,25 +157,26 @@ def pack(
     return open_bundle(path)
 
 
-def open_bundle(path: Path) -> Bundle:
+def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     """Verify every file's hash and return the bundle.
 
-    Raises UserError for a folder that is no bundle, and for a missing or altered file.
+    The hashes stand in the bundle itself: they say that it is whole, not who made it. `expect` is
+    the digest that somebody trustworthy named, or its first digits. Raises UserError for a folder
+    that is no bundle, for another digest, and for a missing, altered or additional file.
     """
-    index = path / INDEX
-    if not path.exists():
-        raise UserError(f"bundle {path} does not exist; give the folder `skindx train` packed.")
-    if not index.is_file():
-        raise UserError(f"{path} is no bundle (it has no {INDEX}); give RUN/bundle.")
-    try:
-        raw = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{index} is not valid JSON ({error}); pack the bundle again.") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{index} is not a bundle's index; pack the bundle again.")
-    spec = BundleSpec.parse(raw, origin=str(index))
-    _verify(path, spec)
-    return Bundle(path, spec, Taxonomy.load(path / TAXONOMY))
+    content = read_index(path, expect)
+    origin = str(path / INDEX)
+    spec = BundleSpec.parse(parse_json(content, origin), origin, expand=False)
+    needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
+    needed |= {ROWS, TENSORS} if spec.gallery else set()
+    needed |= {STATISTICS} if spec.novelty else set()
+    needed |= (
+        {f"detector/{name}" for name in (MODEL_YAML, MODEL_WEIGHTS)} if spec.detector else set()
+    )
+    for name in sorted(needed - set(spec.files)):
+        raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
+    verify_files(path, spec.files)
+    return Bundle(path, spec, Taxonomy.load(path / TAXONOMY), digest_of(content))
 
 
 def _weights(member: str) -> str:
@@ -181,20 +191,3 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
         if file.is_file() and file.name != INDEX
     }
     write_json(folder / INDEX, spec.model_copy(update={"files": files}).model_dump(mode="json"))
-
-
-def _verify(path: Path, spec: BundleSpec) -> None:
-    needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
-    needed |= {ROWS, TENSORS} if spec.gallery else set()
-    needed |= {STATISTICS} if spec.novelty else set()
-    for name in sorted(needed - set(spec.files)):
-        raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
-    root = path.resolve()
-    for name, expected in spec.files.items():
-        file = (root / name).resolve()
-        if not file.is_relative_to(root):
-            raise UserError(f"bundle {path}: {name!r} points outside the bundle; do not use it.")
-        if not file.is_file():
-            raise UserError(f"bundle {path}: {name} is missing; copy or pack the bundle again.")
-        if sha256_file(file) != expected:
-            raise UserError(f"bundle {path}: {name} was altered; copy or pack the bundle again.")

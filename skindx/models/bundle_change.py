@@ -5,17 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json, write_text
 from skindx.models.bundle import CARD, METRICS, Bundle, open_bundle, write_index
+from skindx.models.bundle_spec import BundleSpec
 from skindx.models.card import model_card
 from skindx.models.conformal import Conformal
 from skindx.models.fusion import FusionSpec
 from skindx.models.gallery import ROWS, TENSORS, Gallery
 
 
-def add_metrics(path: Path, metrics: dict[str, Any]) -> None:
-    """Put what an evaluation measured into the bundle and its model card, in one step."""
-    _rewrite(open_bundle(path), {}, metrics)
+def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
+    """Put what an evaluation measured into the bundle and its model card, in one step.
+
+    Returns the bundle as it is then, with another digest. Raises UserError where the one that is
+    there does not have the digest that is expected.
+    """
+    _rewrite(open_bundle(path, expect), {}, metrics)
+    return open_bundle(path)
 
 
 def set_fusion(
@@ -81,8 +88,18 @@ def _rewrite(
             gallery.save(folder)
         if metrics is not None:
             write_json(folder / METRICS, metrics)
-        write_text(folder / CARD, model_card(spec, bundle.taxonomy, metrics))
+        write_text(folder / CARD, _card(spec, bundle, metrics))
         write_index(folder, spec)
+
+
+def _card(spec: BundleSpec, bundle: Bundle, metrics: dict[str, Any] | None) -> str:
+    try:
+        return model_card(spec, bundle.taxonomy, metrics)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{bundle.path / METRICS} does not hold the figures of an evaluation "
+            f"({type(error).__name__}); run `skindx evaluate` again."
+        ) from None
 
 
 def _link(source: Path, target: Path) -> None:

@@ -28,9 +28,9 @@ class BundleSpec(Settings):
     """The index of a bundle, `bundle.json`."""
 
     format: Literal[1] = 1
-    name: str
-    created: str
-    skindx: str
+    name: str = Field(max_length=256)
+    created: str = Field(max_length=64)
+    skindx: str = Field(max_length=64)
     temperature: float = Field(1.0, gt=0)
     combination: Combination = EQUAL
     members: tuple[MemberSpec, ...] = Field(min_length=1)

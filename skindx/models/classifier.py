@@ -5,16 +5,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.models.model_args import check_model_args
 from skindx.models.preprocess import Preprocess
+from skindx.models.tensors import declared, load_tensors
 from skindx.models.weights import read_state
 from skindx.offline import go_offline
 
 # B = batch, S = side, C = classes
+
+_DO_NOT_FIT = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(NotImplementedError, RuntimeError, TypeError, ValueError),
+)
+"""What timm's constructors raise for values that do not go together."""
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +30,17 @@ log = logging.getLogger(__name__)
 class ClassifierSettings(Settings):
     """A timm model by name, with what its constructor needs beyond the number of classes."""
 
-    model: str
+    model: str = Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?$", max_length=128)
+    """A name of timm's own list: what begins with hf-hub: or local-dir: would be fetched or read
+    from elsewhere."""
     model_args: dict[str, Any] = Field(default_factory=dict)
     preprocess: Preprocess = Preprocess()
+
+    @field_validator("model_args")
+    @classmethod
+    def _known_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        check_model_args(arguments)
+        return arguments
 
 
 class Classifier(nn.Module):
@@ -81,11 +97,40 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
             f"timm has no model {settings.model!r}; nearest: {', '.join(near) or 'none'}."
         )
     try:
-        net = timm.create_model(settings.model, num_classes=classes, **settings.model_args)
-    except TypeError as error:
-        raise UserError(f"model_args of {settings.model!r} do not fit: {error}.") from None
+        net = timm.create_model(
+            settings.model, pretrained=False, num_classes=classes, **settings.model_args
+        )
+    except _DO_NOT_FIT as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"model_args of {settings.model!r} do not fit: {reason.rstrip('.')}."
+        ) from None
     _calm_head(net)
     return Classifier(net, settings.preprocess)
+
+
+def load_classifier(settings: ClassifierSettings, classes: int, file: Path) -> Classifier:
+    """Rebuild a classifier from a file of its own weights alone.
+
+    Nothing of its size is built before the file is found to hold exactly its tensors: a network
+    is never larger than its weights. Raises UserError.
+    """
+    with torch.device("meta"):
+        net = build_classifier(settings, classes).net
+    own = {name: (tuple(each.shape), each.dtype) for name, each in net.state_dict().items()}
+    found = declared(file)
+    if {name: shape for name, (shape, _) in own.items()} != {
+        name: each.shape for name, each in found.items()
+    }:
+        raise UserError(
+            f"{file} does not hold the tensors of {settings.model!r} with {classes} classes; copy "
+            "or pack the bundle again."
+        )
+    classifier = build_classifier(settings, classes)
+    # The file's own pages, mapped: several processes that serve it share one copy.
+    state = {name: tensor.to(own[name][1]) for name, tensor in load_tensors(file).items()}
+    classifier.net.load_state_dict(state, assign=True)
+    return classifier
 
 
 def _calm_head(net: nn.Module) -> None:

@@ -10,16 +10,21 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.config import Settings, read_yaml
+from skindx.config import Settings
 from skindx.data.boxes import Box
 from skindx.errors import UserError
 from skindx.files import write_text
+from skindx.models.detector_network import build_detection_model, parse_config
+from skindx.models.tensors import load_tensors
 from skindx.offline import go_offline
+from skindx.untrusted import read_plain_yaml
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MODEL_YAML, MODEL_WEIGHTS = "model.yaml", "model.safetensors"
+
+_LONGEST_YAML = 65_536
 
 GREY = 114
 """What surrounds a picture that is no square, in training as later."""
@@ -37,6 +42,10 @@ class DetectorSpec(Settings):
     overlap: float = Field(0.6, gt=0, lt=1)
     """Of two boxes of a class that overlap more than this (IoU), only the better one stays."""
     labels: tuple[str, ...] = ("lesion",)
+
+
+class NoUltralyticsError(UserError):
+    """The extra that runs detectors is not installed: a diagnosis can do without boxes."""
 
 
 @dataclass(frozen=True)
@@ -110,19 +119,31 @@ def save_detector(folder: Path, config: dict[str, Any], state: "dict[str, Tensor
 def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
     """Rebuild a detector from `save_detector`'s files.
 
-    Raises UserError when ultralytics is not installed.
+    Raises UserError when ultralytics is not installed, and for files that are not of one plain
+    detector.
     """
     go_offline()
+    config, state = read_detector(folder)
     try:
-        from ultralytics.nn.tasks import DetectionModel
+        import ultralytics  # noqa: F401
     except ImportError:
-        raise UserError(
+        raise NoUltralyticsError(
             "the bundle has a detector, but ultralytics is not installed; "
             "run `pip install 'skindx[detect]'` (AGPL-3.0) or diagnose without boxes."
         ) from None
-    from safetensors.torch import load_file
-
-    net = DetectionModel(read_yaml(folder / MODEL_YAML), nc=len(spec.labels), verbose=False)
-    state = load_file(folder / MODEL_WEIGHTS)
+    shapes = {name: tuple(each.shape) for name, each in state.items()}
+    net = build_detection_model(config, len(spec.labels), str(folder / MODEL_YAML), shapes)
     net.load_state_dict(state)
     return Detector(net.eval(), spec)
+
+
+def read_detector(folder: Path) -> "tuple[dict[str, Any], dict[str, Tensor]]":
+    """Return the checked model dictionary and the tensors that `save_detector` wrote."""
+    file = folder / MODEL_YAML
+    config = parse_config(read_plain_yaml(file, _LONGEST_YAML), str(file))
+    state = load_tensors(folder / MODEL_WEIGHTS)
+    if any(tensor.dtype != torch.float32 for tensor in state.values()):
+        raise UserError(
+            f"{folder / MODEL_WEIGHTS} must hold single precision alone; pack it again."
+        )
+    return config, state

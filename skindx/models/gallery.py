@@ -12,13 +12,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from skindx.config import Settings
+from skindx.data.publish.row import web_address
+from skindx.errors import UserError
+from skindx.models.rows import read_rows
+from skindx.models.tensors import load_tensors
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
 
 _CHUNK = 4096  # rows that are single precision at a time
+
+_TENSORS = {"embeddings": ("F16", 2), "thumbnails": ("U8", 1), "offsets": ("I64", 1)}
+_LARGEST_COPY = 2**20
+"""Bytes of one small JPEG."""
 
 # N = pictures of the gallery, Q = pictures that are compared with it, D = dimensions
 
@@ -98,9 +106,15 @@ class Gallery:
 
     def cosines(self, embeddings_QD: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the dot products Q x N with embeddings of length 1, in single precision."""
+        if embeddings_QD.shape[1] != self.embeddings_ND.shape[1]:
+            raise UserError(
+                "the bundle's gallery is not of its networks (its embeddings have "
+                f"{self.embeddings_ND.shape[1]} numbers, theirs {embeddings_QD.shape[1]}); "
+                "pack the bundle again."
+            )
         others_DQ = torch.from_numpy(np.ascontiguousarray(embeddings_QD)).T
         parts = [each.float() @ others_DQ for each in torch.split(self.embeddings_ND, _CHUNK)]
-        products_QN: NDArray[np.float32] = torch.cat(parts).T.clamp(-1, 1).numpy()
+        products_QN: NDArray[np.float32] = torch.cat(parts).T.nan_to_num(0).clamp(-1, 1).numpy()
         return products_QN
 
     def nearest(self, embedding_D: NDArray[np.float32], k: int) -> list[Near]:
@@ -143,18 +157,32 @@ class Gallery:
         save_file(tensors, folder / TENSORS)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read it from a bundle's folder; embeddings and copies stay on disk until looked at."""
-        import pyarrow.parquet as pq
+    def load(cls, folder: Path, spec: GallerySpec) -> Self:
+        """Read it from a bundle's folder; embeddings and copies stay on disk until looked at.
 
-        rows = pq.read_table(folder / ROWS, schema=_schema()).to_pylist()
-        tensors = load_file(folder / TENSORS)
-        return cls(
-            tuple(GalleryRow(**row) for row in rows),
-            tensors["embeddings"],
-            tensors["thumbnails"],
-            tensors["offsets"].numpy(),
+        Raises UserError for files that do not fit each other or the index.
+        """
+        table = read_rows(folder / ROWS, _schema())
+        tensors = load_tensors(folder / TENSORS, _TENSORS)
+        embeddings_ND, offsets = tensors["embeddings"], tensors["offsets"].numpy()
+        ends = [0, len(tensors["thumbnails"])]
+        fits = len(table) == spec.pictures == len(embeddings_ND) == len(offsets) - 1
+        if (
+            not fits
+            or list(offsets[[0, -1]]) != ends
+            or (np.diff(offsets) < 0).any()
+            or (np.diff(offsets) > _LARGEST_COPY).any()
+            or any(column.null_count for column in table.columns)
+        ):
+            raise UserError(
+                f"{folder / ROWS} and {folder / TENSORS} do not fit each other or the bundle; "
+                "copy or pack the bundle again."
+            )
+        rows = tuple(
+            GalleryRow(**{**row, "page_url": web_address(row["page_url"])})
+            for row in table.to_pylist()
         )
+        return cls(rows, embeddings_ND, tensors["thumbnails"], offsets)
 
 
 def _schema() -> Any:

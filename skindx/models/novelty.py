@@ -17,12 +17,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from skindx.config import Settings
+from skindx.errors import UserError
 from skindx.models.gallery import Gallery
+from skindx.models.tensors import load_tensors
 
 STATISTICS = "novelty.safetensors"
+
+_TENSORS = {
+    "means": ("F32", 2),
+    "axes": ("F32", 2),
+    "variances": ("F32", 1),
+    "rest": ("F64", 0),
+    "scores": ("F64", 1),
+}
 
 AXES = 64
 RATE = 0.01
@@ -61,6 +71,12 @@ class Familiar:
 
     def distances(self, embeddings_QD: Singles) -> Floats:
         """Return the squared Mahalanobis distance to the nearest class, Q."""
+        if embeddings_QD.shape[1] != self.means_CD.shape[1]:
+            raise UserError(
+                "the bundle's novelty score is not of its networks (it knows embeddings of "
+                f"{self.means_CD.shape[1]} numbers, theirs have {embeddings_QD.shape[1]}); "
+                "pack the bundle again."
+            )
         nearest_Q = np.full(len(embeddings_QD), np.inf)
         for mean_D in self.means_CD:
             off_QD = embeddings_QD.astype(np.float64) - mean_D
@@ -109,12 +125,26 @@ class Novelty:
 
     @classmethod
     def load(cls, folder: Path, spec: NoveltySpec) -> Self:
-        """Read it from a bundle's folder."""
-        arrays = {name: each.numpy() for name, each in load_file(folder / STATISTICS).items()}
-        familiar = Familiar(
-            arrays["means"], arrays["axes"], arrays["variances"], float(arrays["rest"])
-        )
-        return cls(spec, familiar, arrays["scores"])
+        """Read it from a bundle's folder. Raises UserError for figures that make no score."""
+        tensors = load_tensors(folder / STATISTICS, _TENSORS)
+        arrays = {name: each.numpy() for name, each in tensors.items()}
+        means_CD, axes_AD, variances_A = (arrays[name] for name in ("means", "axes", "variances"))
+        scores_N = arrays["scores"]
+        if (
+            len(means_CD) == 0
+            or axes_AD.shape != (len(variances_A), means_CD.shape[1])
+            or len(scores_N) != spec.pictures
+            or not all(bool(np.isfinite(each).all()) for each in arrays.values())
+            or not (variances_A > 0).all()
+            or not arrays["rest"] > 0
+            or (np.diff(scores_N) < 0).any()
+        ):
+            raise UserError(
+                f"{folder / STATISTICS} does not hold the statistics of one novelty score; copy or "
+                "pack the bundle again."
+            )
+        familiar = Familiar(means_CD, axes_AD, variances_A, float(arrays["rest"]))
+        return cls(spec, familiar, scores_N)
 
 
 def fit_novelty(gallery: Gallery, embeddings_ND: Singles) -> Novelty | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.manifest import Record, Split
+from skindx.models.rows import read_rows
 
 SEEN = "seen.parquet"
 
@@ -20,10 +21,8 @@ def write_seen(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_seen(path: Path) -> Mapping[str, Split]:
-    """Return the split of each picture."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path, schema=_schema())
+    """Return the split of each picture. Raises UserError for what is no such table."""
+    table = read_rows(path, _schema())
     return dict(zip(table["sha256"].to_pylist(), table["split"].to_pylist(), strict=True))
 
 

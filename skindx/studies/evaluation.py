@@ -75,6 +75,7 @@ def evaluate(
     split: Part = "test",
     draws: int = 1000,
     progress: Progress | None = None,
+    expect: str | None = None,
 ) -> Evaluation:
     """Score `bundle` on a split of `dataset`; write metrics, predictions and a report to `out`.
 
@@ -89,13 +90,14 @@ def evaluate(
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
     refuse_others(out, _OUTPUTS, "an evaluation")
     records = split_records(dataset, split)
-    predictor: Served = Predictor.load(bundle)
+    predictor = Predictor.load(bundle, expect=expect)
     return evaluate_served(
         predictor,
         records,
         decode,
         out,
         bundle=str(bundle),
+        digest=predictor.bundle.digest,
         dataset=dataset,
         split=split,
         draws=draws,
@@ -111,11 +113,15 @@ def evaluate_served(
     *,
     bundle: str,
     dataset: Path,
+    digest: str = "",
     split: Part = "test",
     draws: int = 1000,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Score a loaded predictor on records of a dataset, and write `out`. Raises UserError."""
+    """Score a loaded predictor on records of a dataset, and write `out`. Raises UserError.
+
+    `digest` is that of its bundle.
+    """
     manifest = sha256_file(dataset / MANIFEST)
     if split == "all" and predictor.trained_on == manifest:
         raise UserError(
@@ -155,6 +161,7 @@ def evaluate_served(
         hardware=hardware(),
         versions=versions(),
         taxonomy_review=predictor.taxonomy.review_note,
+        bundle_digest=digest,
     )
     mistakes = worst_mistakes(records, predictions, classes, read)
     with atomic_folder(out) as folder:

@@ -27,6 +27,8 @@ class Origin:
     hardware: str
     versions: dict[str, str]
     taxonomy_review: str
+    bundle_digest: str = ""
+    """SHA-256 of the bundle's index as it was measured; empty for what is no bundle."""
 
 
 def hardware() -> str:

@@ -19,7 +19,8 @@ from skindx.data.manifest import read_manifest
 from skindx.data.screening.decode import decode
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
-from skindx.models.bundle import INDEX, Bundle, open_bundle
+from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.bundle_files import INDEX
 from skindx.models.detector import Detector
 from skindx.studies.activation import ActivationBoxes
 

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.models.tensors import load_tensors
+from skindx.training.arrays import read_arrays
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.monitors.history import HISTORY, write_history
 from skindx.training.settings import MemberSettings, TrainSettings
+from skindx.untrusted import read_json
 
 # N = validation pictures, C = classes
 
@@ -81,7 +84,7 @@ def matches(file: Path, expected: str) -> bool:
     """
     if not file.is_file():
         return False
-    if json.loads(file.read_text(encoding="utf-8"))["fingerprint"] != expected:
+    if read_json(file, finite=False).get("fingerprint") != expected:
         raise UserError(
             f"{file.parent} was trained with other settings or data; "
             "give another --out, or remove that folder to train it anew."
@@ -118,8 +121,9 @@ def save_member(
 
 
 def load_member(run: Path, name: str) -> FinishedMember:
-    """Read a finished member."""
+    """Read a finished member. Raises UserError for files that `save_member` did not write."""
     folder = member_folder(run, name)
-    with np.load(folder / "validation.npz", allow_pickle=False) as arrays:
-        validation_NC, truth_N = arrays["log"], arrays["truth"]
-    return FinishedMember(load_file(folder / "model.safetensors"), validation_NC, truth_N)
+    arrays = read_arrays(folder / "validation.npz", {"log": ("f", 2), "truth": ("i", 1)})
+    return FinishedMember(
+        load_tensors(folder / "model.safetensors"), arrays["log"], arrays["truth"]
+    )

@@ -45,6 +45,8 @@ class Wiring:
     casebook: "Casebook | None" = None
     frames: Sequence[str] = ()
     """Sites that may show the page in a frame of theirs."""
+    expect: str | None = None
+    """The digest of the only bundle that may be served; None: its version may not change."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -54,7 +56,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     from skindx.ui.page import build_page
 
     version = bundle_version(bundle)
-    pool = Pool(worker_command(bundle.path, version), wiring.pool)
+    pool = Pool(worker_command(bundle.path, version, wiring.expect), wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
 
     @asynccontextmanager

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle import Bundle, open_bundle
 from skindx.offline import go_offline
 from skindx.ui.listening import LOOPBACK, check_free, stoppable, uploads_folder
+from skindx.words import printable
 
 if TYPE_CHECKING:
     from skindx.casebook.book import Casebook
@@ -34,16 +35,18 @@ def serve(
     proxy: str | None = None,
     access_log: bool = False,
     frames: Sequence[str] = (),
+    expect: str | None = None,
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
     `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed; `frames`
-    the sites that may show the page in a frame. Raises UserError for a bundle that is not whole,
-    for an address that is taken or wrong, and for a missing extra.
+    the sites that may show the page in a frame; `expect` is the digest of the only bundle to serve.
+    Raises UserError for a bundle that is not whole or another one, for an address that is taken or
+    wrong, and for a missing extra.
     """
     go_offline()
     check_free(host, port)
-    loaded = open_bundle(bundle)
+    loaded = open_bundle(bundle, expect)
     _check_extra()
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.login.users import Users
@@ -54,18 +57,19 @@ def serve(
     if access_log:
         _show_access()
     with uploads_folder() as uploads, stoppable():
-        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames)
-        _run(build_app(loaded, wiring), host, port, proxy, logged_in=users is not None)
+        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames, expect)
+        greeting = _greeting(host, port, loaded, logged_in=users is not None)
+        _run(build_app(loaded, wiring), host, port, proxy, greeting)
 
 
-def _run(app: "App", host: str, port: int, proxy: str | None, *, logged_in: bool) -> None:
+def _run(app: "App", host: str, port: int, proxy: str | None, greeting: str) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                print(_greeting(host, port, logged_in=logged_in), flush=True)
+                print(greeting, flush=True)
 
     kept: list[BaseException] = []
     config = uvicorn.Config(
@@ -107,7 +111,7 @@ def _keeping_failure(app: "App", kept: list[BaseException]) -> "App":
     return whole
 
 
-def _greeting(host: str, port: int, *, logged_in: bool) -> str:
+def _greeting(host: str, port: int, bundle: Bundle, *, logged_in: bool) -> str:
     shown = f"[{host}]" if ":" in host else host
     reach = ""
     if host not in LOOPBACK:
@@ -115,7 +119,8 @@ def _greeting(host: str, port: int, *, logged_in: bool) -> str:
         reach = f" Everyone {who} can use it."
         if logged_in:
             reach += " Put a proxy with TLS before it: passwords travel in the clear otherwise."
-    return f"skindx is at http://{shown}:{port}/ (Ctrl+C stops it).{reach}"
+    answers = f" It answers by {printable(bundle.spec.name)}, digest {bundle.digest}."
+    return f"skindx is at http://{shown}:{port}/ (Ctrl+C stops it).{reach}{answers}"
 
 
 def _check_extra() -> None:

@@ -58,7 +58,7 @@ def test_an_unknown_model_names_the_nearest() -> None:
 
 def test_model_args_that_do_not_fit() -> None:
     with pytest.raises(UserError, match="model_args of 'test_resnet' do not fit"):
-        build_classifier(ClassifierSettings(model="test_resnet", model_args={"wings": 2}), 3)
+        build_classifier(ClassifierSettings(model="test_resnet", model_args={"patch_size": 8}), 3)
 
 
 @pytest.mark.parametrize("model", ["mobilenetv2_100", "resnet10t", "regnetx_002"])

@@ -17,7 +17,8 @@ from skindx.data.manifest import MANIFEST, Record, read_manifest, write_manifest
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.files import sha256_file
-from skindx.models.bundle import INDEX, Bundle
+from skindx.models.bundle import Bundle
+from skindx.models.bundle_files import INDEX
 from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.ensemble import Member
 from skindx.models.preprocess import Preprocess

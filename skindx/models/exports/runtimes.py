@@ -5,6 +5,8 @@ Each uses one thread: a picture is too little work to share, and a server has a 
 
 import importlib
 import importlib.util
+import mmap
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import skindx
+from skindx.errors import UserError
 from skindx.models.ensemble import Body
 from skindx.models.exports.spec import INPUT, Precision, Runtime
+from skindx.models.tensors import MOST_BYTES
 from skindx.offline import go_offline
+from skindx.untrusted import open_plain
 
 _MODULES: dict[Runtime, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
 _INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
@@ -108,11 +113,33 @@ def _module(to: Runtime) -> Any:
     return importlib.import_module(_MODULES[to])
 
 
+def _refuse_foreign_data(file: Path) -> None:
+    """Raise UserError for a graph that takes tensors from other files.
+
+    ONNX names such a file under the key `location`, which no graph of ours holds; the bytes of a
+    string lie together in protobuf, however it was written.
+    """
+    descriptor = open_plain(file, MOST_BYTES)
+    try:
+        problem = "" if os.fstat(descriptor).st_size else "is empty"
+        if not problem:
+            with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+                if content.find(b"location") >= 0:
+                    problem = "refers to data outside itself"
+    finally:
+        os.close(descriptor)
+    if problem:
+        raise UserError(f"{file} {problem}; export it again.")
+
+
 def _onnx(file: Path, _: Precision) -> Body:
+    _refuse_foreign_data(file)
     onnxruntime = _module("onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    # Not ONNX Runtime's own format, which it would else recognise by its first bytes.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     return _OnnxBody(
         onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     )

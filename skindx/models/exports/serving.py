@@ -4,6 +4,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle
 from skindx.models.ensemble import Ensemble
@@ -95,7 +97,8 @@ def _loaded(
             loaded[spec.name] = _attached(bundle, ensemble, spec)
         # The runtimes have exceptions of their own for a file of a later version than theirs.
         except Exception as error:
-            why = f"{spec.name} cannot be loaded ({str(error).splitlines()[0]})"
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            why = f"{spec.name} cannot be loaded ({reason})"
             log.warning("%s: %s", bundle.path.name, why)
             problems.append(why)
     return loaded
@@ -113,11 +116,14 @@ def _made(bundle: Bundle) -> dict[str, object]:
 
 
 def _attached(bundle: Bundle, ensemble: Ensemble, spec: ExportSpec) -> Ensemble:
-    members = [
-        replace(
-            member,
-            exported=load_body(bundle.path / spec.file(member.name), spec.to, spec.precision),
-        )
-        for member in ensemble.members
-    ]
+    members = []
+    for member in ensemble.members:
+        file = bundle.path / spec.file(member.name)
+        if spec.file(member.name) not in bundle.spec.files:
+            raise UserError(f"the bundle does not list {spec.file(member.name)}")
+        exported = replace(member, exported=load_body(file, spec.to, spec.precision))
+        # A graph whose map does not fit the network's head shows it here, not in a diagnosis.
+        side = member.preprocess.size
+        exported.log_probabilities([np.zeros((side, side, 3), dtype=np.uint8)])
+        members.append(exported)
     return replace(ensemble, members=tuple(members))

@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from skindx.config import Settings
+from skindx.errors import UserError
+from skindx.untrusted import read_json
 
 Runtime = Literal["onnx", "openvino"]
 Precision = Literal["fp32", "bf16", "int8"]
@@ -74,11 +76,13 @@ def folder_of(to: Runtime, precision: Precision) -> str:
 
 def read_exports(bundle: Path, files: Iterable[str]) -> list[ExportSpec]:
     """Return what a bundle with these verified `files` was exported to. Raises UserError."""
-    import json
-
-    found = [bundle / name for name in files if name.startswith(f"{EXPORTS}/")]
-    return [
-        ExportSpec.parse(json.loads(file.read_text(encoding="utf-8")), origin=str(file))
-        for file in sorted(found)
-        if file.name == SPEC
-    ]
+    found = []
+    for name in sorted(files):
+        folder, _, file = name.rpartition("/")
+        if folder.startswith(f"{EXPORTS}/") and file == SPEC:
+            path = bundle / name
+            spec = ExportSpec.parse(read_json(path), str(path), expand=False)
+            if spec.folder != folder:
+                raise UserError(f"{path} is of {spec.name}, which lies elsewhere; export it again.")
+            found.append(spec)
+    return found

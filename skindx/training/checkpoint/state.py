@@ -5,15 +5,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from skindx.errors import UserError
 from skindx.files import write_json
+from skindx.models.tensors import load_tensors
+from skindx.untrusted import MEGABYTE, read_json
 
 State = dict[str, Any]
 """Names to tensors, arrays, numbers, strings, and lists and dictionaries of them."""
 
 TENSORS, VALUES = "tensors.safetensors", "values.json"
+
+_LONGEST_VALUES, _DEEPEST = 256 * MEGABYTE, 200
 
 _TENSOR, _ARRAY, _LITERAL = "$tensor", "$array", "$dict"
 
@@ -77,8 +82,13 @@ def write_state(folder: Path, state: State) -> None:
 
 
 def read_state(folder: Path) -> State:
-    """Read what `write_state` wrote, on the CPU."""
-    import json
-
-    values = json.loads((folder / VALUES).read_text(encoding="utf-8"))
-    return join(load_file(folder / TENSORS), values)
+    """Read what `write_state` wrote, on the CPU. Raises UserError for anything else."""
+    values = read_json(folder / VALUES, _LONGEST_VALUES, finite=False, deepest=_DEEPEST)
+    tensors = load_tensors(folder / TENSORS)
+    try:
+        return join(tensors, values)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder} does not hold the state of a training ({type(error).__name__}); remove "
+            "that checkpoint, or train anew."
+        ) from None

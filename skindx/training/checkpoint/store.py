@@ -15,14 +15,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
+from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
-from skindx.training.checkpoint.state import State, read_state, write_state
+from skindx.training.checkpoint.state import TENSORS, VALUES, State, read_state, write_state
+from skindx.untrusted import MEGABYTE, read_json
 
 INDEX = "index.json"
 
 _SHARED, _FORMAT, _WRITING = "shared", 1, ".writing"
 
 
+_MOST_RANKS = 65_536
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 
 
@@ -151,15 +154,32 @@ def _flush(path: Path) -> None:
 def read_index(checkpoint: Path) -> dict[str, Any]:
     """Return the index. Raises DamagedCheckpointError when it is not whole."""
     try:
-        index = json.loads((checkpoint / INDEX).read_text(encoding="utf-8"))
+        index = read_json(checkpoint / INDEX, 64 * MEGABYTE, finite=False)
         seal = index.pop("seal")
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (UserError, KeyError):
         raise DamagedCheckpointError(f"{INDEX} cannot be read") from None
     if _seal(index) != seal:
         raise DamagedCheckpointError(f"{INDEX} was altered")
-    if index["format"] != _FORMAT:
-        raise DamagedCheckpointError(f"its format is {index['format']}, not {_FORMAT}")
+    if index.get("format") != _FORMAT:
+        raise DamagedCheckpointError(f"its format is {index.get('format')}, not {_FORMAT}")
+    if not _is_of_this_kind(index):
+        raise DamagedCheckpointError(f"{INDEX} does not list the files of its ranks")
     return dict(index)
+
+
+def _is_of_this_kind(index: dict[str, Any]) -> bool:
+    """Tell whether an index lists the files that its ranks write, and no others."""
+    ranks, files = index.get("ranks"), index.get("files")
+    if type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS or not isinstance(files, dict):
+        return False
+    folders = [_SHARED, *map(_rank_folder, range(ranks))]
+    return (
+        "fingerprint" in index
+        and set(files) == {f"{folder}/{name}" for folder in folders for name in (TENSORS, VALUES)}
+        and all(
+            isinstance(each, dict) and {"bytes", "sha256"} <= set(each) for each in files.values()
+        )
+    )
 
 
 def verify(checkpoint: Path) -> dict[str, Any]:
@@ -170,7 +190,7 @@ def verify(checkpoint: Path) -> dict[str, Any]:
     index = read_index(checkpoint)
     for name, expected in index["files"].items():
         file = checkpoint / name
-        if not file.is_file():
+        if not file.is_file() or file.is_symlink():
             raise DamagedCheckpointError(f"{name} is missing")
         if file.stat().st_size != expected["bytes"]:
             size = file.stat().st_size

@@ -1,13 +1,17 @@
 """The network in training: ultralytics' model behind uint8 pictures, and its moving average."""
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from skindx.config import read_yaml
 from skindx.errors import UserError
+from skindx.models.detector_network import build_detection_model, parse_config
 from skindx.offline import go_offline
 
 _DECAY, _TAU = 0.9999, 2000
@@ -35,27 +39,46 @@ def build_network(model: str, labels: int) -> nn.Module:
     """
     go_offline()
     try:
-        from ultralytics.nn.modules import Detect
-        from ultralytics.nn.tasks import DetectionModel
+        import ultralytics  # noqa: F401
     except ImportError:
         raise UserError(
             "a detector needs ultralytics, which is not installed; "
             "run `pip install 'skindx[detect]'` (AGPL-3.0), or set detector=null."
         ) from None
-    try:
-        net: nn.Module = DetectionModel(model, nc=labels, verbose=False)
-    except (FileNotFoundError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"detector.model={model!r} is no detector of ultralytics "
-            f"({type(error).__name__}); give one such as yolov8n.yaml or yolo11s.yaml."
-        ) from None
-    head: Any = net.model[-1]  # type: ignore[index]
-    if type(head) is not Detect or head.end2end:
+    raw = _read_model(model)
+    last: Any = (raw.get("head") or [None])[-1]
+    if not isinstance(last, list) or last[2:3] != ["Detect"] or raw.get("end2end"):
         raise UserError(
             f"detector.model={model!r} is not trained by the v8 loss; "
             "give a model such as yolov8n.yaml, yolo11n.yaml or yolo12n.yaml."
         )
-    return net
+    config = parse_config(raw, f"detector.model={model!r}")
+    return build_detection_model(config, labels, f"detector.model={model!r}")
+
+
+def _read_model(model: str) -> dict[str, Any]:
+    """Return the dictionary of a YAML file, the user's own or one that ultralytics brings along.
+
+    Never asks ultralytics for any other name: it fetches what looks like an address.
+    """
+    from ultralytics.nn.tasks import guess_model_scale, yaml_model_load
+
+    path = Path(model)
+    if path.suffix in (".yaml", ".yml") and "://" not in model:
+        # As ultralytics does: yolov8n.yaml is the size n of yolov8.yaml.
+        general = Path(re.sub(r"(\d+)([nslmx])(.+)?$", r"\1\3", model))
+        for file in (path, general):
+            if file.is_file():
+                return {**read_yaml(file), "scale": guess_model_scale(path)}
+        if re.fullmatch(r"[\w-]+\.ya?ml", model):
+            try:
+                return dict(yaml_model_load(model))
+            except FileNotFoundError:
+                pass
+    raise UserError(
+        f"detector.model={model!r} is no detector of ultralytics and no YAML file; "
+        "give one such as yolov8n.yaml or yolo11s.yaml."
+    )
 
 
 class MovingAverage:

@@ -1,18 +1,17 @@
 """A finished detector on disk: RUN/detector with model, weights, spec and history."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from skindx.config import read_yaml
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
 from skindx.models.bundle import DetectorParts
-from skindx.models.detector import MODEL_WEIGHTS, MODEL_YAML, DetectorSpec, save_detector
+from skindx.models.detector import DetectorSpec, read_detector, save_detector
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.member import fingerprint_of, matches
 from skindx.training.settings import TrainSettings
+from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"
 
@@ -67,20 +66,19 @@ def save_parts(
 
 def load_parts(run: Path) -> DetectorParts:
     """Read a run's finished detector. Raises UserError when there is none."""
-    from safetensors.torch import load_file
-
-    folder = run / FOLDER
-    spec = DetectorSpec.parse(_index(run)["spec"])
-    config, state = read_yaml(folder / MODEL_YAML), load_file(folder / MODEL_WEIGHTS)
-    return DetectorParts(spec, config, state)
+    file = run / FOLDER / INDEX
+    spec = _index(run).get("spec")
+    if not isinstance(spec, dict):
+        raise UserError(f"{file} does not say how its detector is asked; train one first.")
+    config, state = read_detector(run / FOLDER)
+    return DetectorParts(DetectorSpec.parse(spec, str(file), expand=False), config, state)
 
 
 def _index(run: Path) -> dict[str, Any]:
     file = run / FOLDER / INDEX
     if not file.is_file():
         raise UserError(f"{run} holds no finished detector ({FOLDER}/{INDEX}); train one first.")
-    index: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return index
+    return read_json(file, finite=False)
 
 
 def packed_parts(run: Path, settings: TrainSettings) -> DetectorParts | None:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
+from skindx.models.tensors import load_tensors
 from skindx.training.cluster import Cluster
 from skindx.training.ensembles.soup import State
 from skindx.training.member import FinishedMember, member_folder
@@ -50,4 +51,4 @@ def load_snapshots(run: Path, member: MemberSettings) -> list[tuple[str, State]]
             f"{folder} holds {len(files)} of {member.snapshots} snapshots; remove the folder of "
             f"member {member.name} to train it anew, or set its snapshots lower."
         )
-    return [(file.stem, load_file(file)) for file in files]
+    return [(file.stem, load_tensors(file)) for file in files]

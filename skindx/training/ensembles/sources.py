@@ -1,6 +1,5 @@
 """Where the members of an ensemble come from, and which pictures each did not train on."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from skindx.training.ensembles.settings import ReusedSettings, SoupSettings
 from skindx.training.member import fingerprint, fingerprint_of, member_folder
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.worker import SETTINGS
+from skindx.untrusted import read_json
 
 # P = pictures of train and val, in manifest order
 
@@ -76,7 +76,7 @@ def is_there(source: Source, dataset: Path) -> bool:
     if not file.is_file():
         return False
     mark = fingerprint(source.settings, source.member, dataset)
-    if json.loads(file.read_text(encoding="utf-8"))["fingerprint"] != mark:
+    if read_json(file, finite=False).get("fingerprint") != mark:
         raise UserError(
             f"member {source.member.name} of {source.run} was trained on other data than {dataset} "
             f"or with other settings than that run's {SETTINGS}; train it anew, or leave it out."

@@ -87,6 +87,7 @@ def routes(
             status="ok" if now.ready else "unavailable",
             bundle=bundle.spec.name,
             version=version,
+            digest=bundle.digest,
             workers=now.workers,
             ready=now.ready,
             waiting=now.waiting,

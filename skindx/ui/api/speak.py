@@ -62,6 +62,7 @@ class Health(BaseModel):
                     "status": "ok",
                     "bundle": "skindx-demo",
                     "version": "9f2c1e0b7a55",
+                    "digest": "1b6453892473a467",
                     "workers": 2,
                     "ready": 2,
                     "waiting": 0,
@@ -75,6 +76,7 @@ class Health(BaseModel):
     status: str = Field(description="`ok`, or `unavailable` while no worker is ready.")
     bundle: str
     version: str = Field(description="SHA-256 over everything that decides an answer.")
+    digest: str = Field(description="SHA-256 of the bundle's index, as `--expect` takes it.")
     workers: int
     ready: int = Field(description="Workers that are running.")
     waiting: int = Field(description="Cases that wait for a worker.")

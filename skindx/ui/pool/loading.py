@@ -11,15 +11,16 @@ from skindx.offline import go_offline
 from skindx.ui.pool.worker import Answerer, work
 
 
-def worker_command(bundle: Path, version: str) -> tuple[str, ...]:
+def worker_command(bundle: Path, version: str, expect: str | None = None) -> tuple[str, ...]:
     """Return what starts a worker; `process.started` adds a connection and a folder."""
-    return (sys.executable, "-m", "skindx.ui.pool", str(bundle.resolve()), version)
+    return (sys.executable, "-m", "skindx.ui.pool", str(bundle.resolve()), version, expect or "")
 
 
-def load_bundle(bundle: Path, version: str) -> Answerer:
+def load_bundle(bundle: Path, version: str, expect: str | None = None) -> Answerer:
     """Return what answers cases by a bundle.
 
-    Raises UserError for one that is not whole, and one that is no longer of this `version`.
+    Raises UserError for one that is not whole, one that is no longer of this `version`, and one
+    that does not have the digest which is expected.
     """
     import cv2
     import torch
@@ -31,7 +32,7 @@ def load_bundle(bundle: Path, version: str) -> Answerer:
     from skindx.diagnosis.diagnose import answer_many, bundle_version
     from skindx.diagnosis.predictor import Predictor
 
-    predictor = Predictor.load(bundle)
+    predictor = Predictor.load(bundle, expect=expect)
     if bundle_version(predictor.bundle) != version:
         raise UserError(
             f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
@@ -40,8 +41,9 @@ def load_bundle(bundle: Path, version: str) -> Answerer:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a worker: BUNDLE VERSION DESCRIPTOR FOLDER."""
+    """Run a worker: BUNDLE VERSION EXPECT DESCRIPTOR FOLDER."""
     go_offline()
-    bundle, version, descriptor, folder = arguments
+    bundle, version, expect, descriptor, folder = arguments
     with socket.socket(fileno=int(descriptor)) as connection:
-        work(connection, Path(folder), partial(load_bundle, Path(bundle), version))
+        load = partial(load_bundle, Path(bundle), version, expect or None)
+        work(connection, Path(folder), load)

@@ -1,0 +1,148 @@
+"""Files that people pass around are read within limits: size, depth, no aliases, plain files only.
+
+Everything here raises UserError in one sentence for what it does not take.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from skindx.errors import UserError
+
+MEGABYTE = 2**20
+
+_DEEPEST = 32
+_LONGEST_SCALAR = 16_384
+"""Characters: PyYAML reads some long scalars as numbers in quadratic time."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def open_plain(path: Path, most: int) -> int:
+    """Return a descriptor of a plain file of at most `most` bytes, opened to read.
+
+    Never waits, as a pipe would make us do, and follows no link in the last place.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be opened ({error.strerror}); give a plain file.") from None
+    facts = os.fstat(descriptor)
+    problem = ""
+    if not stat.S_ISREG(facts.st_mode):
+        problem = "is no plain file"
+    elif facts.st_size > most:
+        problem = f"has {facts.st_size} bytes, and at most {most} are read"
+    if problem:
+        os.close(descriptor)
+        raise UserError(f"{path} {problem}; it is not what it should be, do not use it.")
+    return descriptor
+
+
+def read_plain(path: Path, most: int = MEGABYTE) -> bytes:
+    """Return the bytes of a plain file of at most `most` bytes."""
+    with open(open_plain(path, most), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{path} has more than {most} bytes; it is not what it should be.")
+    return content
+
+
+def parse_json(
+    content: bytes, origin: str, *, finite: bool = True, deepest: int = _DEEPEST
+) -> dict[str, Any]:
+    """Return a JSON object in which no key stands twice; `finite`: and neither NaN nor infinity."""
+    try:
+        value = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_without_twins,
+            parse_constant=_no_number if finite else None,
+            parse_float=_finite if finite else None,
+        )
+    except RecursionError:
+        raise UserError(f"{origin} is nested too deeply; it is not what it should be.") from None
+    except ValueError as error:
+        raise UserError(f"{origin} is not valid JSON ({error}); make it again.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{origin} must hold a JSON object, not a {type(value).__name__}.")
+    _check_depth(value, origin, deepest)
+    return value
+
+
+def read_json(
+    path: Path, most: int = MEGABYTE, *, finite: bool = True, deepest: int = _DEEPEST
+) -> dict[str, Any]:
+    """Read a JSON object from a plain file."""
+    return parse_json(read_plain(path, most), str(path), finite=finite, deepest=deepest)
+
+
+def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
+    """Read a YAML mapping of plain values, without aliases, from a plain file."""
+    content = read_plain(path, most)
+    try:
+        text = content.decode("utf-8")
+        _check_events(text, str(path))
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        detail = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is not valid YAML: {detail}.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
+    return value
+
+
+def _check_depth(value: Any, origin: str, deepest: int) -> None:
+    layer, depth = [value], 0
+    while layer := [
+        each
+        for node in layer
+        for each in (node.values() if isinstance(node, dict) else node)
+        if isinstance(each, dict | list)
+    ]:
+        depth += 1
+        if depth > deepest:
+            raise UserError(f"{origin} is nested more than {deepest} deep.")
+
+
+def _check_events(text: str, origin: str) -> None:
+    """Raise UserError for aliases and depth before anything is built of them."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise UserError(f"{origin} uses a YAML alias (*{event.anchor}); write the value out.")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and len(event.value) > _LONGEST_SCALAR:
+            raise UserError(f"{origin} has a value of more than {_LONGEST_SCALAR} characters.")
+        if depth > _DEEPEST:
+            raise UserError(f"{origin} is nested more than {_DEEPEST} deep.")
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:40]!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:40]} is too large")
+    return value
