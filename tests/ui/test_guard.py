@@ -182,9 +182,7 @@ def test_a_body_that_does_not_come_on_is_given_up(pace: Pace) -> None:
     chunks=st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 60)), max_size=50),
     pace=st.builds(Pace, st.floats(1, 60), st.floats(1, 60), st.floats(1, 1e5), st.floats(1, 900)),
 )
-def test_no_pace_waits_longer_than_its_limits(
-    chunks: list[tuple[int, float]], pace: Pace
-) -> None:
+def test_no_pace_waits_longer_than_its_limits(chunks: list[tuple[int, float]], pace: Pace) -> None:
     came, waited_s = 0, 0.0
     for size, took_s in chunks:
         patience_s = pace.patience_s(came, waited_s)
