@@ -1,6 +1,7 @@
 """Images that are small to send and costly to decode: refused by their header, before any pixel."""
 
 import io
+import re
 import struct
 import zlib
 
@@ -15,6 +16,8 @@ from PIL import Image
 from skindx.data.screening.cost import MAX_PASSES, Cost, jpeg_passes, webp_cost
 from skindx.data.screening.damage import DamagedPicture
 from skindx.data.screening.decode import decode, decode_small
+from skindx.diagnosis.opening import open_photo
+from skindx.diagnosis.refusal import Refused
 
 PIXELS = paint(1)
 SIDE = 7000
@@ -171,3 +174,21 @@ def test_images_of_all_formats_still_come_back() -> None:
     ):  # fmt: skip
         np.testing.assert_array_equal(decode(encode(PIXELS, kind, **options)), PIXELS)
     assert decode(png(8, 8, 0, zlib.compress(bytes(72)))).shape == (8, 8, 3)
+
+
+BOMBS = {
+    "passes": lambda: scan_bomb(60),
+    "pixels of a PNG": lambda: png(20_000, 20_000, 2, b""),
+    "colours of a WebP": lambda: b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + b"\x00\x20\x00" * 2,
+    "pixels of a WebP": lambda: b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + b"\xff\x3f\x00" * 2,
+    "pixels of a large WebP": lambda: b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + b"\xff" * 6,
+}
+LIBRARIES = r"(?i)bomb|pillow|DOS|IDAT|IHDR|libwebp|libjpeg|turbo|cannot identify|b'"
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_costs_too_much_is_refused_in_our_own_words(name: str) -> None:
+    with pytest.raises(Refused, match=r"take it again or export it anew as JPEG\.$") as caught:
+        open_photo(BOMBS[name]())
+    assert not re.search(LIBRARIES, str(caught.value))
+    assert re.search(r"pixels|passes", str(caught.value))
