@@ -13,11 +13,15 @@ def main() -> int:
     bundle = os.environ.get("SKINDX_BUNDLE") or Path(__file__).with_name("bundle")
     # A Space is shown in a frame of its host's page.
     frames = ("https://huggingface.co",) if "SPACE_ID" in os.environ else ()
+    # The host of a Space names it in SPACE_HOST; elsewhere the person who runs it does.
+    names = os.environ.get("SKINDX_ALLOWED_HOSTS", "").split(",")
+    names += os.environ.get("SPACE_HOST", "").split(",")
     try:
         serve(
             Path(bundle),
             host=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
             port=int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+            allowed_hosts=[name for name in names if name],
             frames=frames,
         )
     except UserError as error:

@@ -50,9 +50,13 @@ def checked_name(text: str, what: str) -> str:
     name = " ".join(text.split())
     if not name:
         raise UserError(f"the {what} has no name; give it one, such as P-017 or left forearm.")
-    if len(name) > LONGEST_NAME or not name.isprintable():
+    if len(name) > LONGEST_NAME:
         raise UserError(
-            f"the {what} {name[:20]!r} … has {len(name)} characters; use at most {LONGEST_NAME}, "
-            "all of them printable."
+            f"the {what} {name[:20]!r} … has {len(name)} characters; use at most {LONGEST_NAME}."
+        )
+    if not name.isprintable():
+        raise UserError(
+            f"the {what} {name!r} holds a character that cannot be seen, such as one that turns "
+            "the direction of writing; type the name anew, without it."
         )
     return name

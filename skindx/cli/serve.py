@@ -37,6 +37,18 @@ def serve(
         ),
     ] = None,
     expect: Expect = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name by which browsers ask for this server, such as that of the proxy; may be "
+            "given several times. Other names than --host and localhost are refused.",
+        ),
+    ] = None,
+    per_address: Annotated[
+        int | None,
+        typer.Option(min=4, help="Most connections of one address at a time; default: 100."),
+    ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -49,6 +61,7 @@ def serve(
 
     With logins, behind a proxy on the same machine: skindx user add users.json anna, then
     skindx serve runs/demo/bundle --login users.json --proxy 127.0.0.1
+    --allowed-host skin.example.org
     """
     from skindx.ui.serve import serve as run
 
@@ -60,6 +73,8 @@ def serve(
         login=login,
         casebook=casebook,
         proxy=proxy,
+        allowed_hosts=allowed_host or (),
+        per_address=per_address,
         access_log=access_log,
         expect=expect,
     )

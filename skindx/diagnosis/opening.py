@@ -1,6 +1,7 @@
 """From the bytes of a photo to pixels; whatever is wrong with them is told in a sentence."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from skindx.errors import UserError
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
 MAX_RATIO = 10
-
-_MAX_SCANS = 100
-"""Of a progressive JPEG, which has about ten; each takes as long as decoding the whole again."""
+MAX_KEPT_PIXELS = 12_000_000
+"""A larger photo is made smaller as it is opened: several of them wait in memory side by side, and
+no judge needs more, not even of the view around a small box."""
 
 _REASONS = {
     "decode-memory": "it takes too much memory",
@@ -56,7 +57,8 @@ def open_photo(data: bytes, photo: int = 0, *, needed: int | None = None) -> Ope
     """Decode a photo's bytes; `photo` is its place in the case, from 0. Raises Refused.
 
     With `needed`, pixels of the shorter side that suffice to judge it, a large JPEG comes at a
-    smaller scale, never smaller than it is shown. None: it comes as it is.
+    smaller scale, never smaller than it is shown. None: it comes as it is. No photo has more than
+    MAX_KEPT_PIXELS.
     """
     if not data:
         raise _unreadable("the file is empty; choose a JPEG, PNG, WebP or HEIC photo.", photo)
@@ -108,18 +110,30 @@ def _decoded(data: bytes, form: Format, needed: int | None) -> tuple[NDArray[np.
     elif form != "JPEG":
         pixels_HWC = decode(data)
     else:
-        if data.count(b"\xff\xda") > _MAX_SCANS:
-            raise DamagedPicture("it is built of too many passes")
         height, width = upright_jpeg_size(data)
-        return decode(data, at_least=_at_least(height, width, needed), rough=False), height, width
-    return pixels_HWC, *pixels_HWC.shape[:2]
+        pixels_HWC = decode(data, at_least=_at_least(height, width, needed), rough=False)
+        return _kept(pixels_HWC), height, width
+    return _kept(pixels_HWC), *pixels_HWC.shape[:2]
+
+
+def _kept(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a photo of at most MAX_KEPT_PIXELS."""
+    import cv2
+
+    height, width = pixels_HWC.shape[:2]
+    scale = math.sqrt(MAX_KEPT_PIXELS / (height * width))
+    if scale >= 1:
+        return pixels_HWC
+    size_wh = (max(1, int(scale * width)), max(1, int(scale * height)))
+    smaller_HWC: NDArray[np.uint8] = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
+    return smaller_HWC
 
 
 def _at_least(height: int, width: int, needed: int | None) -> tuple[int, int] | None:
     """Return the (height, width) that showing and judging a photo need; None: as it is."""
-    if needed is None:
-        return None
-    scale = max(LONGEST_SIDE / max(height, width), needed / min(height, width))
+    scale = math.sqrt(MAX_KEPT_PIXELS / (height * width))
+    if needed is not None:
+        scale = min(scale, max(LONGEST_SIDE / max(height, width), needed / min(height, width)))
     return (round(scale * height), round(scale * width)) if scale < 1 else None
 
 

@@ -1,5 +1,6 @@
 """The whole server as one application: interface and page behind gate, guard and limits."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
-from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle import Bundle
 from skindx.ui.api.docs import docs_html
@@ -17,11 +17,14 @@ from skindx.ui.api.routes import routes
 from skindx.ui.asgi import App
 from skindx.ui.guard import Guard
 from skindx.ui.headers import Headers
+from skindx.ui.hosts import HostCheck
 from skindx.ui.limits import BodyLimit
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.users import Users
 from skindx.ui.pool.loading import worker_command
 from skindx.ui.pool.pool import Pool, PoolSettings
+from skindx.ui.shares import PER_ADDRESS, RequestShares, Shares
+from skindx.ui.uploading import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 
 ALIVE = "/healthz"
 """Says that the server runs and nothing else; open to all, for whoever watches over it."""
-_IN_FLIGHT_BYTES = 512 << 20
+_CLIENT_BYTES, _IN_FLIGHT_BYTES = 192 << 20, 512 << 20
+"""Of bodies that arrive or are being answered, from one address and in all."""
 _OTHER_BYTES = 1 << 20
 
 
@@ -47,6 +51,12 @@ class Wiring:
     """Sites that may show the page in a frame of theirs."""
     expect: str | None = None
     """The digest of the only bundle that may be served; None: its version may not change."""
+    host: str = "127.0.0.1"
+    """The address that the server listens on."""
+    allowed_hosts: Sequence[str] = ()
+    """Further names that requests may be for."""
+    per_address: int = PER_ADDRESS
+    """Requests at a time."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -58,11 +68,14 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     version = bundle_version(bundle)
     pool = Pool(worker_command(bundle.path, version, wiring.expect), wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
+    folder = UploadFolder(wiring.uploads)
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         async with pool:
+            clearing = asyncio.create_task(folder.keep_clear())
             yield
+            clearing.cancel()
 
     app = FastAPI(
         title="skindx",
@@ -79,18 +92,20 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     by_page = Watched(pool, metrics, "page")
     page = build_page(by_page, bundle, wiring.casebook, logged_in=logged_in)
     _mount(app, page, logged_in=logged_in)
-    guarded = Guard(app, wiring.uploads)
-    limited = BodyLimit(guarded, most_bytes, _IN_FLIGHT_BYTES)
-    gate = Gate(limited, wiring.users, lambda path: path == ALIVE)
-    return Headers(gate, wiring.frames)
+    guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
+    gate = Gate(guarded, wiring.users, lambda path: path == ALIVE)
+    # Outside the gate, so that nobody can be slow or greedy without a login either.
+    limited = BodyLimit(gate, most_bytes, Shares(_CLIENT_BYTES, _IN_FLIGHT_BYTES))
+    shared = RequestShares(limited, wiring.per_address)
+    return Headers(HostCheck(shared, wiring.host, wiring.allowed_hosts), wiring.frames)
 
 
 def most_bytes(path: str) -> int:
     """Return how many bytes a request to this path may have."""
     if path.startswith("/v1/diagnose"):
         return FORM_BYTES
-    if path.startswith("/gradio_api/upload"):
-        return MAX_PHOTOS * MAX_BYTES + _OTHER_BYTES
+    if path.rstrip("/") == ROUTE:
+        return REQUEST_BYTES
     return _OTHER_BYTES
 
 

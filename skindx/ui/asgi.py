@@ -15,7 +15,12 @@ USER = "skindx_user"
 
 def header(scope: Message, name: bytes) -> str:
     """Return a request's header, "" without one."""
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+    return next(iter(headers(scope, name)), "")
+
+
+def headers(scope: Message, name: bytes) -> list[str]:
+    """Return every value of a request's header, in order."""
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
 async def respond(

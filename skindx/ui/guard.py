@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -30,10 +30,11 @@ _NEEDED = (
     "upload",
     "upload_progress",
 )
-_NOT_NEEDED = ("/monitoring", "/mcp")
+_NOT_NEEDED = ("/login", "/logout", "/mcp", "/monitoring")
 _JOIN_BYTES = 1 << 20
 _REMEMBERED = 10_000
 _NO_FILE = b"only photos that were uploaded here are read"
+_NO_FUNCTION = b"this page has no such function"
 
 # The front end may ask for the picture that it has just uploaded, to show it while it waits.
 _WAITING = (
@@ -48,10 +49,14 @@ class Guard:
 
     None: the one that Gradio is told by its environment.
     Where people log in, an upload and a session belong to whoever came with them first.
+    `functions` are the numbers of the page's functions; None: whatever a request names is passed
+    on, and Gradio answers 500 to a number that it does not know.
     """
 
-    def __init__(self, app: App, uploads: Path | None = None) -> None:
-        self.app, self._uploads = app, uploads
+    def __init__(
+        self, app: App, uploads: Path | None = None, functions: Collection[int] | None = None
+    ) -> None:
+        self.app, self._uploads, self._functions = app, uploads, functions
         self._owners = _Owners()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -86,10 +91,16 @@ class Guard:
             allowed = False
         if body is None or not allowed:
             await respond(send, 400, _NO_FILE)
+        elif scope["path"].rstrip("/").endswith("queue/join") and not self._is_known(sent):
+            await respond(send, 400, _NO_FUNCTION)
         elif not all(self._owners.may(user, each) for each in _owned(sent)):
             await respond(send, 403, b"this photo or session is somebody else's")
         else:
             await self.app(scope, replay(body, receive), send)
+
+    def _is_known(self, sent: dict[str, Any]) -> bool:
+        number = sent.get("fn_index")
+        return self._functions is None or (type(number) is int and number in self._functions)
 
     def _is_upload(self, path: str) -> bool:
         """Tell whether a path is a file in the upload folder, with no link on the way to it.

@@ -35,6 +35,9 @@ def _policy(frames: Sequence[str]) -> str:
 class Headers:
     """ASGI middleware around everything: security headers, and a line in the access log.
 
+    Headers by which pages of other sites may read an answer (CORS) are taken away: Gradio allows
+    whatever runs on another port of this machine.
+
     `frames` are the sites that may show the page in a frame of theirs.
     """
 
@@ -69,7 +72,11 @@ class Headers:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                others = [each for each in message.get("headers", ()) if each[0] not in fields]
+                others = [
+                    (name, value)
+                    for name, value in message.get("headers", ())
+                    if name not in fields and not name.lower().startswith(b"access-control-")
+                ]
                 message["headers"] = [*others, *fields.items()]
             await send(message)
 

@@ -1,78 +1,113 @@
 """How much a request may send, all requests together, and how long it may take over it."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from skindx.ui.asgi import App, Message, Receive, Send, header, refuse
+from skindx.ui.shares import Shares, client_of
 
-SILENCE_S = 30.0
-"""A client that sends nothing for so long is given up."""
+
+@dataclass(frozen=True)
+class Pace:
+    """How slowly a body may arrive; only the time in which the server waits for it counts."""
+
+    silence_s: float = 30.0
+    """Longest time without a byte."""
+    grace_s: float = 20.0
+    """Before the rate counts."""
+    bytes_per_s: float = 8_192.0
+    """Least mean rate after that; the slowest mobile networks send at about this rate."""
+    total_s: float = 900.0
+    """Longest time for a whole body, whatever its rate."""
+
+    def patience_s(self, came: int, waited_s: float) -> float:
+        """Return how long to wait for the next bytes, after `came` bytes in `waited_s` seconds."""
+        allowed_s = min(self.grace_s + came / self.bytes_per_s, self.total_s)
+        return min(self.silence_s, allowed_s - waited_s)
 
 
 class BodyLimit:
     """ASGI middleware that counts a body while it arrives, before anybody keeps it.
 
-    `most` gives the limit of a path in bytes; `total` is that of all requests together, since
-    what arrives is held in memory.
+    `most` gives the limit of a path in bytes; `held` bounds what all requests together, and those
+    of one client, have sent and not yet been answered, since that is held in memory.
     """
 
-    def __init__(self, app: App, most: Callable[[str], int], total: int) -> None:
-        self.app, self._most, self._total = app, most, total
-        self._held = 0
+    def __init__(
+        self, app: App, most: Callable[[str], int], held: Shares, pace: Pace | None = None
+    ) -> None:
+        self.app, self._most, self._held, self._pace = app, most, held, pace or Pace()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on until it sends too much; then it ends with 413, 408 or 503."""
+        """Pass a request on until it sends too much or too slowly: 413, 429, 503 or 408."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         most = self._most(scope["path"])
         declared = header(scope, b"content-length")
-        if declared.isdigit() and int(declared) > most:
+        length = int(declared) if declared.isdigit() else 0
+        if length > most:
             await _too_much(send, most)
-            return
-        if declared.isdigit() and self._held + int(declared) > self._total:
-            await _busy(send)
-            return
-        await self._counted(scope, receive, send, most)
+        elif exceeded := self._held.exceeded(client_of(scope), length):
+            await _busy(send, exceeded)
+        else:
+            await _Body(self, client_of(scope), most, receive, send).answer(scope)
 
-    async def _counted(self, scope: Message, receive: Receive, send: Send, most: int) -> None:
-        came, begun, whole = 0, False, False
-        refused: Callable[[Send], object] | None = None
 
-        async def count() -> Message:
-            nonlocal came, whole, refused
-            if whole:
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), SILENCE_S)
-            except TimeoutError:
-                refused = _too_slow
-                return {"type": "http.disconnect"}
-            size = len(message.get("body", b""))
-            came += size
-            self._held += size
-            whole = not message.get("more_body", False)
-            if came > most:
-                refused = lambda send: _too_much(send, most)  # noqa: E731
-            elif self._held > self._total:
-                refused = _busy
-            return {"type": "http.disconnect"} if refused else message
+class _Body:
+    """One request on its way."""
 
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            if refused is None or begun:
-                begun = True
-                await send(message)
+    def __init__(
+        self, limit: BodyLimit, client: str, most: int, receive: Receive, send: Send
+    ) -> None:
+        self._limit, self._client, self._most = limit, client, most
+        self._receive, self._send = receive, send
+        self._came, self._waited_s = 0, 0.0
+        self._whole = self._begun = False
+        self._refuse: Callable[[], object] | None = None
 
+    async def answer(self, scope: Message) -> None:
+        """Have the request answered, or refuse it where nothing has been answered yet."""
+        held = self._limit._held
         try:
-            await self.app(scope, count, sent)
+            await self._limit.app(scope, self._count, self._pass)
         except Exception:
-            if refused is None or begun:
+            if self._refuse is None or self._begun:
                 raise
         finally:
-            self._held -= came
-        if refused is not None and not begun:
-            await refused(send)  # type: ignore[misc]
+            held.add(self._client, -self._came)
+        if self._refuse is not None and not self._begun:
+            await self._refuse()  # type: ignore[misc]
+
+    async def _count(self) -> Message:
+        if self._refuse is not None:
+            return {"type": "http.disconnect"}
+        if self._whole:
+            return await self._receive()
+        start = time.monotonic()
+        try:
+            patience_s = self._limit._pace.patience_s(self._came, self._waited_s)
+            message = await asyncio.wait_for(self._receive(), patience_s)
+        except TimeoutError:
+            self._refuse = lambda: _too_slow(self._send)
+            return {"type": "http.disconnect"}
+        self._waited_s += time.monotonic() - start
+        size = len(message.get("body", b""))
+        self._came += size
+        self._limit._held.add(self._client, size)
+        self._whole = not message.get("more_body", False)
+        if self._came > self._most:
+            self._refuse = lambda: _too_much(self._send, self._most)
+        elif exceeded := self._limit._held.exceeded(self._client):
+            self._refuse = lambda: _busy(self._send, exceeded)
+        return {"type": "http.disconnect"} if self._refuse else message
+
+    async def _pass(self, message: Message) -> None:
+        if self._refuse is None or self._begun:
+            self._begun = True
+            await self._send(message)
 
 
 async def _too_much(send: Send, most: int) -> None:
@@ -80,10 +115,14 @@ async def _too_much(send: Send, most: int) -> None:
     await refuse(send, 413, sentence, {"connection": "close"})
 
 
-async def _busy(send: Send) -> None:
-    sentence = "Too many photos arrive at once; try again in a few seconds."
-    await refuse(send, 503, sentence, {"retry-after": "5", "connection": "close"})
+async def _busy(send: Send, exceeded: str) -> None:
+    if exceeded == "client":
+        status, sentence = 429, "You send too many photos at once; wait for the answers first."
+    else:
+        status, sentence = 503, "Too many photos arrive at once; try again in a few seconds."
+    await refuse(send, status, sentence, {"retry-after": "5", "connection": "close"})
 
 
 async def _too_slow(send: Send) -> None:
-    await refuse(send, 408, "The photo did not arrive; try again.", {"connection": "close"})
+    sentence = "The photo arrived too slowly or not at all; try again, or send a smaller one."
+    await refuse(send, 408, sentence, {"connection": "close"})

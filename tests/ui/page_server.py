@@ -16,6 +16,7 @@ from skindx.offline import go_offline
 from skindx.ui.guard import Guard
 from skindx.ui.listening import theme
 from skindx.ui.page import build_page
+from skindx.ui.uploading import UploadFolder, Uploads
 
 
 def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
@@ -37,6 +38,8 @@ def app(bundle: Bundle, casebook: Casebook | None) -> FastAPI:
         enable_monitoring=False,
         ssr_mode=False,
     )
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    app.add_middleware(Uploads, folder=UploadFolder(folder))
     app.add_middleware(Guard)
     return app
 

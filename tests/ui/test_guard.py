@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from skindx.ui.asgi import USER, App, Message, Receive, Send, respond
 from skindx.ui.guard import Guard
 from skindx.ui.headers import Headers, route
-from skindx.ui.limits import BodyLimit
+from skindx.ui.limits import BodyLimit, Pace
+from skindx.ui.shares import Shares
 
 
 @pytest.fixture
@@ -129,7 +130,8 @@ def test_an_upload_belongs_to_who_brought_it(uploads: Path) -> None:
 
 
 def test_bodies_are_counted_while_they_arrive() -> None:
-    limit = BodyLimit(echo, lambda path: 1000, total=5000)
+    held = Shares(5000, 5000)
+    limit = BodyLimit(echo, lambda path: 1000, held)
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(300):
@@ -138,24 +140,58 @@ def test_bodies_are_counted_while_they_arrive() -> None:
     assert ask(limit, "POST", "/", content=b"x" * 1000).json()[1] == 1000
     assert ask(limit, "POST", "/", content=b"x" * 1001).status_code == 413
     assert ask(limit, "POST", "/", content=chunks()).status_code == 413
-    assert limit._held == 0
-    tight = BodyLimit(echo, lambda path: 1000, total=900)
-    answer = ask(tight, "POST", "/", content=b"x" * 950)
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"]
-    assert tight._held == 0
+    assert held.held == 0
+    for shares, status in ((Shares(5000, 900), 503), (Shares(900, 5000), 429)):
+        for body in (b"x" * 950, chunks()):
+            answer = ask(BodyLimit(echo, lambda path: 1000, shares), "POST", "/", content=body)
+            assert answer.status_code in (status, 413)
+            assert shares.held == 0
+        answer = ask(BodyLimit(echo, lambda path: 1000, shares), "POST", "/", content=b"x" * 950)
+        assert answer.status_code == status
+        assert answer.headers["retry-after"]
 
 
-def test_a_client_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skindx.ui.limits.SILENCE_S", 0.01)
+@pytest.mark.parametrize(
+    "pace",
+    [
+        Pace(silence_s=0.05),
+        Pace(grace_s=0.3, bytes_per_s=1000),
+        Pace(grace_s=1000, total_s=0.3),
+    ],
+    ids=["silence", "rate", "deadline"],
+)
+def test_a_body_that_does_not_come_on_is_given_up(pace: Pace) -> None:
+    sent = 0
 
-    async def silent() -> AsyncIterator[bytes]:
+    async def trickle() -> AsyncIterator[bytes]:
+        nonlocal sent
         yield b"x"
-        await asyncio.sleep(60)
+        while True:
+            await asyncio.sleep(60 if pace.silence_s < 1 else 0.01)
+            sent += 1
+            yield b"x"
 
-    limit = BodyLimit(echo, lambda path: 1000, total=5000)
-    assert ask(limit, "POST", "/", content=silent()).status_code == 408
-    assert limit._held == 0
+    held = Shares(5000, 5000)
+    limit = BodyLimit(echo, lambda path: 1000, held, pace)
+    assert ask(limit, "POST", "/", content=trickle()).status_code == 408
+    assert sent < 100
+    assert held.held == 0
+
+
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 60)), max_size=50),
+    pace=st.builds(Pace, st.floats(1, 60), st.floats(1, 60), st.floats(1, 1e5), st.floats(1, 900)),
+)
+def test_no_pace_waits_longer_than_its_limits(chunks: list[tuple[int, float]], pace: Pace) -> None:
+    came, waited_s = 0, 0.0
+    for size, took_s in chunks:
+        patience_s = pace.patience_s(came, waited_s)
+        waited_s += max(0.0, min(took_s, patience_s))
+        assert waited_s <= pace.total_s + 1e-6
+        assert waited_s <= pace.grace_s + came / pace.bytes_per_s + 1e-6
+        if took_s > patience_s:
+            break
+        came += size
 
 
 def test_headers_stand_over_whatever_was_answered() -> None:

@@ -172,7 +172,7 @@ def test_a_case_of_too_many_bytes_is_refused_while_it_arrives(served: Served) ->
     address = urlsplit(served.url)
     with socket.create_connection((address.hostname or "", address.port or 0), 30) as raw:
         length = f"Content-Length: {FORM_BYTES + 1}"
-        raw.sendall(f"POST /v1/diagnose HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
+        raw.sendall(f"POST /v1/diagnose HTTP/1.1\r\nHost: 127.0.0.1\r\n{length}\r\n\r\n".encode())
         assert raw.recv(1000).startswith(b"HTTP/1.1 413")
 
 

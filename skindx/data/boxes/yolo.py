@@ -164,11 +164,8 @@ def _upright_size(picture: Path) -> tuple[int, int] | None:
     """Return (width, height) turned as EXIF says, None for what is no picture."""
     from PIL import Image
 
-    from skindx.data.screening.decode import (  # numpy: not for a crawl
-        FORMATS,
-        MAX_PIXELS,
-        check_size,
-    )
+    from skindx.data.screening.cost import check_size
+    from skindx.data.screening.decode import FORMATS, MAX_PIXELS  # numpy: not for a crawl
 
     try:
         with hushed(), Image.open(picture, formats=tuple(FORMATS.values())) as image:

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.screening.cost import check_size, jpeg_cost, opened_cost, webp_cost
+from skindx.data.screening.damage import DamagedPicture
 from skindx.data.screening.hush import hushed
 from skindx.data.screening.magic import picture_suffix
 
 if TYPE_CHECKING:
     from PIL import Image
+
+__all__ = ["MAX_PIXELS", "DamagedPicture", "decode", "decode_small", "refusal"]
 
 MAX_PIXELS = 50_000_000
 
@@ -32,17 +36,6 @@ _UPRIGHT = {
 FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif": "TIFF"}
 
 
-class DamagedPicture(ValueError):  # noqa: N818
-    """These bytes do not become a picture; the message says why, `reason` is a fixed short word.
-
-    not-a-picture, too-many-pixels, decode-memory (there is not memory enough), damaged.
-    """
-
-    def __init__(self, message: str, reason: str = "damaged") -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 def decode(
     data: bytes,
     *,
@@ -60,8 +53,8 @@ def decode(
 
     A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
-    DamagedPicture, also above `max_pixels`, which is checked in the header before any pixel is
-    decoded.
+    DamagedPicture, also for what would take too many pixels, passes or bytes of memory (see
+    `Cost`), which is checked before any pixel is decoded.
     """
     suffix = picture_suffix(data[:16])
     if suffix is None:
@@ -105,8 +98,8 @@ def decode_small(data: bytes, side: int, *, max_pixels: int = MAX_PIXELS) -> NDA
 
     try:
         if picture_suffix(data[:16]) == ".jpg":
-            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-            check_size(width, height, max_pixels)
+            height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
+            jpeg_cost(data, width, height, colorspace, subsampling).check(max_pixels)
             if colorspace in ("YCbCr", "Gray"):
                 sides = {"min_height": min(side, height), "min_width": min(side, width)}
                 small_HW = simplejpeg.decode_jpeg(data, "GRAY", **sides)[:, :, 0]
@@ -144,8 +137,8 @@ def _decode_jpeg(
 ) -> NDArray[np.uint8]:
     import simplejpeg
 
-    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    check_size(width, height, max_pixels)
+    height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
+    jpeg_cost(data, width, height, colorspace, subsampling).check(max_pixels)
     if colorspace not in ("CMYK", "YCCK"):
         # 7/8 and 6/8 would take longer than the whole picture.
         smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
@@ -166,18 +159,24 @@ def _decode_jpeg(
 def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.uint8]:
     """Return pixels_HWC, uint8 RGB, as stored, by the one plug-in of Pillow that `kind` names.
 
-    Raises DamagedPicture above the cap, and whatever the plug-in raises.
+    Raises DamagedPicture for what takes too much, and whatever the plug-in raises.
     """
     from PIL import Image
 
+    if kind == "WEBP":
+        webp_cost(data).check(max_pixels)
     # Pillow warns of what we refuse or repair ourselves: bombs, palettes, odd metadata.
     with hushed():
         try:
             opened = Image.open(io.BytesIO(data), formats=(kind,))
-        except Image.DecompressionBombError as error:
-            raise DamagedPicture(str(error), "too-many-pixels") from error
+        except Image.DecompressionBombError:
+            message = f"it has more pixels than the cap of {max_pixels}"
+            raise DamagedPicture(message, "too-many-pixels") from None
         with opened as picture:
-            check_size(*picture.size, max_pixels)
+            if kind == "JPEG":
+                check_size(*picture.size, max_pixels)
+            elif kind != "WEBP":
+                opened_cost(picture, data).check(max_pixels)
             picture.load()
             width, height = picture.size
             pixels_HWC = np.empty((height, width, 3), np.uint8)
@@ -203,13 +202,6 @@ def _to_rgb(picture: "Image.Image") -> NDArray[np.uint8]:
         white = Image.new("RGBA", rgba.size, "white")
         picture = Image.alpha_composite(white, rgba)
     return np.asarray(picture.convert("RGB"))
-
-
-def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raise DamagedPicture for a picture whose header names too many pixels."""
-    if width * height > max_pixels:
-        message = f"{width} x {height} pixels are more than the cap of {max_pixels}"
-        raise DamagedPicture(message, "too-many-pixels")
 
 
 def _orientation(data: bytes, kind: str) -> int:

@@ -4,10 +4,20 @@ import asyncio
 import base64
 import math
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
-from skindx.ui.asgi import USER, App, Message, Receive, Send, header, read_body, refuse, respond
+from skindx.ui.asgi import (
+    USER,
+    App,
+    Message,
+    Receive,
+    Send,
+    header,
+    headers,
+    read_body,
+    refuse,
+    respond,
+)
 from skindx.ui.html import render
 from skindx.ui.login.sessions import LIFE_S, Remembered, Sessions
 from skindx.ui.login.throttle import Throttle
@@ -132,11 +142,12 @@ def _is_foreign(scope: Message) -> bool:
 
 
 def _cookie(scope: Message) -> str:
-    try:
-        morsel = SimpleCookie(header(scope, b"cookie")).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
+    # Read by hand: `http.cookies` drops every cookie where one of them, anybody's, is odd.
+    for pair in ";".join(headers(scope, b"cookie")).split(";"):
+        name, _, value = pair.partition("=")
+        if name.strip() == COOKIE:
+            return value.strip().strip('"')
+    return ""
 
 
 def _set_cookie(scope: Message, token: str, life_s: int) -> str:

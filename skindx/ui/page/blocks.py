@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UPLOAD_LIFE_S = 300
-"""A photo is deleted as soon as it was looked at; one that nobody asked about, after this."""
 ANSWER_LIFE_S = 1800
 """With a case book, an answer can be kept for so long after it came."""
 
@@ -49,9 +47,7 @@ def build_page(
     go_offline()
     import gradio as gr
 
-    with gr.Blocks(
-        title="skindx", analytics_enabled=False, delete_cache=(60, UPLOAD_LIFE_S)
-    ) as page:
+    with gr.Blocks(title="skindx", analytics_enabled=False) as page:
         top = top_html(logged_in=logged_in)
         gr.HTML(top, elem_id="sx-top", apply_default_css=False, js_on_load=None)
         if casebook is None:

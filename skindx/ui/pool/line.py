@@ -18,6 +18,11 @@ class Ticket:
     """How often a worker was lost while it had this case."""
 
     @property
+    def size_bytes(self) -> int:
+        """Return how many bytes its photos have."""
+        return sum(map(len, self.case.photos))
+
+    @property
     def over(self) -> bool:
         """Whether nobody waits for it any more."""
         return self.answer.done()
@@ -35,6 +40,11 @@ class Line:
     def __len__(self) -> int:
         """Return how many wait."""
         return len(self._tickets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how many bytes the photos have that wait."""
+        return sum(ticket.size_bytes for ticket in self._tickets)
 
     async def join(self, ticket: Ticket, *, first: bool = False) -> None:
         """Add a ticket at the end, or before all others."""

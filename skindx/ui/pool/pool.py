@@ -44,6 +44,8 @@ class PoolSettings(Settings):
     """Most cases that a worker takes at once."""
     waiting: int = Field(128, ge=1)
     """Most cases that wait for a worker; one more is refused."""
+    waiting_mb: int = Field(512, ge=64)
+    """Most 2^20 bytes of photos that wait for a worker: they are held in memory."""
     work_s: float = Field(60.0, gt=0)
     """A worker that needs longer for a case is ended."""
     patience_s: float = Field(180.0, gt=0)
@@ -120,9 +122,10 @@ class Pool:
 
     async def diagnose(self, case: Case) -> Answer:
         """Answer a case. Raises Refused, Busy, Unanswered or another UserError; never hangs."""
-        if len(self._line) >= self._line.capacity:
-            raise Busy(_RETRY_AFTER_S)
         ticket = Ticket(case)
+        size_bytes = self._line.size_bytes + ticket.size_bytes
+        if len(self._line) >= self._line.capacity or size_bytes > self.settings.waiting_mb << 20:
+            raise Busy(_RETRY_AFTER_S)
         self._open.add(ticket)
         try:
             async with asyncio.timeout(self.settings.patience_s):

@@ -1,0 +1,149 @@
+"""What decoding an image takes, known before any pixel is decoded: pixels, passes and memory.
+
+A file of a few kilobytes may name fifty million pixels, ask for hundreds of passes over them, or
+need a multiple of its pixels' size while it is decoded. All three are bounded by `max_pixels`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from skindx.data.screening.damage import DamagedPicture
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_SIDE = 65_535
+"""Pixels, as in JPEG: one row of more would let a run-length code name gigabytes."""
+_BYTES = 8
+"""Memory that decoding may take, for each pixel of the cap."""
+_PASSES = 12
+"""Passes over an image of as many pixels as the cap; encoders make about ten."""
+MAX_PASSES = 100
+"""Over any image."""
+
+# Bytes a pixel at the peak, measured at 49 million pixels with Pillow 12 and libwebp 1.6.
+_RESULT_BYTES = 3
+_WEBP_BYTES = 16
+"""Two canvases of libwebp's animation decoder, its copy and Pillow's."""
+_STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
+"""Of Pillow's modes; every other one takes 4."""
+_PNG_CHANNELS = {2: 3, 4: 2, 6: 4}
+"""By the colour type in the header, all others have 1; the byte before it is the bits of each."""
+_SAMPLES = {"Gray": 1.0, "420": 1.5, "411": 1.5, "422": 2.0, "440": 2.0}
+"""Samples a pixel of a JPEG by its subsampling; without: 3, or 4 of four inks."""
+
+_JPEG_IN_TIFF = (6, 7)
+# JPEG's markers: those of no segment; of the frames' kinds, the progressive ones and what is none.
+_ALONE = re.compile(rb"[\x01\xd0-\xd7]")
+_PROGRESSIVE, _NO_FRAME = b"\xc2\xc6\xca\xce", b"\xc4\xc8\xcc"
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What decoding an image takes."""
+
+    width: int
+    height: int
+    pixel_bytes: float
+    """Memory at the peak, the result included, for each pixel."""
+    passes: int = 1
+    more_bytes: int = 0
+    """Memory that does not depend on the number of pixels."""
+
+    def check(self, max_pixels: int) -> None:
+        """Raise DamagedPicture for more than `max_pixels` allow.
+
+        reason: too-many-pixels, decode-memory, or decode-timeout for too many passes.
+        """
+        check_size(self.width, self.height, max_pixels)
+        pixels = self.width * self.height
+        size = f"{self.width} x {self.height} pixels"
+        needed = round(pixels * self.pixel_bytes) + self.more_bytes
+        if needed > _BYTES * max_pixels:
+            message = (
+                f"decoding {size} of this format takes {needed / 1e6:.0f} MB, more than the cap "
+                f"of {_BYTES * max_pixels / 1e6:.0f}"
+            )
+            raise DamagedPicture(message, "decode-memory")
+        if self.passes > MAX_PASSES or self.passes * pixels > _PASSES * max_pixels:
+            message = f"it is built of too many passes: {self.passes} over {size}"
+            raise DamagedPicture(message, "decode-timeout")
+
+
+def check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raise DamagedPicture for an image whose header names too many pixels."""
+    if width * height > max_pixels or max(width, height) > MAX_SIDE:
+        side = "" if width * height > max_pixels else f", or of {MAX_SIDE} on a side"
+        message = f"{width} x {height} pixels are more than the cap of {max_pixels}{side}"
+        raise DamagedPicture(message, "too-many-pixels")
+
+
+def jpeg_cost(jpeg: bytes, width: int, height: int, colours: str, subsampling: str) -> Cost:
+    """Return the cost of a JPEG; the last four are as `simplejpeg.decode_jpeg_header` has them."""
+    inks = colours in ("CMYK", "YCCK")
+    passes = jpeg_passes(jpeg)
+    # Of several passes all coefficients are kept, 2 bytes each, until the last one.
+    samples = _SAMPLES.get(subsampling, 4.0 if inks else 3.0)
+    result = 4 + _RESULT_BYTES if inks else _RESULT_BYTES
+    return Cost(width, height, result + (2 * samples if passes > 1 else 0), passes)
+
+
+def jpeg_passes(jpeg: bytes) -> int:
+    """Return how many scans of a JPEG a decoder reads; a baseline one of all colours is the last.
+
+    Counted as libjpeg reads: scans inside of other segments, such as thumbnails, and behind the
+    end of the image are none.
+    """
+    passes, progressive, colours, at = 0, False, 0, 2
+    while found := _MARKER.search(jpeg, at):
+        marker, at = found[1], found.end()
+        if marker == b"\xd9":
+            break
+        if _ALONE.match(marker):
+            continue
+        if b"\xc0" <= marker <= b"\xcf" and marker not in _NO_FRAME:
+            progressive, colours = marker in _PROGRESSIVE, jpeg[at + 7 : at + 8]
+        elif marker == b"\xda":
+            passes += 1
+            if passes == 1 and not progressive and jpeg[at + 2 : at + 3] == colours:
+                break
+        at += max(2, int.from_bytes(jpeg[at : at + 2]))
+    return max(1, passes)
+
+
+def webp_cost(webp: bytes) -> Cost:
+    """Return the cost of a WebP, by its first 30 bytes: Pillow takes memory as it opens one."""
+    kind, head = webp[12:16], webp[20:30]
+    if len(head) < 10 or kind not in (b"VP8X", b"VP8L", b"VP8 "):
+        raise DamagedPicture("its header is cut short")
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (4, 7))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(head[1:5], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (6, 8))
+    return Cost(width, height, _WEBP_BYTES)
+
+
+def opened_cost(picture: "Image.Image", data: bytes) -> Cost:
+    """Return the cost of an image that Pillow has opened, not yet loaded: PNG, BMP, TIFF, HEIF."""
+    width, height = picture.size
+    stored: float = _STORED_BYTES.get(picture.mode, 4)
+    if picture.format == "PNG":
+        if getattr(picture, "is_animated", False):
+            stored *= 2  # a copy, on which the next frame would be laid
+        # Of 16 bits more is unpacked than is stored; to unpack takes time, if no memory.
+        stored = max(stored, _PNG_CHANNELS.get(data[25], 1) * data[24] / 8)
+    if picture.format != "TIFF":
+        return Cost(width, height, stored + _RESULT_BYTES)
+    tags = picture.tag_v2  # type: ignore[attr-defined]
+    across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
+    bits = tags.get(258, (1,))
+    part_bytes = across * down * tags.get(277, 1) * -(-max(bits) // 8)
+    passes = 1
+    if tags.get(259) in _JPEG_IN_TIFF:  # each part may hide as many passes as a file of its own
+        passes = -(-data.count(b"\xff\xda") * across * down // max(1, width * height))
+    return Cost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes)

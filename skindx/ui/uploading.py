@@ -1,0 +1,166 @@
+"""Photos on their way to the page: within quotas, whole or not at all, deleted after a while.
+
+Gradio's own upload leaves what a broken connection sent in its folder for ever, and any number of
+files there. So the page's uploads are taken here: each lies under a random name until it is
+diagnosed, which deletes it, or until it is too old.
+"""
+
+import asyncio
+import json
+import secrets
+import shutil
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.opening import MAX_BYTES
+from skindx.ui.asgi import App, Message, Receive, Send, refuse, respond
+from skindx.ui.shares import Shares, client_of
+
+ROUTE = "/gradio_api/upload"
+REQUEST_BYTES = MAX_PHOTOS * MAX_BYTES + (1 << 20)
+UPLOAD_LIFE_S = 300.0
+"""A photo is deleted as soon as it was looked at; one that nobody asked about, after this."""
+_SWEEP_S = 10.0
+_CLIENT_BYTES, _TOTAL_BYTES = 128 << 20, 1 << 30
+"""Of photos that wait to be looked at, from one client and in all."""
+_NO_FORM = "The upload is no form with photos named `files`."
+_NAME = "photo"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    client: str
+    size: int
+    until: float
+
+
+class UploadFolder:
+    """Photos that wait in a folder; `quota` bounds their bytes for each client and in all."""
+
+    def __init__(
+        self, folder: Path, quota: Shares | None = None, life_s: float = UPLOAD_LIFE_S
+    ) -> None:
+        self.folder = folder.resolve()
+        self.quota = quota or Shares(_CLIENT_BYTES, _TOTAL_BYTES)
+        self._life_s = life_s
+        self._waiting: dict[Path, _Waiting] = {}
+
+    async def add(self, client: str, photos: list[bytes]) -> list[Path]:
+        """Write photos and return their paths; none stays if one cannot be written (OSError)."""
+        paths = [self.folder / secrets.token_hex(16) / _NAME for _ in photos]
+        for path, photo in zip(paths, photos, strict=True):
+            self.quota.add(client, len(photo))
+            self._waiting[path] = _Waiting(client, len(photo), time.monotonic() + self._life_s)
+        try:
+            await asyncio.to_thread(_write, paths, photos)
+        except BaseException:
+            for path in paths:
+                self._forget(path)
+            raise
+        return paths
+
+    def sweep(self) -> None:
+        """Delete what is too old, and give back the share of what was deleted."""
+        now = time.monotonic()
+        for path, waiting in tuple(self._waiting.items()):
+            if waiting.until < now or not path.exists():
+                self._forget(path)
+
+    async def keep_clear(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.sweep()
+
+    def _forget(self, path: Path) -> None:
+        waiting = self._waiting.pop(path)
+        shutil.rmtree(path.parent, ignore_errors=True)
+        self.quota.add(waiting.client, -waiting.size)
+
+
+class Uploads:
+    """ASGI middleware that takes the page's uploads in Gradio's place; the rest passes."""
+
+    def __init__(self, app: App, folder: UploadFolder) -> None:
+        self.app, self._folder = app, folder
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer an upload with the paths of its photos, as Gradio's front end expects it."""
+        if scope["type"] != "http" or scope["path"].rstrip("/") != ROUTE:
+            await self.app(scope, receive, send)
+            return
+        if scope["method"] != "POST":
+            await refuse(send, 405, "Photos are sent by POST.", {"allow": "POST"})
+            return
+        self._folder.sweep()
+        request, client = Request(scope, receive), client_of(scope)
+        declared = request.headers.get("content-length", "")
+        if await self._refused(send, client, int(declared) if declared.isdigit() else 0):
+            return
+        try:
+            photos = await _photos(request)
+        except ClientDisconnect:
+            return
+        except MultiPartException:
+            await refuse(send, 400, _NO_FORM)
+            return
+        if any(len(photo) > MAX_BYTES for photo in photos):
+            sentence = f"A photo has more than {MAX_BYTES >> 20} MB; save it smaller."
+            await refuse(send, 413, sentence)
+        elif not await self._refused(send, client, sum(map(len, photos))):
+            try:
+                paths = await self._folder.add(client, photos)
+            except OSError:
+                await refuse(send, 507, "The server has no room for photos; try again later.")
+                return
+            said = json.dumps([str(path) for path in paths]).encode()
+            await respond(send, 200, said, "application/json")
+
+    async def _refused(self, send: Send, client: str, size: int) -> bool:
+        exceeded = self._folder.quota.exceeded(client, size)
+        if exceeded:
+            whose = "your photos" if exceeded == "client" else "photos"
+            sentence = f"Too many {whose} wait to be looked at; try again in a few minutes."
+            status = 429 if exceeded == "client" else 503
+            await refuse(send, status, sentence, {"retry-after": "60", "connection": "close"})
+        return bool(exceeded)
+
+
+async def _photos(request: Request) -> list[bytes]:
+    """Return the files of a form. Raises MultiPartException for what is none."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise MultiPartException(_NO_FORM)
+    parser = MultiPartParser(
+        request.headers, _stream(request), max_files=MAX_PHOTOS, max_fields=MAX_PHOTOS
+    )
+    parser.spool_max_size = REQUEST_BYTES  # a larger part than this would be put on disk
+    try:
+        form = await parser.parse()
+    except KeyError:
+        raise MultiPartException(_NO_FORM) from None
+    try:
+        files = [value for value in form.getlist("files") if not isinstance(value, str)]
+        photos = [await file.read() for file in files]
+    finally:
+        await form.close()
+    if not photos:
+        raise MultiPartException(_NO_FORM)
+    return photos
+
+
+async def _stream(request: Request) -> AsyncGenerator[bytes, None]:
+    async for chunk in request.stream():
+        yield chunk
+
+
+def _write(paths: list[Path], photos: list[bytes]) -> None:
+    for path, photo in zip(paths, photos, strict=True):
+        path.parent.mkdir(mode=0o700)
+        path.touch(mode=0o600, exist_ok=False)
+        path.write_bytes(photo)

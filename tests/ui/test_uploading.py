@@ -1,0 +1,163 @@
+"""Uploads of the page: within quotas, whole or not at all, deleted after a while."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from echo_app import ask, echo
+from raw_server import Client, running
+from served import Served
+
+from skindx.diagnosis.case import MAX_PHOTOS
+from skindx.diagnosis.opening import MAX_BYTES
+from skindx.ui.asgi import USER, App, Message, Receive, Send
+from skindx.ui.connections import Patience
+from skindx.ui.limits import BodyLimit, Pace
+from skindx.ui.shares import Shares
+from skindx.ui.uploading import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))
+
+
+def upload(app: App, *photos: bytes, name: str = "photo.jpg") -> httpx.Response:
+    return ask(app, "POST", ROUTE, files=[("files", (name, photo)) for photo in photos])
+
+
+def as_user(app: App, user: str) -> App:
+    async def named(scope: Message, receive: Receive, send: Send) -> None:
+        await app({**scope, USER: user}, receive, send)
+
+    return named
+
+
+def test_photos_come_back_as_private_paths_without_their_names(tmp_path: Path) -> None:
+    uploads = Uploads(echo, UploadFolder(tmp_path))
+    answer = upload(uploads, b"one", b"two", name="../../anna.jpg")
+    paths = [Path(path) for path in answer.json()]
+    assert [path.read_bytes() for path in paths] == [b"one", b"two"]
+    for path in paths:
+        assert path.parents[1] == tmp_path.resolve()
+        assert "anna" not in str(path)
+        assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 == 0
+    again = Path(upload(uploads, b"one").json()[0])
+    assert again not in paths  # deleting one person's photo leaves another's alone
+    assert ask(uploads, "GET", ROUTE).status_code == 405
+    assert ask(uploads, "GET", "/other").json() == [None, 0]
+
+
+def test_what_is_no_form_of_photos_leaves_nothing(tmp_path: Path) -> None:
+    uploads = Uploads(echo, UploadFolder(tmp_path))
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    head = b'--x\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\nphoto'
+    for content, headers in (
+        (b"", {}),
+        (b"photo", {"content-type": "image/jpeg"}),
+        (b"photo", {"content-type": "multipart/form-data"}),
+        (b"photo", kind),
+        (head[:30], kind),
+        (head.replace(b'; name="files"', b"") + b"\r\n--x--\r\n", kind),
+        (head.replace(b'; filename="a"', b"") + b"\r\n--x--\r\n", kind),
+        (head.replace(b'"files"', b'"other"') + b"\r\n--x--\r\n", kind),
+    ):
+        answer = ask(uploads, "POST", ROUTE, content=content, headers=headers)
+        assert answer.status_code == 400, content
+    assert upload(uploads, *[b"x"] * (MAX_PHOTOS + 1)).status_code == 400
+    assert upload(uploads, bytes(MAX_BYTES + 1)).status_code == 413
+    assert files_in(tmp_path) == []
+
+
+def test_one_client_cannot_fill_the_folder_and_all_together_neither(tmp_path: Path) -> None:
+    folder = UploadFolder(tmp_path, Shares(10_000, 15_000))
+    uploads = Uploads(echo, folder)
+    anna, ben = as_user(uploads, "anna"), as_user(uploads, "ben")
+    paths = [Path(upload(anna, bytes(4000)).json()[0]) for _ in range(2)]
+    full = upload(anna, bytes(4000))
+    assert full.status_code == 429
+    assert int(full.headers["retry-after"]) > 0
+    assert upload(ben, bytes(4000)).status_code == 200
+    assert upload(ben, bytes(4000)).status_code == 503
+    paths[0].unlink()  # as a diagnosis does
+    paths[0].parent.rmdir()
+    assert upload(anna, bytes(4000)).status_code == 200
+    assert len([path for path in files_in(tmp_path) if path.is_file()]) == 3
+
+
+def test_a_photo_that_nobody_asks_about_is_deleted(tmp_path: Path) -> None:
+    folder = UploadFolder(tmp_path, Shares(5000, 5000), life_s=0.0)
+    assert upload(Uploads(echo, folder), bytes(4000)).status_code == 200
+    folder.sweep()
+    assert files_in(tmp_path) == []
+    assert folder.quota.held == 0
+
+
+def test_a_disk_without_room_is_one_sentence(tmp_path: Path) -> None:
+    folder = UploadFolder(tmp_path / "gone")
+    answer = upload(Uploads(echo, folder), b"photo")
+    assert answer.status_code == 507
+    assert "no room" in answer.json()["error"]
+    assert folder.quota.held == 0
+
+
+def test_broken_and_trickling_uploads_leave_nothing_and_others_are_answered(tmp_path: Path) -> None:
+    held = Shares(1 << 20, 2 << 20)
+    folder = UploadFolder(tmp_path)
+    limited = BodyLimit(
+        Uploads(serving_nothing, folder), lambda path: REQUEST_BYTES, held, Pace(grace_s=1.0)
+    )
+    head = (
+        f"POST {ROUTE} HTTP/1.1\r\nHost: h\r\nContent-Length: 400000\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+        '--x\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\n'
+    ).encode()
+    with running(limited, Patience(header_s=2)) as port:
+        broken, slow = Client(port), [Client(port) for _ in range(8)]
+        broken.send(head + bytes(100_000))
+        broken.close()
+        for client in slow:
+            client.send(head + bytes(100_000))
+        assert Client(port, "127.0.1.9").get() == 200
+        for client in slow:
+            client.ended_after_s(trickle=b"x")
+        assert held.held == 0
+    assert files_in(tmp_path) == []
+
+
+async def serving_nothing(scope: Message, receive: Receive, send: Send) -> None:
+    """Answer everything with 200."""
+    if scope["type"] == "lifespan":
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+    else:
+        await echo(scope, receive, send)
+
+
+def test_a_real_server_bounds_what_one_client_leaves_there(served: Served) -> None:
+    photo = bytes(15 << 20)
+    with served.client() as client:
+        statuses = [
+            client.post(ROUTE, files={"files": ("a.jpg", photo)}).status_code for _ in range(10)
+        ]
+        assert statuses == [200] * 8 + [429] * 2
+        assert sum(path.stat().st_size for path in served.uploads) <= 128 << 20
+        assert client.get("/v1/health").status_code == 200
+    for path in served.uploads:
+        path.unlink()
+
+
+def test_an_upload_that_breaks_off_leaves_nothing_on_a_real_server(served: Served) -> None:
+    def half() -> Iterator[bytes]:
+        yield b'--x\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\n'
+        yield bytes(1 << 20)
+        raise ConnectionError
+
+    with served.client() as client, pytest.raises(ConnectionError):
+        client.post(
+            ROUTE, content=half(), headers={"content-type": "multipart/form-data; boundary=x"}
+        )
+    with served.client() as client:
+        client.post(ROUTE, files={"other": ("a.jpg", b"x")})
+    assert served.uploads == []
