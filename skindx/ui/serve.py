@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.errors import UserError
 from skindx.models.bundle import open_bundle
 from skindx.offline import go_offline
+from skindx.ui.faults import hide_messages
 from skindx.ui.listening import LOOPBACK, check_free, stoppable, uploads_folder
 
 if TYPE_CHECKING:
@@ -31,17 +32,20 @@ def serve(
     workers: int | None = None,
     login: Path | None = None,
     casebook: str | None = None,
+    casebook_key: Path | None = None,
     proxy: str | None = None,
     access_log: bool = False,
     frames: Sequence[str] = (),
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
-    `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed; `frames`
-    the sites that may show the page in a frame. Raises UserError for a bundle that is not whole,
-    for an address that is taken or wrong, and for a missing extra.
+    `casebook_key` is the case book's key file; `proxy` are the addresses whose X-Forwarded-For and
+    X-Forwarded-Proto are believed; `frames` the sites that may show the page in a frame. Raises
+    UserError for a bundle that is not whole, for an address that is taken or wrong, and for a
+    missing extra.
     """
     go_offline()
+    hide_messages()
     check_free(host, port)
     loaded = open_bundle(bundle)
     _check_extra()
@@ -54,7 +58,7 @@ def serve(
     if access_log:
         _show_access()
     with uploads_folder() as uploads, stoppable():
-        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames)
+        wiring = Wiring(uploads, settings, users, _casebook(casebook, casebook_key), frames)
         _run(build_app(loaded, wiring), host, port, proxy, logged_in=users is not None)
 
 
@@ -127,12 +131,12 @@ def _check_extra() -> None:
         raise UserError(f"the server needs {', '.join(missing)}; run `pip install 'skindx[app]'`.")
 
 
-def _casebook(where: str | None) -> "Casebook | None":
+def _casebook(where: str | None, keys: Path | None) -> "Casebook | None":
     if where is None:
         return None
     from skindx.casebook.book import Casebook
 
-    return Casebook.open(where)
+    return Casebook.open(where, keys=keys)
 
 
 def _show_access() -> None:

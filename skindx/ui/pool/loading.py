@@ -8,6 +8,7 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.offline import go_offline
+from skindx.ui.faults import hide_messages
 from skindx.ui.pool.worker import Answerer, work
 
 
@@ -42,6 +43,7 @@ def load_bundle(bundle: Path, version: str) -> Answerer:
 def main(arguments: Sequence[str]) -> None:
     """Run a worker: BUNDLE VERSION DESCRIPTOR FOLDER."""
     go_offline()
+    hide_messages()
     bundle, version, descriptor, folder = arguments
     with socket.socket(fileno=int(descriptor)) as connection:
         work(connection, Path(folder), partial(load_bundle, Path(bundle), version))
