@@ -1,4 +1,4 @@
-"""Opens copies of a case book in children that are killed at a named moment: COPY MOMENT CALL ..."""
+"""Opens copies of a case book in children that are killed on the way: COPY MOMENT CALL ..."""
 
 import os
 import pkgutil
