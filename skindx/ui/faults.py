@@ -44,6 +44,11 @@ def hide_messages() -> None:
 
 
 class _Formatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        text = super().formatMessage(record)
+        # The lines that asyncio adds show objects, with the message of a task's exception.
+        return text.partition("\n")[0] if record.name == "asyncio" else text
+
     def formatException(  # noqa: N802 (logging's name)
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None]

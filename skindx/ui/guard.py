@@ -89,7 +89,7 @@ class Guard:
         if body is None or not allowed:
             await _refuse(send, 400, _NO_FILE)
         elif not all(self._owners.may(user, each) for each in _owned(sent)):
-            await respond(send, 403, b"this photo or session is somebody else's")
+            await _refuse(send, 403, "This photo or session is somebody else's; reload the page.")
         else:
             await self.app(scope, replay(body, receive), send)
 
