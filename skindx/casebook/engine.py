@@ -17,10 +17,13 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
     Raises UserError for a missing driver, a wrong URL and a file that cannot be opened.
     """
     try:
+        import cryptography  # noqa: F401 (so that it is not missed in the middle)
         from sqlalchemy import create_engine
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     except ImportError:
-        raise UserError("a case book needs SQLAlchemy; run `pip install 'skindx[app]'`.") from None
+        raise UserError(
+            "a case book needs SQLAlchemy and cryptography; run `pip install 'skindx[app]'`."
+        ) from None
     file, text = sqlite_file(where), str(where)
     if file is not None:
         return _sqlite(file, create)
@@ -30,7 +33,7 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
         raise UserError(
             f"the case book {without_password(text)} cannot be opened ({error}); give a path, or a "
             "URL such as postgresql+psycopg://user@host/book with its driver installed "
-            "(`pip install psycopg[binary]`)."
+            "(`pip install 'skindx[postgresql]'`)."
         ) from None
 
 
