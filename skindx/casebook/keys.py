@@ -53,8 +53,8 @@ class KeyFile:
         self.path = path.resolve()
         self._new = self.path.with_name(self.path.name + ".new")
         self._lock = self.path.with_name(self.path.name + ".lock")
-        self._stamp: tuple[int, int, int] | None = None
-        self._keys: Keys | None = None
+        # The file's time, inode and size, and what it held: one value, as threads share it.
+        self._last: tuple[tuple[int, int, int], Keys] | None = None
 
     def exists(self) -> bool:
         """Tell whether the file is there, whatever it holds."""
@@ -88,8 +88,9 @@ class KeyFile:
                 with self.path.open("rb") as file:
                     found = os.fstat(file.fileno())
                     stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-                    if self._keys is not None and stamp == self._stamp:
-                        return self._keys
+                    last = self._last
+                    if last is not None and stamp == last[0]:
+                        return last[1]
                     if found.st_mode & 0o077:
                         raise UserError(
                             f"the key file {self.path} can be read by others than its owner; run "
@@ -97,7 +98,7 @@ class KeyFile:
                         )
                     keys = _parsed(file.read())
                 if keys is not None:
-                    self._stamp, self._keys = stamp, keys
+                    self._last = (stamp, keys)
                     return keys
                 # Replaced and overwritten while it was read: the new file has another inode.
         raise UserError(

@@ -56,7 +56,7 @@ def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None)
     print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
     if lost := opened.unreadable():
         print(
-            f"{len(lost)} more cannot be read, their keys are not in {opened.keys.path}: bring "
+            f"{len(lost)} more cannot be read, since {opened.keys.path} lacks their keys: bring "
             f"back the newest key file, or delete them: {' '.join(lost)}"
         )
 

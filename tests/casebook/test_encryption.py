@@ -4,20 +4,25 @@ import base64
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kept_cases import answer, picture
+from typer.testing import CliRunner
 
+from skindx.casebook import plaintext
 from skindx.casebook.book import Casebook
 from skindx.casebook.case import KeptCase
-from skindx.casebook.keys import VARIABLE, KeyFile
+from skindx.casebook.keys import VARIABLE, KeyFile, overwrite
 from skindx.casebook.sealing import seal, unseal
+from skindx.cli import app
 from skindx.errors import UserError
 
 HERE = Path(__file__).parent
@@ -206,6 +211,22 @@ def test_a_book_in_plain_text_is_encrypted(old: Path) -> None:
     assert of_old(Casebook.open(old).all_cases("ann")) == KEPT
 
 
+def test_the_rollback_journal_of_the_conversion_is_overwritten(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, seen = old.parent / "blocks", []
+
+    def look(path: Path) -> None:
+        seen.append(path.read_bytes())
+        blocks.hardlink_to(path)  # another name of what SQLite is about to let go
+        overwrite(path)
+
+    monkeypatch.setattr(plaintext, "overwrite", look)
+    Casebook.open(old)
+    assert b"excised" in b"".join(seen)
+    assert set(blocks.read_bytes()) == {0}
+
+
 MOMENTS = {
     "before the keys": ("skindx.casebook.keys.KeyFile.add", 1),
     "after the keys": ("skindx.casebook.plaintext._sealed", 1),
@@ -232,12 +253,46 @@ def test_a_kill_in_the_middle_loses_nothing_and_leaves_nothing_in_clear(tmp_path
         assert names == {"cases.db", "cases.db.keys", "cases.db.keys.lock"}, moment
 
 
-def test_the_codes_of_earlier_exports_stay(old: Path) -> None:
-    import sqlite3
+def test_what_an_older_server_still_writes_is_encrypted_later(old: Path) -> None:
+    book = Casebook.open(old)
+    with closing(sqlite3.connect(old)) as link:  # skindx 0.1 makes its tables where they miss
+        link.execute("ATTACH ? AS old", (str(OLD),))
+        for table in ("cases", "photos", "keys"):
+            link.execute(f"CREATE TABLE {table} AS SELECT * FROM old.{table}")
+        link.execute("UPDATE cases SET id = 'x' || substr(id, 2), note = 'a later note'")
+        link.execute("UPDATE photos SET case_id = 'x' || substr(case_id, 2)")
+        link.commit()
+    again = Casebook.open(old)
+    assert len(again.all_cases("ann")) == 6
+    assert all(len(case.photos) == 1 for case in again.all_cases("ann"))
+    assert again.keys.read().book == book.keys.read().book
+    assert b"a later note" not in everything(old.parent)
 
-    with sqlite3.connect(old) as link:
+
+def test_the_command_line_names_a_key_file_and_cases_without_keys(tmp_path: Path) -> None:
+    run, path, keys = CliRunner().invoke, str(tmp_path / "cases.db"), tmp_path / "far/keys"
+    book = Casebook.open(path, keys=keys)
+    keep(book)
+    older = keys.read_bytes()
+    lost = keep(book, 2)
+    key = ["--casebook-key", str(keys)]
+    assert "\n2 cases\n" in run(app, ["casebook", "list", path, *key]).output
+    missing = run(app, ["casebook", "list", path])
+    assert isinstance(missing.exception, UserError)
+    keys.write_bytes(older)
+    listed = run(app, ["casebook", "list", path, *key]).output
+    assert "\n1 case\n1 more cannot be read" in listed
+    assert lost in listed
+    assert run(app, ["casebook", "delete", path, lost, *key]).exit_code == 0
+    assert "more cannot be read" not in run(app, ["casebook", "list", path, *key]).output
+    exported = run(app, ["casebook", "export", path, "--out", str(tmp_path / "out"), *key])
+    assert exported.exit_code == 0, exported.output
+
+
+def test_the_codes_of_earlier_exports_stay(old: Path) -> None:
+    with closing(sqlite3.connect(old)) as link:
         link.execute("INSERT INTO keys VALUES ('export', ?)", (b"e" * 32,))
-    link.close()
+        link.commit()
     assert Casebook.open(old).export_key() == b"e" * 32
     assert b"e" * 32 not in everything(old.parent)
 
@@ -266,13 +321,11 @@ def test_what_was_changed_or_put_elsewhere_is_noticed(data: bytes, at: int, flip
 
 
 def test_a_damaged_row_is_one_sentence(tmp_path: Path) -> None:
-    import sqlite3
-
     book = Casebook.open(tmp_path / "cases.db")
     keep(book)
-    with sqlite3.connect(tmp_path / "cases.db") as link:
+    with closing(sqlite3.connect(tmp_path / "cases.db")) as link:
         link.execute("UPDATE sealed_photos SET jpeg = x'00'")
-    link.close()
+        link.commit()
     with pytest.raises(UserError, match="damaged"):
         book.all_cases()
 

@@ -158,5 +158,5 @@ def test_a_database_that_fails_is_a_sentence_and_the_log_names_nobody(
         rename("away", "sealed_cases")
     log = (painted.folder / "log").read_text()
     assert "cannot be written" in log
-    for secret in ("emil", "P-017", "INSERT", "parameters"):
+    for secret in ("emil", "P-017", "INSERT", "parameters", "a secret of the server"):
         assert secret not in log
