@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 from skindx.casebook.case import CONSENT, LONGEST_NOTE, KeptCase, Lesion, checked_name
 from skindx.casebook.failure import database_errors
-from skindx.casebook.keys import KeyFile, new_key
+from skindx.casebook.key_file import KeyFile
+from skindx.casebook.keys import new_key
 from skindx.casebook.sealing import owner_code
 from skindx.diagnosis.answer import Answer
 from skindx.errors import UserError

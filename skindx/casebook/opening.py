@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skindx.casebook.engine import open_engine, sqlite_file, without_password
 from skindx.casebook.failure import database_errors
-from skindx.casebook.keys import VARIABLE, KeyFile
+from skindx.casebook.key_file import VARIABLE, KeyFile
 from skindx.errors import UserError
 
 if TYPE_CHECKING:

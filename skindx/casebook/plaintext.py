@@ -24,7 +24,9 @@ from sqlalchemy import (
     select,
 )
 
-from skindx.casebook.keys import KeyFile, new_key, overwrite
+from skindx.casebook.key_file import KeyFile
+from skindx.casebook.keys import new_key
+from skindx.casebook.overwriting import overwrite
 from skindx.casebook.rows import Card, Record, SealedCase, insert_case, sealed_case
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from skindx.casebook import plaintext
 from skindx.casebook.book import Casebook
 from skindx.casebook.case import KeptCase
-from skindx.casebook.keys import VARIABLE, KeyFile, overwrite
+from skindx.casebook.key_file import VARIABLE, KeyFile
+from skindx.casebook.overwriting import overwrite
 from skindx.casebook.sealing import seal, unseal
 from skindx.cli import app
 from skindx.errors import UserError
@@ -228,7 +229,7 @@ def test_the_rollback_journal_of_the_conversion_is_overwritten(
 
 
 MOMENTS = {
-    "before the keys": ("skindx.casebook.keys.KeyFile.add", 1),
+    "before the keys": ("skindx.casebook.key_file.KeyFile.add", 1),
     "after the keys": ("skindx.casebook.plaintext._sealed", 1),
     "in the middle": ("skindx.casebook.plaintext.insert_case", 3),
     "before the commit": ("sqlalchemy.Table.drop", 3),

@@ -1,5 +1,8 @@
 """A database that fails is one sentence for the user, and no row's values reach message or log."""
 
+import base64
+import errno
+import os
 import resource
 import signal
 import sqlite3
@@ -72,6 +75,29 @@ def test_a_full_disk_under_the_key_file_keeps_nothing(
     assert_silent(str(no.value), caplog)
     assert book.keys.path.read_bytes() == before
     assert [case.id for case in book.all_cases()] == [first]
+
+
+def test_a_case_can_be_deleted_where_no_byte_is_free(
+    book: Casebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, goes = keep(book, 1), keep(book, 2)
+    key = base64.b64encode(book.keys.read().cases[goes])
+    real = os.open
+
+    def full(path, flags, mode=0o777, **named):  # type: ignore[no-untyped-def]
+        if flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, flags, mode, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    size = book.keys.path.stat().st_size
+    book.delete("ann", goes)
+    monkeypatch.undo()
+    assert key not in book.keys.path.read_bytes()
+    assert book.keys.path.stat().st_size == size
+    again = Casebook.open(book.keys.path.with_suffix(""))
+    assert [case.id for case in again.all_cases()] == [stays]
+    assert again.keys.read().deleted == {goes}
 
 
 def test_every_failure_of_the_database_is_a_sentence(
