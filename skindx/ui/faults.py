@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from types import TracebackType
+from typing import TextIO
 
 FAILED = "Something went wrong on the server; try again, or tell the person who runs this page."
 """What a person reads after an unexpected error."""
@@ -39,6 +40,7 @@ def hide_messages() -> None:
     """
     sys.excepthook = _report
     threading.excepthook = _report_thread
+    traceback.print_exc = _print_exc  # Gradio's way to report what an event's function raised
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Formatter())
 
@@ -59,6 +61,12 @@ class _Formatter(logging.Formatter):
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     print(where(error), file=sys.stderr)
+
+
+def _print_exc(limit: object = None, file: TextIO | None = None, chain: bool = True) -> None:
+    error = sys.exception()
+    if error is not None:
+        print(where(error), file=file or sys.stderr)
 
 
 def _report_thread(failed: threading.ExceptHookArgs) -> None:
