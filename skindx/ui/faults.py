@@ -8,7 +8,10 @@ import sys
 import threading
 import traceback
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 FAILED = "Something went wrong on the server; try again, or tell the person who runs this page."
 """What a person reads after an unexpected error."""
@@ -63,7 +66,9 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
     print(where(error), file=sys.stderr)
 
 
-def _print_exc(limit: object = None, file: TextIO | None = None, chain: bool = True) -> None:
+def _print_exc(
+    limit: int | None = None, file: "SupportsWrite[str] | None" = None, chain: bool = True
+) -> None:
     error = sys.exception()
     if error is not None:
         print(where(error), file=file or sys.stderr)

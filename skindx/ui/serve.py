@@ -45,7 +45,6 @@ def serve(
     missing extra.
     """
     go_offline()
-    hide_messages()
     check_free(host, port)
     loaded = open_bundle(bundle)
     _check_extra()
@@ -59,6 +58,7 @@ def serve(
         _show_access()
     with uploads_folder() as uploads, stoppable():
         wiring = Wiring(uploads, settings, users, _casebook(casebook, casebook_key), frames)
+        hide_messages()  # from here on people send what no log may hold
         _run(build_app(loaded, wiring), host, port, proxy, logged_in=users is not None)
 
 
