@@ -1,8 +1,8 @@
 """The case book: keep, list, open, confirm, delete; every question names its owner."""
 
-import secrets
+import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,183 +10,192 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from skindx.casebook.case import CONSENT, LONGEST_NOTE, KeptCase, Lesion, checked_name
-from skindx.casebook.engine import open_engine, without_password
+from skindx.casebook.failure import database_errors
+from skindx.casebook.key_file import KeyFile
+from skindx.casebook.keys import new_key
+from skindx.casebook.sealing import owner_code
 from skindx.diagnosis.answer import Answer
-from skindx.diagnosis.record import Diagnosis
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import ColumnElement, Engine
     from sqlalchemy.orm import Session
 
-    from skindx.casebook.tables import CaseRow
+    from skindx.casebook.rows import Card
+
+log = logging.getLogger(__name__)
 
 _GONE = "this case is not in the case book; it may have been deleted: open the list anew."
+_CHANGED = (
+    "this case was changed in another window after this one showed it, so what you wrote is not "
+    "saved; look at what is there now, then write your note again."
+)
 
 
 @dataclass(frozen=True)
 class Casebook:
-    """A database of kept cases; one owner never reaches another's."""
+    """A database of encrypted cases and the file of their keys; one owner never sees another's.
+
+    Lists decrypt all cards of an owner. An index over coded pseudonyms would be faster, but its
+    codes would outlive a deletion, and who holds the key file could try pseudonyms on them.
+    """
 
     engine: "Engine"
+    keys: KeyFile
 
     @classmethod
-    def open(cls, where: str | Path, *, create: bool = True) -> Self:
-        """Open, or create where it may, a case book by path (SQLite) or URL. Raises UserError."""
-        engine = open_engine(where, create=create)
-        from sqlalchemy.exc import SQLAlchemyError
+    def open(cls, where: str | Path, *, create: bool = True, keys: Path | None = None) -> Self:
+        """Open, or create where it may, a case book by path (SQLite) or URL.
 
-        from skindx.casebook.tables import Base
+        `keys` is the key file; default: what SKINDX_CASEBOOK_KEYS names, then `PATH.keys` beside a
+        SQLite file. A book in plain text, as skindx 0.1 wrote it, is encrypted. Raises UserError.
+        """
+        from skindx.casebook.opening import open_database
 
-        try:
-            Base.metadata.create_all(engine)
-        except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error)
-            raise UserError(
-                f"the case book {without_password(str(where))} cannot be used ({reason}); check "
-                "that it is one and that its server is there."
-            ) from None
-        return cls(engine)
+        return cls(*open_database(where, keys, create=create))
 
     def keep(self, owner: str, answer: Answer, *, patient: str, lesion: str, consent: bool) -> str:
         """Keep an answer and its photos; return the case's id. Raises UserError without consent."""
-        from skindx.casebook.tables import CaseRow, PhotoRow
+        from skindx.casebook.rows import Card, Record, insert_case, sealed_case
 
         if not consent:
             raise UserError("nothing is kept without consent; tick the box, or leave it.")
-        now = datetime.now(UTC)
-        row = CaseRow(
-            id=uuid.uuid4().hex,
-            owner=owner,
-            patient=checked_name(patient, "patient"),
-            lesion=checked_name(lesion, "lesion"),
-            taken=now,
-            consent=CONSENT,
-            consented=now,
-            diagnosis=answer.diagnosis.model_dump_json(),
-            photos=[
-                PhotoRow(position=position, jpeg=view.jpeg)
-                for position, view in enumerate(answer.views)
-            ],
-        )
-        case = row.id
-        with self._session() as session:
-            session.add(row)
+        now, case = datetime.now(UTC), uuid.uuid4().hex
+        card = Card(owner, checked_name(patient, "patient"), checked_name(lesion, "lesion"), now)
+        record = Record(CONSENT, now, answer.diagnosis.model_dump_json())
+        photos = [view.jpeg for view in answer.views]
+        with self.keys.locked():
+            self.keys.add({case: new_key()})
+            try:
+                sealed = sealed_case(self.keys.read(), case, card, record, photos=photos)
+                with self._session("written") as session:
+                    insert_case(session, sealed)
+            except BaseException:
+                with suppress(UserError):  # a key without a case opens nothing
+                    self.keys.destroy(case)
+                raise
         return case
 
     def lesions(self, owner: str) -> list[Lesion]:
         """Return the owner's lesions, the one seen last first."""
-        from sqlalchemy import func, select
-
-        from skindx.casebook.tables import CaseRow
-
-        last = func.max(CaseRow.taken)
-        question = (
-            select(CaseRow.patient, CaseRow.lesion, func.count(), last)
-            .where(CaseRow.owner == owner)
-            .group_by(CaseRow.patient, CaseRow.lesion)
-            .order_by(last.desc())
-        )
-        with self._session() as session:
-            return [Lesion(p, n, count, _utc(at)) for p, n, count, at in session.execute(question)]
+        found: dict[tuple[str, str], list[datetime]] = {}
+        for card in self._cards(owner).values():
+            found.setdefault((card.patient, card.lesion), []).append(card.taken)
+        lesions = [Lesion(*name, len(taken), max(taken)) for name, taken in found.items()]
+        return sorted(lesions, key=lambda lesion: lesion.last, reverse=True)
 
     def cases(self, owner: str, patient: str, lesion: str) -> list[KeptCase]:
         """Return the cases of one lesion, oldest first."""
         from skindx.casebook.tables import CaseRow
 
-        return self._read(
-            CaseRow.owner == owner, CaseRow.patient == patient, CaseRow.lesion == lesion
-        )
+        cards = self._cards(owner).items()
+        chosen = [case for case, card in cards if (card.patient, card.lesion) == (patient, lesion)]
+        return self._read(CaseRow.id.in_(chosen)) if chosen else []
 
     def all_cases(self, owner: str | None = None) -> list[KeptCase]:
         """Return all cases, of one owner or of everybody (for whoever runs the case book)."""
+        return self._read(*([] if owner is None else [self._owned_by(owner)]))
+
+    def unreadable(self) -> list[str]:
+        """Return the ids of cases whose key is not in the key file: nobody can read them."""
+        from sqlalchemy import select
+
         from skindx.casebook.tables import CaseRow
 
-        return self._read(*([] if owner is None else [CaseRow.owner == owner]))
+        known = self.keys.read().cases
+        with self._session("read") as session:
+            return [case for case in session.scalars(select(CaseRow.id)) if case not in known]
 
-    def confirm(self, owner: str, case: str, label: str, note: str, known: Sequence[str]) -> None:
-        """Write down what a clinician confirmed; "" takes it back. Raises UserError."""
+    def confirm(
+        self, owner: str, case: str, label: str, note: str, known: Sequence[str], *, version: int
+    ) -> None:
+        """Write down what a clinician confirmed; "" takes it back.
+
+        `version` is that of the case as it was shown. Raises UserError for a class that is not in
+        `known`, and where the case has changed since.
+        """
+        from sqlalchemy import select, update
+
+        from skindx.casebook.rows import sealed_finding
+        from skindx.casebook.tables import CaseRow
+
         if label and label not in known:
             raise UserError(f"{label[:40]!r} is no class of this bundle; choose one of the list.")
         if len(note) > LONGEST_NOTE:
             raise UserError(f"the note has {len(note)} characters; use at most {LONGEST_NOTE}.")
-        with self._session() as session:
-            row = _owned(session, owner, case)
-            row.confirmed, row.note = label, note.strip()
+        keys = self.keys.read()
+        if case not in keys.cases:
+            raise UserError(_GONE)
+        mine = (CaseRow.id == case, CaseRow.owner == owner_code(keys.owners, owner))
+        change = {
+            "finding": sealed_finding(keys, case, label, note.strip()),
+            "version": version + 1,
+        }
+        with self._session("written") as session:
+            # One statement compares and writes, so that of two windows one is refused.
+            edit = update(CaseRow).where(*mine, CaseRow.version == version).values(change)
+            if session.execute(edit.returning(CaseRow.id)).first() is None:
+                there = session.scalar(select(CaseRow.id).where(*mine))
+                raise UserError(_CHANGED if there else _GONE)
 
     def delete(self, owner: str | None, case: str) -> None:
-        """Delete a case so that its bytes are gone; None: whoever owns it. Raises UserError."""
-        with self._session() as session:
-            session.delete(_owned(session, owner, case))
-        # What SQLite deleted is zeroes already; this gives the room back, here and elsewhere.
-        if self.engine.dialect.name in ("sqlite", "postgresql"):
-            from sqlalchemy import text
-            from sqlalchemy.exc import OperationalError
+        """Delete a case: destroy its key, then its row; None: whoever owns it. Raises UserError."""
+        from sqlalchemy import delete, select
 
-            alone = self.engine.execution_options(isolation_level="AUTOCOMMIT")
-            # While somebody else reads, the room is given back at the next deletion.
-            with suppress(OperationalError), alone.connect() as link:
-                link.execute(text("VACUUM"))
+        from skindx.casebook.tables import CaseRow, PhotoRow
+
+        with self.keys.locked():
+            mine = [CaseRow.id == case] + ([] if owner is None else [self._owned_by(owner)])
+            with self._session("read") as session:
+                if session.scalar(select(CaseRow.id).where(*mine)) is None:
+                    raise UserError(_GONE)
+            self.keys.destroy(case)
+            try:
+                with self._session("written") as session:
+                    session.execute(delete(PhotoRow).where(PhotoRow.case_id == case))
+                    session.execute(delete(CaseRow).where(CaseRow.id == case))
+            except UserError:
+                # Nobody can read it any more; its row goes when the case book is opened next.
+                log.warning("the key of a deleted case is destroyed, its row is still there")
 
     def export_key(self) -> bytes:
-        """Return the secret under which exports code pseudonyms, made when it is first needed."""
-        from skindx.casebook.tables import KeyRow
+        """Return the secret under which exports code pseudonyms."""
+        return self.keys.read().export
 
-        with self._session() as session:
-            row = session.get(KeyRow, "export")
-            if row is None:
-                row = KeyRow(purpose="export", key=secrets.token_bytes(32))
-                session.add(row)
-            return row.key
+    def _owned_by(self, owner: str) -> "ColumnElement[bool]":
+        from skindx.casebook.tables import CaseRow
 
-    def _read(self, *conditions: object) -> list[KeptCase]:
+        return CaseRow.owner == owner_code(self.keys.read().owners, owner)
+
+    def _cards(self, owner: str) -> "Mapping[str, Card]":
+        from sqlalchemy import select
+
+        from skindx.casebook.rows import read_card
+        from skindx.casebook.tables import CaseRow
+
+        with self._session("read") as session:
+            question = select(CaseRow.id, CaseRow.card).where(self._owned_by(owner))
+            rows = session.execute(question).all()
+        keys = self.keys.read()
+        return {case: read_card(keys, case, card) for case, card in rows if case in keys.cases}
+
+    def _read(self, *conditions: "ColumnElement[bool]") -> list[KeptCase]:
         from sqlalchemy import select
         from sqlalchemy.orm import selectinload
 
+        from skindx.casebook.rows import read_row
         from skindx.casebook.tables import CaseRow
 
-        question = (
-            select(CaseRow)
-            .where(*conditions)  # type: ignore[arg-type]
-            .options(selectinload(CaseRow.photos))
-            .order_by(CaseRow.taken, CaseRow.id)
-        )
-        with self._session() as session:
-            return [_value(row) for row in session.scalars(question)]
+        question = select(CaseRow).where(*conditions).options(selectinload(CaseRow.photos))
+        with self._session("read") as session:
+            rows = session.scalars(question).all()
+            keys = self.keys.read()
+            cases = [read_row(keys, row) for row in rows if row.id in keys.cases]
+        return sorted(cases, key=lambda case: (case.taken, case.id))
 
     @contextmanager
-    def _session(self) -> "Iterator[Session]":
+    def _session(self, what: str) -> "Iterator[Session]":
         from sqlalchemy.orm import Session
 
-        with Session(self.engine) as session, session.begin():
+        with database_errors(what), Session(self.engine) as session, session.begin():
             yield session
-
-
-def _owned(session: "Session", owner: str | None, case: str) -> "CaseRow":
-    from skindx.casebook.tables import CaseRow
-
-    row = session.get(CaseRow, case)
-    if row is None or (owner is not None and row.owner != owner):
-        raise UserError(_GONE)
-    return row
-
-
-def _value(row: "CaseRow") -> KeptCase:
-    return KeptCase(
-        id=row.id,
-        owner=row.owner,
-        patient=row.patient,
-        lesion=row.lesion,
-        taken=_utc(row.taken),
-        consent=row.consent,
-        consented=_utc(row.consented),
-        diagnosis=Diagnosis.model_validate_json(row.diagnosis),
-        confirmed=row.confirmed,
-        note=row.note,
-        photos=tuple(photo.jpeg for photo in row.photos),
-    )
-
-
-def _utc(moment: datetime) -> datetime:
-    """SQLite gives back no time zone; everything is written in UTC."""
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -32,6 +32,8 @@ class KeptCase:
     confirmed: str
     """Class key that a clinician confirmed; "" until then."""
     note: str
+    version: int
+    """Grows with each change; an edit names the version that it was made from."""
     photos: tuple[bytes, ...]
 
 

@@ -17,21 +17,34 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
     Raises UserError for a missing driver, a wrong URL and a file that cannot be opened.
     """
     try:
+        import cryptography  # noqa: F401 (so that it is not missed in the middle)
         from sqlalchemy import create_engine
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     except ImportError:
-        raise UserError("a case book needs SQLAlchemy; run `pip install 'skindx[app]'`.") from None
-    text = str(where)
-    if not re.match(r"^[a-z0-9+]+://", text):
-        return _sqlite(Path(text), create)
+        raise UserError(
+            "a case book needs SQLAlchemy and cryptography; run `pip install 'skindx[app]'`."
+        ) from None
+    file, text = sqlite_file(where), str(where)
+    if file is not None:
+        return _sqlite(file, create)
     try:
-        return create_engine(text, pool_pre_ping=True)
+        return create_engine(text, pool_pre_ping=True, hide_parameters=True)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         raise UserError(
             f"the case book {without_password(text)} cannot be opened ({error}); give a path, or a "
             "URL such as postgresql+psycopg://user@host/book with its driver installed "
-            "(`pip install psycopg[binary]`)."
+            "(`pip install 'skindx[postgresql]'`)."
         ) from None
+
+
+def sqlite_file(where: str | Path) -> Path | None:
+    """Return the file of a case book, None for a database that a server keeps."""
+    kind, is_url, rest = str(where).partition("://")
+    if not is_url or not re.fullmatch("[a-z0-9+]+", kind):
+        return Path(where)
+    # sqlite:///book.db and sqlite:////var/book.db
+    name = rest.partition("?")[0].removeprefix("/")
+    return Path(name) if kind.partition("+")[0] == "sqlite" and name else None
 
 
 def without_password(url: str) -> str:
@@ -56,11 +69,11 @@ def _sqlite(path: Path, create: bool) -> "Engine":
             f"the case book {path} cannot be opened ({error.strerror}); give a file in a folder "
             "that you can write to."
         ) from None
-    engine = create_engine(URL.create("sqlite", database=str(path)))
+    engine = create_engine(URL.create("sqlite", database=str(path)), hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: object) -> None:
-        # Deleted pages are overwritten with zeroes, and VACUUM's copy never touches the disk.
+        # What is deleted is overwritten with zeros, and temporary tables never touch the disk.
         for pragma in ("secure_delete = ON", "temp_store = MEMORY", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
 

@@ -1,8 +1,6 @@
-"""The case book's tables."""
+"""The case book's tables: nothing in them names a patient or shows a photo without the key file."""
 
-from datetime import datetime
-
-from sqlalchemy import DateTime, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import ForeignKey, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
@@ -10,44 +8,42 @@ class Base(DeclarativeBase):
     """Holds the tables' descriptions."""
 
 
-class CaseRow(Base):
-    """One kept case: who it is of, what was answered, what a clinician confirmed."""
+class BookRow(Base):
+    """The name of the case book, which its key file bears too: there is one row."""
 
-    __tablename__ = "cases"
-    __table_args__ = (Index("cases_of_a_lesion", "owner", "patient", "lesion"),)
+    __tablename__ = "book"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    owner: Mapped[str] = mapped_column(String(200))
-    """Login name; "" where nobody logs in."""
-    patient: Mapped[str] = mapped_column(String(80))
-    lesion: Mapped[str] = mapped_column(String(80))
-    taken: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    consent: Mapped[str] = mapped_column(Text)
-    consented: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    diagnosis: Mapped[str] = mapped_column(Text)
-    confirmed: Mapped[str] = mapped_column(String(200), default="")
-    note: Mapped[str] = mapped_column(Text, default="")
+
+
+class CaseRow(Base):
+    """One case, encrypted in three parts, since a list of many cases needs the first alone."""
+
+    __tablename__ = "sealed_cases"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(64), index=True)
+    """Code of the login name, `sealing.owner_code`."""
+    version: Mapped[int] = mapped_column(default=1)
+    """Grows with each change, so that an edit of an older state is noticed."""
+    card: Mapped[bytes] = mapped_column(LargeBinary)
+    """Owner, patient, lesion, time."""
+    record: Mapped[bytes] = mapped_column(LargeBinary)
+    """Consent and diagnosis."""
+    finding: Mapped[bytes] = mapped_column(LargeBinary)
+    """Confirmed class and note."""
     photos: Mapped[list["PhotoRow"]] = relationship(
-        cascade="all, delete-orphan", order_by="PhotoRow.position", passive_deletes=False
+        cascade="all, delete-orphan", order_by="PhotoRow.position", passive_deletes=True
     )
 
 
 class PhotoRow(Base):
-    """One photo of a case, re-encoded: in the database, so that one deletion takes all of it."""
+    """One photo of a case, re-encoded and encrypted."""
 
-    __tablename__ = "photos"
+    __tablename__ = "sealed_photos"
 
     case_id: Mapped[str] = mapped_column(
-        String(32), ForeignKey("cases.id", ondelete="CASCADE"), primary_key=True
+        String(32), ForeignKey("sealed_cases.id", ondelete="CASCADE"), primary_key=True
     )
     position: Mapped[int] = mapped_column(primary_key=True)
     jpeg: Mapped[bytes] = mapped_column(LargeBinary)
-
-
-class KeyRow(Base):
-    """A secret that was made for this case book and never leaves it."""
-
-    __tablename__ = "keys"
-
-    purpose: Mapped[str] = mapped_column(String(40), primary_key=True)
-    key: Mapped[bytes] = mapped_column(LargeBinary)

@@ -16,11 +16,19 @@ Book = Annotated[
     str,
     typer.Argument(help="The case book: a SQLite file, or a URL such as postgresql+psycopg://…"),
 ]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--casebook-key",
+        metavar="FILE",
+        help="Its key file; default: what SKINDX_CASEBOOK_KEYS names, then BOOK.keys.",
+    ),
+]
 Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: everybody's.")]
 
 
 @app.command("list")
-def list_cases(book: Book, *, owner: Owner = None) -> None:
+def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None) -> None:
     """List the cases that are kept, oldest first.
 
     Example: skindx casebook list runs/cases.db
@@ -32,7 +40,8 @@ def list_cases(book: Book, *, owner: Owner = None) -> None:
     table = Table("case", "owner", "patient", "lesion", "taken (UTC)", "photos", "confirmed")
     for column in table.columns:
         column.overflow = "fold"
-    cases = Casebook.open(book, create=False).all_cases(owner)
+    opened = Casebook.open(book, create=False, keys=casebook_key)
+    cases = opened.all_cases(owner)
     for each in cases:
         table.add_row(
             each.id,
@@ -45,6 +54,11 @@ def list_cases(book: Book, *, owner: Owner = None) -> None:
         )
     console().print(table)
     print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
+    if lost := opened.unreadable():
+        print(
+            f"{len(lost)} more cannot be read, since {opened.keys.path} lacks their keys: bring "
+            f"back the newest key file, or delete them: {' '.join(lost)}"
+        )
 
 
 @app.command()
@@ -53,6 +67,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     *,
     owner: Owner = None,
+    casebook_key: KeyFile = None,
     taxonomy: Annotated[
         str | None,
         typer.Option(help="Taxonomy of the labels, written into the recipe: skin10, a YAML file."),
@@ -71,7 +86,7 @@ def export(
     from skindx.casebook.export import RECIPE
     from skindx.casebook.export import export as write
 
-    opened = Casebook.open(book, create=False)
+    opened = Casebook.open(book, create=False, keys=casebook_key)
     pictures = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
     some = f"{pictures} picture{'s' if pictures != 1 else ''}"
     print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
@@ -81,14 +96,18 @@ def export(
 def delete(
     book: Book,
     case: Annotated[list[str], typer.Argument(help="Cases as `skindx casebook list` names them.")],
+    *,
+    casebook_key: KeyFile = None,
 ) -> None:
-    """Delete cases, photos and all; an export that has them already is yours to delete.
+    """Delete cases: their keys are destroyed, so that nobody can read what is left of them.
+
+    An export that has them already, and older copies of the key file, are yours to delete.
 
     Example: skindx casebook delete runs/cases.db 3f2a6c0e9d1b4c7f8a5e6d7c8b9a0f1e
     """
     from skindx.casebook.book import Casebook
 
-    opened = Casebook.open(book, create=False)
+    opened = Casebook.open(book, create=False, keys=casebook_key)
     for each in case:
         opened.delete(None, each)
         print(f"{cell(each)} is deleted")

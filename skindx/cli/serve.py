@@ -29,6 +29,13 @@ def serve(
             help="Keep cases that people agree to keep: a SQLite file, or a database's URL.",
         ),
     ] = None,
+    casebook_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The case book's key file; default: SKINDX_CASEBOOK_KEYS, then PATH.keys.",
+        ),
+    ] = None,
     proxy: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +79,7 @@ def serve(
         workers=workers,
         login=login,
         casebook=casebook,
+        casebook_key=casebook_key,
         proxy=proxy,
         allowed_hosts=allowed_host or (),
         per_address=per_address,

@@ -17,6 +17,7 @@ DISTRIBUTIONS = {
     "track": ("mlflow-skinny", "tensorboard", "wandb"),
     "detect": ("ultralytics", "pycocotools"),
     "app": (
+        "cryptography",
         "fastapi",
         "fpdf2",
         "gradio",

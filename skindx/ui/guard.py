@@ -33,8 +33,10 @@ _NEEDED = (
 _NOT_NEEDED = ("/login", "/logout", "/mcp", "/monitoring")
 _JOIN_BYTES = 1 << 20
 _REMEMBERED = 10_000
-_NO_FILE = b"only photos that were uploaded here are read"
-_NO_FUNCTION = b"this page has no such function"
+_NO_FUNCTION = "This page has no such function; reload it."
+_NO_FILE = "Only photos that were uploaded here are read; choose the photo again."
+_FILES = "photos"
+"""Where the page's form names files, beside Gradio's own `{"path": ...}`."""
 
 # The front end may ask for the picture that it has just uploaded, to show it while it waits.
 _WAITING = (
@@ -90,11 +92,11 @@ class Guard:
         except (ValueError, RecursionError):
             allowed = False
         if body is None or not allowed:
-            await respond(send, 400, _NO_FILE)
+            await _refuse(send, 400, _NO_FILE)
         elif scope["path"].rstrip("/").endswith("queue/join") and not self._is_known(sent):
-            await respond(send, 400, _NO_FUNCTION)
+            await _refuse(send, 400, _NO_FUNCTION)
         elif not all(self._owners.may(user, each) for each in _owned(sent)):
-            await respond(send, 403, b"this photo or session is somebody else's")
+            await _refuse(send, 403, "This photo or session is somebody else's; reload the page.")
         else:
             await self.app(scope, replay(body, receive), send)
 
@@ -176,19 +178,37 @@ def _owned(sent: dict[str, Any]) -> Iterator[str]:
 
 
 def _paths(value: Any) -> Iterator[str]:
-    """Yield every string that could name a file, wherever in the request it stands."""
+    """Yield what stands where files are named: `path` of Gradio's files, and the form's photos.
+
+    Anything else is text, such as a note, and may begin with a slash.
+    """
     pending = [value]
     while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            if each.get("path") is not None:
-                yield str(each["path"])
-            # Gradio's own address of the file; it reads `path` alone.
-            pending += [inner for key, inner in each.items() if key not in ("path", "url")]
-        elif isinstance(each, list):
-            pending += each
-        elif isinstance(each, str) and each.startswith("/"):
-            yield each
+        inner = pending.pop()
+        if isinstance(inner, list):
+            pending += inner
+        elif isinstance(inner, dict):
+            if inner.get("path") is not None:
+                yield str(inner["path"])
+            yield from _texts(inner.get(_FILES))
+            # `url` is Gradio's own address of the file; it reads `path` alone.
+            pending += [other for key, other in inner.items() if key not in ("path", "url")]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, list):
+            pending += inner
+        elif isinstance(inner, str):
+            yield inner
+
+
+async def _refuse(send: Send, status: int, sentence: str) -> None:
+    """Answer as Gradio's front end reads it: it shows `detail`."""
+    body = json.dumps({"detail": sentence}).encode()
+    await respond(send, status, body, "application/json")
 
 
 def _strings(told: bytearray) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.offline import go_offline
+from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
 from skindx.ui.listening import check_free, stoppable, uploads_folder
 from skindx.words import printable
@@ -25,6 +26,7 @@ def serve(
     workers: int | None = None,
     login: Path | None = None,
     casebook: str | None = None,
+    casebook_key: Path | None = None,
     proxy: str | None = None,
     allowed_hosts: Sequence[str] = (),
     per_address: int | None = None,
@@ -36,10 +38,10 @@ def serve(
 
     `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed,
     `allowed_hosts` the names beside `host` and localhost that requests may be for, `per_address`
-    the most connections of one address, `frames` the sites that may show the page in a frame, and
-    `expect` the digest of the only bundle to serve. Raises UserError for a bundle that is not whole
-    or another one, for an address that is taken or wrong, for a case book that others could open
-    without a login, and for a missing extra.
+    the most connections of one address, `frames` the sites that may show the page in a frame,
+    `casebook_key` the case book's key file, and `expect` the digest of the only bundle to serve.
+    Raises UserError for a bundle that is not whole or another one, for an address that is taken or
+    wrong, for a case book that others could open without a login, and for a missing extra.
     """
     go_offline()
     if casebook is not None and login is None:
@@ -63,7 +65,7 @@ def serve(
             uploads,
             settings,
             users,
-            _casebook(casebook),
+            _casebook(casebook, casebook_key),
             frames,
             expect,
             host,
@@ -73,6 +75,7 @@ def serve(
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if proxy is not None and not allowed_hosts:
             greeting += " Requests for the proxy's own name are refused without --allowed-host."
+        hide_messages()  # from here on people send what no log may hold
         listening = Listening(host, port, proxy, patience)
         run(build_app(loaded, wiring), listening, lambda: print(greeting, flush=True))
 
@@ -109,12 +112,12 @@ def _check_extra() -> None:
         raise UserError(f"the server needs {', '.join(missing)}; run `pip install 'skindx[app]'`.")
 
 
-def _casebook(where: str | None) -> "Casebook | None":
+def _casebook(where: str | None, keys: Path | None) -> "Casebook | None":
     if where is None:
         return None
     from skindx.casebook.book import Casebook
 
-    return Casebook.open(where)
+    return Casebook.open(where, keys=keys)
 
 
 def _show_access() -> None:

@@ -32,7 +32,7 @@ def confirmed_cases(book: Casebook, patients: int) -> None:
                 consent=True,
             )
             if number < patients - 1:
-                book.confirm("ann", case, KEYS[number % 2], "a private note", KEYS)
+                book.confirm("ann", case, KEYS[number % 2], "a private note", KEYS, version=1)
 
 
 def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:

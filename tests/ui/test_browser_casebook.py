@@ -1,6 +1,8 @@
 """The case book's tab in a real chromium: keep, compare, confirm, delete; each owner alone."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,3 +105,58 @@ def test_another_login_sees_nothing_of_it(
     his.wait_for_selector("text=This case is not in the case book")
     assert "secret place" not in his.content()
     assert len(Casebook.open(painted.book).all_cases("cleo")) == 1
+
+
+def test_of_two_tabs_the_older_note_is_refused_and_shown(
+    opened: Opened, painted: Painted, photos: dict[str, Path]
+) -> None:
+    first = opened("dora").page
+    keep(first, photos["soon"])
+    first.wait_for_selector("text=Kept in the case book")
+    second = opened("dora").page
+    for page in (first, second):
+        open_book(page)
+        page.click(".sx-lesion")
+        page.wait_for_selector(".sx-seen")
+    first.fill("[name=note]", "/ the newer note")  # no path, though it begins like one
+    first.click("button[value=confirm]")
+    first.wait_for_selector("text=are written down")
+    second.fill("[name=note]", "an older <i>note")
+    second.click("button[value=confirm]")
+    second.wait_for_selector("text=was changed in another window")
+    assert second.locator(".sx-unsaved").inner_text() == "Not saved: an older <i>note"
+    assert second.input_value("[name=note]") == "/ the newer note"
+    (case,) = Casebook.open(painted.book).all_cases("dora")
+    assert case.note == "/ the newer note"
+    second.fill("[name=note]", "both notes")
+    second.click("button[value=confirm]")
+    second.wait_for_selector("text=are written down")
+    assert second.locator(".sx-unsaved").count() == 0
+
+
+def test_a_database_that_fails_is_a_sentence_and_the_log_names_nobody(
+    opened: Opened, painted: Painted, photos: dict[str, Path]
+) -> None:
+    page = opened("emil").page
+    keep(page, photos["soon"], "a lesion of emil")
+    page.wait_for_selector("text=Kept in the case book")
+
+    def rename(old: str, new: str) -> None:
+        with closing(sqlite3.connect(painted.book)) as link:
+            link.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    rename("sealed_cases", "away")
+    try:
+        page.click("button[role=tab]:has-text('Case book')")
+        page.wait_for_selector("text=The case book cannot be read")
+        page.click("button[role=tab]:has-text('Diagnosis')")
+        page.click("[data-again]")
+        page.wait_for_selector(".sx-waiting")
+        keep(page, photos["urgent"], "a lesion of emil")
+        page.wait_for_selector("text=The case book cannot be written")
+    finally:
+        rename("away", "sealed_cases")
+    log = (painted.folder / "log").read_text()
+    assert "cannot be written" in log
+    for secret in ("emil", "P-017", "INSERT", "parameters", "a secret of the server"):
+        assert secret not in log

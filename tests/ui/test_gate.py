@@ -8,11 +8,11 @@ import pytest
 from echo_app import ask, echo
 
 from skindx.errors import UserError
-from skindx.ui.asgi import Message, Receive, Send
+from skindx.ui.asgi import App, Message, Receive, Send
 from skindx.ui.login import users as users_file
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.sessions import LIFE_S, Remembered, Sessions
-from skindx.ui.login.throttle import FREE, Throttle
+from skindx.ui.login.throttle import FREE
 from skindx.ui.login.users import Users, add_user, read_users, remove_user
 
 PASSWORD = "long enough"
@@ -90,7 +90,7 @@ def test_an_unknown_name_costs_a_hash_as_well(
     assert len(set(hashed)) == 1
 
 
-# Throttle and sessions
+# Sessions
 
 
 class Clock:
@@ -100,40 +100,21 @@ class Clock:
         return self.now
 
 
-def test_patience_grows_and_is_regained() -> None:
-    clock = Clock()
-    throttle = Throttle(clock)
-    waits = []
-    for _ in range(FREE + 12):
-        assert throttle.wait_s("name anna") == 0
-        throttle.failed("name anna")
-        waits.append(throttle.wait_s("name anna"))
-        clock.now += waits[-1]
-    assert waits[: FREE - 1] == [0] * (FREE - 1)
-    later = waits[FREE - 1 :]
-    assert later == sorted(later)
-    assert later[0] < later[3] < later[-1] == later[-2]
-    throttle.failed("name anna")
-    assert throttle.wait_s("address 1", "name anna") > 0
-    assert throttle.wait_s("address 1", "name ben") == 0
-    throttle.succeeded("name anna")
-    assert throttle.wait_s("name anna") == 0
-
-
 def test_sessions_end() -> None:
-    clock = Clock()
+    clock, known = Clock(), {"anna": "hash", "ben": "other"}
     sessions = Sessions(clock)
-    first, second = sessions.begin("anna"), sessions.begin("anna")
+    first, second = sessions.begin("anna", "hash"), sessions.begin("anna", "hash")
     assert first != second
-    assert sessions.user(first) == "anna"
-    assert sessions.user(first[:-1]) == sessions.user("") == ""
+    assert sessions.user(first, known) == "anna"
+    assert sessions.user(first[:-1], known) == sessions.user("", known) == ""
     sessions.end(first)
-    assert sessions.user(first) == ""
+    assert sessions.user(first, known) == ""
     clock.now += LIFE_S + 1
-    assert sessions.user(second) == ""
-    third = sessions.begin("ben")
-    sessions.end_all("ben")
-    assert sessions.user(third) == ""
+    assert sessions.user(second, known) == ""
+    for later in ({"anna": "hash"}, {"anna": "hash", "ben": "a new password's"}):
+        third = sessions.begin("ben", "other")
+        assert sessions.user(third, later) == ""
+        assert sessions.user(third, known) == ""  # it does not come back
 
 
 def test_a_remembered_password_goes_with_its_hash() -> None:
@@ -179,6 +160,78 @@ def test_wrong_passwords_are_throttled_even_side_by_side(gate: Gate) -> None:
     right = ask(gate, "POST", "/login", data={"name": "anna", "password": PASSWORD})
     assert right.status_code == 429
     assert int(right.headers["retry-after"]) > 0
+
+
+def log_in(gate: Gate, name: str = "anna", password: str = PASSWORD) -> dict[str, str]:
+    answer = ask(gate, "POST", "/login", data={"name": name, "password": password})
+    assert answer.status_code == 303
+    return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+def test_a_session_ends_with_its_password_and_its_user(gate: Gate, tmp_path: Path) -> None:
+    file, other = tmp_path / "users.json", "another password"
+    add_user(file, "ben", PASSWORD)
+    anna, ben = log_in(gate), log_in(gate, "ben")
+    assert ask(gate, "GET", "/x", headers=anna).json() == ["anna", 0]
+    add_user(file, "anna", other)
+    assert ask(gate, "GET", "/x", headers=anna).status_code == 401
+    assert ask(gate, "GET", "/x", headers=ben).json() == ["ben", 0]
+    assert ask(gate, "GET", "/x", auth=("anna", PASSWORD)).status_code == 401
+    anna = log_in(gate, password=other)
+    remove_user(file, "anna")
+    add_user(file, "anna", other)  # the same name and password: perhaps another person
+    assert ask(gate, "GET", "/x", headers=anna).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"anna": 7}', '{"anna": "plain text"}', "[" * 100_000, b"\xff\xfe", None],
+    ids=["empty", "cut off", "list", "number", "plain", "deep", "bytes", "missing"],
+)
+def test_a_damaged_file_of_users_is_one_sentence(
+    gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes | None
+) -> None:
+    file, session = tmp_path / "users.json", log_in(gate)
+    whole = file.read_bytes()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    form = {"name": "anna", "password": PASSWORD}
+    answers = [
+        ask(gate, "GET", "/x", headers=session),
+        ask(gate, "GET", "/x", auth=("anna", PASSWORD)),
+        ask(gate, "POST", "/login", data=form),
+        ask(gate, "GET", "/", headers={"accept": "text/html"}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 503
+        assert "cannot read its file of users" in answer.text
+        assert str(tmp_path) not in answer.text
+    assert "<form" in answers[-1].text
+    assert ask(gate, "GET", "/free").status_code == 200
+    told = [record for record in caplog.records if "users.json" in record.getMessage()]
+    assert len(told) == 1  # for the operator, and not for each request
+    file.write_bytes(whole)
+    file.chmod(0o600)
+    assert ask(gate, "GET", "/x", headers=session).json() == ["anna", 0]
+
+
+def test_nobody_is_locked_out_from_elsewhere(gate: Gate) -> None:
+    def from_(address: str) -> App:
+        async def named(scope: Message, receive: Receive, send: Send) -> None:
+            await gate({**scope, "client": (address, 1)}, receive, send)
+
+        return named
+
+    wrong = {"name": "anna", "password": "wrong one"}
+    tried = [ask(from_("192.0.2.1"), "POST", "/login", data=wrong) for _ in range(FREE + 1)]
+    assert [answer.status_code for answer in tried] == [401] * FREE + [429]
+    assert ask(from_("192.0.2.2"), "GET", "/x", auth=("anna", PASSWORD)).json() == ["anna", 0]
+    for name in ("a", "b", "c", "d", "e", "f"):
+        ask(from_("192.0.2.3"), "POST", "/login", data={"name": name, "password": "wrong one"})
+    right = {"name": "anna", "password": PASSWORD}
+    assert ask(from_("192.0.2.3"), "POST", "/login", data=right).status_code == 303
 
 
 def test_the_login_page_says_nothing_of_names(gate: Gate) -> None:

@@ -53,12 +53,28 @@ def test_only_uploads_may_be_named(uploads: Path) -> None:
         for sent in (
             {"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}]},
             {"event_data": {"photos": [path]}},
+            {"event_data": {"photos": [[path]]}},
+            {"event_data": {"photos": path}},
             {"deep": [[{"a": [{"path": path}]}]]},
         ):
             assert join(guard, sent) == 400, sent
     for path in ("http://192.0.2.1/x", "relative.jpg", 7, ["x"], "file:///etc/passwd"):
         assert join(guard, {"data": [{"path": path}]}) == 400, path
+        assert join(guard, {"event_data": {"photos": [path]}}) == (200 if path == 7 else 400), path
     assert join(guard, [own]) == 400
+
+
+@pytest.mark.parametrize("note", ["/", "/ excised", "//", "/etc/passwd", "../x", "file:///x"])
+def test_a_note_is_no_path(uploads: Path, note: str) -> None:
+    sent = {"action": "confirm", "note": note, "patient": note, "lesion": note}
+    assert join(Guard(echo, uploads), {"event_data": sent, "session_hash": "/a"}) == 200
+
+
+def test_a_refusal_is_a_sentence_that_the_front_end_reads(uploads: Path) -> None:
+    sent = {"event_data": {"photos": ["/etc/passwd"]}}
+    answer = ask(Guard(echo, uploads), "POST", "/gradio_api/queue/join", json=sent)
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("Only photos that were uploaded here")
 
 
 ANYTHING = st.recursive(
@@ -70,7 +86,7 @@ ANYTHING = st.recursive(
 @given(ANYTHING)
 def test_nothing_gets_through_with_a_foreign_path(value: object) -> None:
     guard = Guard(echo, Path("/nowhere/uploads"))
-    for named in ({"path": "/etc/passwd"}, "/etc/passwd"):
+    for named in ({"path": "/etc/passwd"}, {"photos": [value, ["/etc/passwd"]]}):
         assert join(guard, {"data": [{"x": [value, named]}]}) == 400
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import base64
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
+from skindx.errors import UserError
 from skindx.ui.asgi import (
     USER,
     App,
@@ -23,9 +25,16 @@ from skindx.ui.login.sessions import LIFE_S, Remembered, Sessions
 from skindx.ui.login.throttle import Throttle
 from skindx.ui.login.users import Users
 
+log = logging.getLogger(__name__)
+
+Known = Mapping[str, str]
+"""Name -> hash, as the file of users says now."""
 COOKIE = "skindx_session"
 _FORM_BYTES = 4096
 _WRONG = "The name or the password is wrong."
+_NO_USERS = (
+    "The server cannot read its file of users, so nobody can log in; tell the person who runs it."
+)
 _FOREIGN = "This request comes from another site's page, so it is not answered."
 
 
@@ -37,7 +46,7 @@ class Gate:
     ) -> None:
         self.app, self._users, self._free = app, users, free
         self._sessions, self._remembered = Sessions(), Remembered()
-        self._throttle = Throttle()
+        self._throttle, self._problem = Throttle(), ""
         self._hashing = asyncio.Semaphore(2)  # each takes 32 MB and a core
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -53,20 +62,33 @@ class Gate:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
+        elif (known := self._known(self._users)) is None:
+            await _no_users(scope, send)
         elif scope["path"].rstrip("/") == "/login":
-            await self._login(scope, receive, send)
+            await self._login(scope, receive, send, known)
         elif scope["path"].rstrip("/") == "/logout":
-            await self._logout(scope, send)
+            await self._logout(scope, send, known)
         else:
-            await self._let_in(scope, receive, send)
+            await self._let_in(scope, receive, send, known)
 
-    async def _let_in(self, scope: Message, receive: Receive, send: Send) -> None:
-        token = _cookie(scope)
-        user, wait_s = self._user_of(token), 0.0
+    def _known(self, users: Users) -> Known | None:
+        """Return names and hashes; None where the file cannot be read, and the log says why."""
+        try:
+            known = users.known()
+        except UserError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.error("nobody can log in: %s", error)
+            return None
+        self._problem = ""
+        return known
+
+    async def _let_in(self, scope: Message, receive: Receive, send: Send, known: Known) -> None:
+        user, wait_s = self._sessions.user(_cookie(scope), known), 0.0
         authorization = header(scope, b"authorization")
         if not user and authorization[:6].lower() == "basic ":
             name, password = _basic(authorization)
-            user, wait_s = await self._right(scope, name, password)
+            user, wait_s = await self._right(scope, name, password, known)
         if user:
             scope[USER] = user
             await self.app(scope, receive, send)
@@ -78,16 +100,16 @@ class Gate:
             asks = {"www-authenticate": 'Basic realm="skindx", charset="UTF-8"'}
             await refuse(send, 401, "Log in first, at /login or by HTTP Basic.", asks)
 
-    async def _login(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _login(self, scope: Message, receive: Receive, send: Send, known: Known) -> None:
         if scope["method"] != "POST":
-            await _page(send, 200, user=self._user_of(_cookie(scope)))
+            await _page(send, 200, user=self._sessions.user(_cookie(scope), known))
             return
         body = await read_body(receive, _FORM_BYTES)
         told = parse_qs((body or b"").decode("utf-8", "replace"), max_num_fields=8)
         name, password = (told.get(key, [""])[0] for key in ("name", "password"))
-        user, wait_s = await self._right(scope, name, password)
+        user, wait_s = await self._right(scope, name, password, known)
         if user:
-            token = self._sessions.begin(user)
+            token = self._sessions.begin(user, known[user])
             headers = {"location": "/", "set-cookie": _set_cookie(scope, token, LIFE_S)}
             await respond(send, 303, b"", headers=headers)
         elif wait_s:
@@ -95,40 +117,32 @@ class Gate:
         else:
             await _page(send, 401, problem=_WRONG)
 
-    async def _logout(self, scope: Message, send: Send) -> None:
+    async def _logout(self, scope: Message, send: Send, known: Known) -> None:
         if scope["method"] != "POST":  # a link to it alone shall not log anybody out
-            await _page(send, 200, user=self._user_of(_cookie(scope)))
+            await _page(send, 200, user=self._sessions.user(_cookie(scope), known))
             return
         self._sessions.end(_cookie(scope))
         headers = {"location": "/login", "set-cookie": _set_cookie(scope, "", 0)}
         await respond(send, 303, b"", headers=headers)
 
-    def _user_of(self, token: str) -> str:
-        """Return whose session it is, if the file still knows them."""
-        assert self._users is not None
-        user = self._sessions.user(token) if token else ""
-        if user and user not in self._users.known():
-            self._sessions.end_all(user)
-            return ""
-        return user
-
-    async def _right(self, scope: Message, name: str, password: str) -> tuple[str, float]:
+    async def _right(
+        self, scope: Message, name: str, password: str, known: Known
+    ) -> tuple[str, float]:
         """Return the name if the password is right, else ""; and how long to wait for a try."""
         assert self._users is not None
-        hashed = self._users.known().get(name, "")
+        hashed = known.get(name)
         if hashed and self._remembered.holds(name, password, hashed):
             return name, 0.0
         address = (scope.get("client") or ("",))[0]
-        keys = (f"name {name}", f"address {address}")
-        if wait_s := self._throttle.wait_s(*keys):
+        if wait_s := self._throttle.wait_s(name, address):
             return "", wait_s
         # Counted before it is checked: tries that run side by side shall not count as one.
-        self._throttle.failed(*keys)
+        self._throttle.failed(name, address)
         async with self._hashing:
-            right = await asyncio.to_thread(self._users.check, name, password)
-        if not right:
+            right = await asyncio.to_thread(self._users.matches, hashed, password)
+        if not right or hashed is None:
             return "", 0.0
-        self._throttle.succeeded(*keys)
+        self._throttle.succeeded(name, address)
         self._remembered.add(name, password, hashed)
         return name, 0.0
 
@@ -172,6 +186,13 @@ def _slow_down(wait_s: float) -> str:
 
 def _retry(wait_s: float) -> dict[str, str]:
     return {"retry-after": str(math.ceil(wait_s))}
+
+
+async def _no_users(scope: Message, send: Send) -> None:
+    if "text/html" in header(scope, b"accept"):
+        await _page(send, 503, problem=_NO_USERS)
+    else:
+        await refuse(send, 503, _NO_USERS)
 
 
 async def _page(

@@ -5,7 +5,7 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 LIFE_S = 12 * 3600
 _MOST = 10_000
@@ -13,24 +13,28 @@ _BASIC_LIFE_S = 300.0
 
 
 class Sessions:
-    """Sessions in memory: a restart of the server ends them all."""
+    """Sessions in memory: a restart of the server ends them all.
+
+    Each is bound to the password's hash under which it began, so that it ends when the password is
+    changed, and when the user is removed, even if a user of that name is added again.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._open: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._open: OrderedDict[bytes, tuple[str, str, float]] = OrderedDict()
 
-    def begin(self, user: str) -> str:
-        """Return the token of a new session."""
+    def begin(self, user: str, hashed: str) -> str:
+        """Return the token of a new session; `hashed` is the user's line in the file of users."""
         token = secrets.token_urlsafe(32)
-        self._open[_digest(token)] = (user, self._clock() + LIFE_S)
+        self._open[_digest(token)] = (user, hashed, self._clock() + LIFE_S)
         while len(self._open) > _MOST:
             self._open.popitem(last=False)
         return token
 
-    def user(self, token: str) -> str:
-        """Return whose session it is; "" for none and for one that is over."""
-        user, until = self._open.get(_digest(token), ("", 0.0))
-        if user and until < self._clock():
+    def user(self, token: str, known: Mapping[str, str]) -> str:
+        """Return whose session it is, "" for one that is over; `known` are names and hashes now."""
+        user, hashed, until = self._open.get(_digest(token), ("", "", 0.0))
+        if user and (until < self._clock() or known.get(user) != hashed):
             self.end(token)
             return ""
         return user
@@ -38,11 +42,6 @@ class Sessions:
     def end(self, token: str) -> None:
         """End a session."""
         self._open.pop(_digest(token), None)
-
-    def end_all(self, user: str) -> None:
-        """End all sessions of a user."""
-        for key in [key for key, (whose, _) in self._open.items() if whose == user]:
-            del self._open[key]
 
 
 class Remembered:

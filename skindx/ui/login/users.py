@@ -14,6 +14,7 @@ from skindx.files import atomic_file, only_writer
 
 LEAST_LENGTH = 10
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
+_HASH = r"scrypt(\$[0-9]{1,7}){3}(\$[A-Za-z0-9+/]+={0,2}){2}"
 # RFC 7914's parameters for a login: 32 MB and about 0.1 s for each try.
 _COST, _BLOCK, _PARALLEL = 1 << 15, 8, 1
 _MEMORY_BYTES = 64 << 20
@@ -35,11 +36,17 @@ class Users:
             )
 
     def known(self) -> dict[str, str]:
-        """Return name -> hash as the file says now. Raises UserError for a file of others."""
+        """Return name -> hash as the file says now.
+
+        Raises UserError for a file that is missing, damaged, or open to others than its owner.
+        """
         try:
             found = self.path.stat()
-        except OSError:
-            return {}
+        except OSError as error:
+            raise UserError(
+                f"the file of users {self.path} cannot be read ({error.strerror}); bring it back, "
+                "or make one with `skindx user add`."
+            ) from None
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp != self._stamp:
             self._hashes, self._stamp = read_users(self.path), stamp
@@ -50,9 +57,12 @@ class Users:
 
         It costs a tenth of a second of arithmetic: call it in a thread.
         """
-        known = self.known().get(name)
-        right = _matches(password, known or self._nobody)
-        return right and known is not None
+        return self.matches(self.known().get(name), password)
+
+    def matches(self, hashed: str | None, password: str) -> bool:
+        """Tell whether a password has this hash; None takes as long as a hash does."""
+        right = _matches(password, hashed or self._nobody)
+        return right and hashed is not None
 
 
 def add_user(path: Path, name: str, password: str) -> None:
@@ -81,13 +91,24 @@ def read_users(path: Path) -> dict[str, str]:
         known = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{path} is no file of users; make one with `skindx user add`.") from None
-    if not isinstance(known, dict) or not all(isinstance(each, str) for each in known.values()):
-        raise UserError(f"{path} is no file of users; make one with `skindx user add`.")
+        raise _damaged(path) from None
+    if not isinstance(known, dict) or not all(map(_is_hash, known.values())):
+        raise _damaged(path)
     return known
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(_HASH, value) is not None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is no file of users, or a damaged one; bring back a whole copy, or make a new one "
+        "with `skindx user add`."
+    )
 
 
 def _change(path: Path, name: str, hashed: str | None) -> None:

@@ -12,6 +12,7 @@ from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle
 from skindx.offline import go_offline
+from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
 from skindx.ui.page.asker import owner_of
 from skindx.ui.page.book import add_book
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 ANSWER_LIFE_S = 1800
 """With a case book, an answer can be kept for so long after it came."""
 
-_FAILED = "Something went wrong on the server; try again, or tell the person who runs this page."
 _DONE = "() => { document.dispatchEvent(new Event('skindx-done')); }"
 
 
@@ -95,18 +95,17 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
     async def ask(event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
         try:
             answer = await diagnoser.diagnose(case_of(event._data, upload_folder()))
-        except Refused as error:
-            yield {form: _told("refused", error.photo, str(error))}
-        except UserError as error:
-            yield {form: _told("failed"), result: problem_html(str(error)), follow: ""}
-        except Exception:
-            log.exception("a case could not be diagnosed")
-            yield {form: _told("failed"), result: problem_html(_FAILED), follow: ""}
-        else:
             said = await asyncio.to_thread(result_html, answer, metrics)
             yield {result: said, follow: "", form: _told("answered")}
             after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
+        except Refused as error:
+            yield {form: _told("refused", error.photo, str(error))}
+        except UserError as error:
+            yield {form: _told("failed"), result: problem_html(str(error)), follow: ""}
+        except Exception as error:
+            log_fault(log, "a case could not be diagnosed", error)
+            yield {form: _told("failed"), result: problem_html(FAILED), follow: ""}
 
     def again() -> dict[Any, Any]:
         cleared = {form: _told("again"), result: waiting_html(), follow: ""}
@@ -138,6 +137,9 @@ def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
             )
         except UserError as error:
             return followup_html(answer, metrics, keeps=True, problem=str(error))
+        except Exception as error:
+            log_fault(log, "a case could not be kept", error)
+            return followup_html(answer, metrics, keeps=True, problem=FAILED)
         kept = f"Kept in the case book under {patient.strip()}, {lesion.strip()}."
         return followup_html(answer, metrics, keeps=True, kept=kept)
 

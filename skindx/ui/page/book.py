@@ -1,5 +1,6 @@
 """The case book's tab: lesions over time, two dates side by side, what a clinician confirmed."""
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.book import Casebook
@@ -7,6 +8,7 @@ from skindx.casebook.case import KeptCase
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
+from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import data_url, render, sentence
 from skindx.ui.page.asker import owner_of
 from skindx.ui.page.look import script
@@ -14,6 +16,8 @@ from skindx.ui.page.result import TIERS
 
 if TYPE_CHECKING:
     import gradio as gr
+
+log = logging.getLogger(__name__)
 
 
 def add_book(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
@@ -23,33 +27,46 @@ def add_book(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
     shown = gr.HTML("", apply_default_css=False, js_on_load=script("act"), elem_id="sx-book")
 
     def open_book(request: gr.Request) -> str:
-        return book_html(casebook, taxonomy, owner_of(request), {})
+        return _shown(casebook, taxonomy, owner_of(request), {})
 
     def act(event: gr.EventData, request: gr.Request) -> str:
         sent = event._data if isinstance(event._data, dict) else {}
         told = {str(key): str(value) for key, value in sent.items()}
-        return act_on(casebook, taxonomy, owner_of(request), told)
+        return _shown(casebook, taxonomy, owner_of(request), told)
 
     tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
 
 
+def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
+    try:
+        return act_on(casebook, taxonomy, owner, sent)
+    except UserError as error:
+        return render("book_problem.html.jinja", message=sentence(str(error)))
+    except Exception as error:
+        log_fault(log, "the case book could not be shown", error)
+        return render("book_problem.html.jinja", message=FAILED)
+
+
 def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
-    """Do what a form of the case book asks for; return what is shown then."""
-    problem = done = ""
+    """Do what a form of the case book asks for; return what is shown then.
+
+    Raises UserError for a case book that cannot be read.
+    """
+    problem = done = unsaved = ""
     try:
         if sent.get("action") == "confirm":
             casebook.confirm(
                 owner, sent.get("case", ""), sent.get("label", ""), sent.get("note", ""),
-                taxonomy.keys,
+                taxonomy.keys, version=_version(sent.get("version", "")),
             )  # fmt: skip
             done = "The confirmed diagnosis and the note are written down."
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
             done = "The case is deleted, photos and all."
     except UserError as error:
-        problem = sentence(str(error))
-    return book_html(casebook, taxonomy, owner, sent, done=done, problem=problem)
+        problem, unsaved = sentence(str(error)), sent.get("note", "")
+    return book_html(casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved)
 
 
 def book_html(
@@ -60,8 +77,12 @@ def book_html(
     *,
     done: str = "",
     problem: str = "",
+    unsaved: str = "",
 ) -> str:
-    """Return the list of lesions, and the chosen one with two of its dates side by side."""
+    """Return the list of lesions, and the chosen one with two of its dates side by side.
+
+    `unsaved` is a note that was refused: it is shown, so that nobody has to write it twice.
+    """
     lesions = casebook.lesions(owner)
     asked = (sent.get("patient", ""), sent.get("lesion", ""))
     chosen = next((each for each in lesions if (each.patient, each.lesion) == asked), None)
@@ -81,12 +102,18 @@ def book_html(
         percent=percent,
         done=done,
         problem=problem,
+        unsaved=unsaved,
     )
 
 
 def shown_case(case: KeptCase) -> dict[str, Any]:
     """Return a case and its photos as a template shows them."""
     return {"case": case, "photos": [data_url(jpeg, "image/jpeg") for jpeg in case.photos]}
+
+
+def _version(text: str) -> int:
+    """Return which version of a case a form was made from; a form without one is refused."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _pair(

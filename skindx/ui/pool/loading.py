@@ -8,6 +8,7 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.offline import go_offline
+from skindx.ui.faults import hide_messages
 from skindx.ui.pool.worker import Answerer, work
 
 
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str]) -> None:
     """Run a worker: BUNDLE VERSION EXPECT DESCRIPTOR FOLDER."""
     go_offline()
     bundle, version, expect, descriptor, folder = arguments
+    hide_messages()
+    bundle, version, descriptor, folder = arguments
     with socket.socket(fileno=int(descriptor)) as connection:
         load = partial(load_bundle, Path(bundle), version, expect or None)
         work(connection, Path(folder), load)

@@ -17,6 +17,7 @@ from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
+from skindx.ui.faults import log_fault
 from skindx.ui.pool import wire
 
 log = logging.getLogger(__name__)
@@ -45,10 +46,10 @@ def work(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) 
 def _told_of(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any]]:
     try:
         return [_told(each) for each in answer_many(cases)]
-    except Exception:
+    except Exception as error:
         if len(cases) > 1:  # one of them spoils it for all
             return [told for case in cases for told in _told_of(answer_many, [case])]
-        log.exception("a case could not be answered")
+        log_fault(log, "a case could not be answered", error)
         return [{"failed": True}]
 
 

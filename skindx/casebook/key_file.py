@@ -1,0 +1,161 @@
+"""The key file lies outside the database; a case is deleted when its key is gone from it.
+
+A new key is appended; a deletion writes the file anew without the key and overwrites the old one.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from skindx.casebook.keys import Keys, content_of, key_text, line_of, new_key, parsed
+from skindx.casebook.overwriting import descriptor_of, overwrite, sync_folder, zero
+from skindx.errors import UserError
+from skindx.files import only_writer
+
+VARIABLE = "SKINDX_CASEBOOK_KEYS"
+"""Environment variable that names the key file."""
+_WAIT_S = 60.0
+
+
+class KeyFile:
+    """A key file and its lock; several processes of one machine may use it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        # A link stays a link: the file behind it is the one that is replaced.
+        self.path = path.resolve()
+        self._new = self.path.with_name(self.path.name + ".new")
+        self._lock = self.path.with_name(self.path.name + ".lock")
+        # The file's time, inode and size, and what it held: one value, as threads share it.
+        self._last: tuple[tuple[int, int, int], Keys] | None = None
+
+    def exists(self) -> bool:
+        """Tell whether the file is there, whatever it holds."""
+        return self.path.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep all others from changing the file. Raises UserError after a minute of waiting."""
+        with _told(self.path, "opened"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600))
+        with only_writer(self._lock, wait_s=_WAIT_S):
+            # Left behind by a process that was killed: it holds keys.
+            overwrite(self._new)
+            self._new.unlink(missing_ok=True)
+            yield
+
+    def create(self, export: bytes | None) -> None:
+        """Write a new file, under the lock; `export` is an older book's secret of that name."""
+        keys = Keys(secrets.token_hex(16), new_key(), export or new_key(), {}, frozenset())
+        with _told(self.path, "written"):
+            self._write(keys)
+
+    def read(self) -> Keys:
+        """Return the keys as the file says now.
+
+        Raises UserError for a file that is missing, damaged, or open to others than its owner.
+        """
+        with _told(self.path, "read"):
+            for _ in range(3):
+                with self.path.open("rb") as file:
+                    found = os.fstat(file.fileno())
+                    stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+                    last = self._last
+                    if last is not None and stamp == last[0]:
+                        return last[1]
+                    if found.st_mode & 0o077:
+                        raise UserError(
+                            f"the key file {self.path} can be read by others than its owner; run "
+                            f"`chmod 600 {self.path}`."
+                        )
+                    keys = parsed(file.read())
+                if keys is not None:
+                    self._last = (stamp, keys)
+                    return keys
+                # Replaced and overwritten while it was read: the new file has another inode.
+        raise UserError(
+            f"{self.path} is no key file of a case book, or a damaged one; bring back a whole copy."
+        )
+
+    def add(self, cases: Mapping[str, bytes]) -> None:
+        """Append the keys of new cases, under the lock; they are on the medium when this returns.
+
+        Appended, so that no second copy of the other keys is made.
+        """
+        self.read()
+        lines = "".join(line_of(case=case, key=key_text(key)) for case, key in cases.items())
+        with _told(self.path, "written"), self.path.open("rb+") as file:
+            whole = file.read()
+            end = whole.rfind(b"\n") + 1  # behind it lies what a crash cut off
+            try:
+                file.seek(end)
+                file.truncate()
+                file.write(lines.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(file.fileno(), end)
+                raise
+
+    def destroy(self, case: str) -> None:
+        """Write the file without the key of a case, under the lock, and overwrite the old file.
+
+        Where the disk is full, the key is overwritten in its place: a deletion makes room.
+        """
+        keys = self.read()
+        rest = {name: key for name, key in keys.cases.items() if name != case}
+        fewer = Keys(keys.book, keys.owners, keys.export, rest, keys.deleted | {case})
+        with _told(self.path, "written"):
+            try:
+                self._write(fewer)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or case not in keys.cases:
+                    raise
+                self._blank(case, keys.cases[case])
+
+    def _write(self, keys: Keys) -> None:
+        with descriptor_of(self.path) as old:
+            try:
+                descriptor = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content_of(keys))
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._new.replace(self.path)
+            except BaseException:
+                overwrite(self._new)
+                self._new.unlink(missing_ok=True)
+                raise
+            sync_folder(self.path.parent)
+            if old is not None:
+                zero(old)
+
+    def _blank(self, case: str, key: bytes) -> None:
+        """Write over the line of a case; a crash in the middle may leave a damaged line."""
+        line = line_of(case=case, key=key_text(key)).encode()
+        with self.path.open("rb+") as file:
+            at = file.read().index(line)
+            file.seek(at)
+            file.write(line_of(deleted=case).encode().rstrip().ljust(len(line) - 1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(
+            f"the key file {path} of this case book is missing, and without it nobody can read the "
+            f"cases; bring it back, or name it with --casebook-key or {VARIABLE}."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"the key file {path} cannot be {what} ({error.strerror}); look at its permissions "
+            "and the room on its disk."
+        ) from None

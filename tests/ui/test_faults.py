@@ -1,0 +1,103 @@
+"""Unexpected errors leave where they happened in the log, and nothing of what a person sent."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from skindx.casebook.book import Casebook
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case, Patient
+from skindx.errors import UserError
+from skindx.taxonomy import load_taxonomy
+from skindx.ui.faults import log_fault
+from skindx.ui.page.book import _shown
+from skindx.ui.pool.worker import _told_of
+
+SECRET = "P-017 left forearm"
+
+
+def test_a_fault_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
+    def inner() -> None:
+        raise ValueError(SECRET)
+
+    try:
+        try:
+            inner()
+        except ValueError as error:
+            raise RuntimeError(f"again {SECRET}") from error
+    except RuntimeError as error:
+        log_fault(logging.getLogger("x"), "a case could not be kept", error)
+    (record,) = caplog.records
+    told = record.getMessage()
+    assert told.startswith("a case could not be kept: RuntimeError")
+    assert "ValueError" in told
+    assert "inner" in told
+    assert "test_faults.py" in told
+    assert SECRET not in caplog.text
+
+
+UNCAUGHT = f"""
+import asyncio, logging, sys, threading, traceback
+from skindx.ui.faults import hide_messages
+hide_messages()
+def fail(): raise ValueError({SECRET!r})
+try: fail()
+except ValueError: logging.getLogger("library").exception("a library reports")
+try: fail()
+except ValueError: traceback.print_exc()
+thread = threading.Thread(target=fail); thread.start(); thread.join()
+async def lost():
+    asyncio.get_running_loop().create_task(failing()); await asyncio.sleep(0.01)
+async def failing(): fail()
+asyncio.run(lost())
+fail()
+"""
+
+
+def test_what_nobody_caught_is_reported_without_its_message() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNCAUGHT],
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("ValueError") == 5, done.stderr
+    assert "a library reports" in done.stderr
+    assert "never retrieved" in done.stderr
+    assert SECRET not in done.stderr
+
+
+def test_a_worker_s_log_holds_nothing_of_the_case(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(cases: Sequence[Case]) -> list[Answer | UserError]:
+        raise ValueError(f"{SECRET} {cases[0].patient}")
+
+    case = Case((b"photo",), Patient(age=47, site="back"))
+    assert _told_of(fail, [case, case]) == [{"failed": True}] * 2
+    assert "ValueError" in caplog.text
+    for secret in (SECRET, "47", "back"):
+        assert secret not in caplog.text
+
+
+def test_a_case_book_that_fails_is_a_sentence_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    book, taxonomy = Casebook.open(tmp_path / "cases.db"), load_taxonomy("isic9")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(Casebook, "lesions", fail)
+    html = _shown(book, taxonomy, "ann", {})
+    assert "Something went wrong on the server" in html
+    monkeypatch.undo()
+    book.keys.path.unlink()
+    html = _shown(book, taxonomy, "ann", {})
+    assert "is missing" in html
+    assert SECRET not in caplog.text
