@@ -86,9 +86,11 @@ class Sheet:
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
 
-    def table(self, rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+    def table(
+        self, rows: Sequence[Sequence[str]], widths: Sequence[int], *, faint: bool = False
+    ) -> None:
         """Write rows, the first of them as the heading."""
-        self._ink(8.5)
+        self._ink(8.5, faint=faint)
         self.pdf.set_draw_color(*_LINE)
         self.pdf.set_fill_color(255)
         with self.pdf.table(

@@ -5,9 +5,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from skindx.data.gallery.thumbnails import small_jpeg
+from skindx.data.screening.decode import decode
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.formats import photo_format
 from skindx.diagnosis.opening import read_picture
 from skindx.errors import UserError
+from skindx.ui.html import data_url
 
+_SMALL = 240
+"""Pixels of the longer side, for twice as many as the form shows."""
 _GONE = "a photo did not arrive or was cleared away; send it again."
 
 
@@ -26,6 +34,18 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
                 path.unlink(missing_ok=True)
                 with suppress(OSError):  # its folder is named by the photo's hash
                     path.parent.rmdir()
+
+
+def shown_by_server(case: Case, answer: Answer) -> dict[int, str]:
+    """Return small pictures of a case's HEIC photos, as addresses, by their place in it.
+
+    Most browsers cannot show HEIC. The pictures are made of what the page shows of the photos.
+    """
+    return {
+        place: data_url(small_jpeg(decode(view.jpeg), _SMALL), "image/jpeg")
+        for place, (photo, view) in enumerate(zip(case.photos, answer.views, strict=True))
+        if photo_format(photo[:16]) == "HEIC"
+    }
 
 
 def upload_folder() -> Path:
