@@ -1,5 +1,6 @@
 """`skindx casebook`: what is kept, taken out as training data, or deleted."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -81,6 +82,10 @@ def export(
 def delete(
     book: Book,
     case: Annotated[list[str], typer.Argument(help="Cases as `skindx casebook list` names them.")],
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask back, which only a terminal is asked.")
+    ] = False,
 ) -> None:
     """Delete cases, photos and all; an export that has them already is yours to delete.
 
@@ -89,6 +94,11 @@ def delete(
     from skindx.casebook.book import Casebook
 
     opened = Casebook.open(book, create=False)
+    if not yes and sys.stdin.isatty():
+        some = "this case" if len(case) == 1 else f"these {len(case)} cases"
+        if not typer.confirm(f"Delete {some} for good? Nobody can bring them back."):
+            print("nothing is deleted")
+            return
     for each in case:
         opened.delete(None, each)
         print(f"{cell(each)} is deleted")
