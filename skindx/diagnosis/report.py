@@ -26,6 +26,8 @@ _FILL: dict[Urgency, tuple[int, int, int]] = {
 _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
 _TWICE = 2
+_PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
+"""A heading and its first row of pictures."""
 _LACKING = (
     "Some letters above stand as “?” or without their accents: no font of the computer that made "
     "this report has them."
@@ -88,7 +90,7 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
 
 
 def _photos(sheet: Sheet, answer: Answer) -> None:
-    sheet.heading("Photos")
+    sheet.heading("Photos", _PHOTO_ROOM_MM)
     pictures, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
         pictures.append(_outlined(photo, view))
@@ -108,7 +110,7 @@ def _similar(sheet: Sheet, answer: Answer) -> None:
     similar = answer.diagnosis.similar
     if not similar:
         return
-    sheet.heading("Similar cases that the networks learned from")
+    sheet.heading("Similar cases that the networks learned from", _SIMILAR_ROOM_MM)
     shown = [
         (_opened(jpeg), f"{each.name}, cosine {each.similarity:.2f}. {each.credit} {each.licence}")
         for each, jpeg in zip(similar, answer.thumbnails, strict=True)

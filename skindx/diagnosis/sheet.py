@@ -79,9 +79,9 @@ class Sheet:
         )
         self.pdf.ln(1)
 
-    def heading(self, words: str) -> None:
-        """Write a heading, never as the last line of a page."""
-        if self.pdf.will_page_break(22):
+    def heading(self, words: str, room_mm: float = 22) -> None:
+        """Write a heading, on the next page where this one has less room for it and its text."""
+        if self.pdf.will_page_break(room_mm):
             self.pdf.add_page()
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
