@@ -15,7 +15,7 @@ from skindx.diagnosis.opening import MAX_BYTES, read_picture
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.seeing import Seen, see
 from skindx.diagnosis.similar import similar_cases
-from skindx.diagnosis.view import view_jpeg
+from skindx.diagnosis.view import small_view, view_jpeg
 from skindx.errors import UserError
 from skindx.models.ensemble import Look
 from skindx.models.prediction import Prediction
@@ -103,7 +103,7 @@ def _needed(predictor: "Predictor") -> int | None:
 
 def _familiarity(
     predictor: "Predictor", embeddings_PD: NDArray[np.float32], photos: Sequence[int]
-) -> tuple[float | None, list[Refusal]]:
+) -> tuple[float | None, list[int]]:
     """Return how familiar the strangest of a case's photos is, and which photos are too strange.
 
     None for a bundle that cannot tell.
@@ -111,12 +111,12 @@ def _familiarity(
     if not predictor.novelty:
         return None, []
     familiar_P = predictor.novelty.familiarity(embeddings_PD)
-    far = [
-        Refusal(photo, "unfamiliar", _FAR)
+    strange = [
+        photo
         for photo, familiarity in zip(photos, familiar_P, strict=True)
         if predictor.novelty.is_far(float(familiarity))
     ]
-    return float(familiar_P.min()), far
+    return float(familiar_P.min()), strange
 
 
 def _judge(
@@ -139,8 +139,12 @@ def _judge(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
         )
-    familiarity, far = _familiarity(predictor, look.embeddings_ND[places], tuple(photos))
-    if refused or far:
+    familiarity, strange = _familiarity(predictor, look.embeddings_ND[places], tuple(photos))
+    if refused or strange:
+        far = [
+            Refusal(n, "unfamiliar", _FAR, small_view(case.photos[n], photos[n].opened.pixels_HWC))
+            for n in strange
+        ]
         raise Refused.of([*refused, *far], len(case.photos))
     conclusion = conclude(
         predictor,

@@ -18,6 +18,8 @@ class Refusal:
     gate: Gate
     message: str
     """One sentence on what is wrong and what to do."""
+    shown: bytes = b""
+    """A small JPEG of a photo that most browsers cannot show; empty for others, or if damaged."""
 
 
 class Refused(UserError):  # noqa: N818

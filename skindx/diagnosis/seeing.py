@@ -6,6 +6,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.opening import MIN_SIDE, Opened, open_photo
 from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.view import small_view
 
 COARSE = 200
 """Pixels of the shorter side, below which fine structures are lost to most networks."""
@@ -45,6 +46,8 @@ def _see(data: bytes, photo: int, needed: int | None, least: int) -> Seen:
         remarks.append(f"The photo is small ({size}): fine structures may be lost.")
     for gate, finding in inspect(opened.pixels_HWC):
         if finding.fatal:
-            raise Refused(gate, finding.message, photo)
+            shown = small_view(data, opened.pixels_HWC)
+            refusal = Refusal(photo, gate, finding.message, shown)
+            raise Refused(gate, finding.message, photo, (refusal,))
         remarks.append(finding.message)
     return Seen(opened, tuple(remarks))

@@ -1,13 +1,13 @@
 """All photos of a case are judged, and every refusal is told at once."""
 
-import json
+import io
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from skin_photo import skin_photo
 
 from skindx.diagnosis.case import Case
@@ -59,8 +59,25 @@ def test_a_refusal_crosses_a_process_border_whole() -> None:
         there = pickle.loads(pickle.dumps(error))
         assert (there.gate, str(there), there.photo) == (error.gate, str(error), error.photo)
         assert there.refusals == error.refusals
-    sent: Any = json.loads(json.dumps([wire.plain(each) for each in TWO]))
-    assert tuple(wire.rebuilt(Refusal, each) for each in sent) == TWO
+    two = (replace(TWO[0], shown=b"\xff\xd8 jpeg"), TWO[1])
+    message = wire.pack([wire.plain(each) for each in two])
+    size = int.from_bytes(message[: wire.LENGTH_BYTES], "big")
+    head, rest = message[wire.LENGTH_BYTES :][:size], message[wire.LENGTH_BYTES + size :]
+    blobs = []
+    for length in wire.blob_sizes(head):
+        blobs.append(rest[:length])
+        rest = rest[length:]
+    assert tuple(wire.rebuilt(Refusal, each) for each in wire.unpack(head, blobs)) == two
+
+
+def test_a_refused_photo_that_browsers_cannot_show_comes_back_small(predictor: Predictor) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    blurred = Image.open(io.BytesIO(skin_photo(800, 600, blur=30)))
+    pillow_heif.from_pillow(blurred).save(file, quality=90)
+    first, second = refused(predictor, file.getvalue(), BLURRED).refusals
+    assert Image.open(io.BytesIO(first.shown)).size == (240, 180)
+    assert second.shown == b""
 
 
 def test_all_bad_photos_of_a_case_are_named_at_once(predictor: Predictor) -> None:

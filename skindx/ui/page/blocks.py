@@ -21,7 +21,7 @@ from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
 from skindx.ui.page.look import script
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
-from skindx.ui.page.uploads import shown_by_server, upload_folder
+from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -109,7 +109,7 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
             case = case_of(event._data, upload_folder())
             answer = await diagnoser.diagnose(case)
         except Refused as error:
-            yield {form: _told("refused", error.refusals)}
+            yield {form: _told("refused", error.refusals, shown_of_refused(error))}
         except UserError as error:
             yield {form: _told("failed"), result: problem_html(str(error)), follow: ""}
         except Exception:

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from skindx.data.gallery.thumbnails import small_jpeg
 from skindx.data.screening.decode import decode
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.formats import photo_format
 from skindx.diagnosis.opening import read_picture
+from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.view import small_view
 from skindx.errors import UserError
 from skindx.ui.html import data_url
 
-_SMALL = 240
-"""Pixels of the longer side, for twice as many as the form shows."""
 _GONE = "a photo did not arrive or was cleared away; send it again."
 
 
@@ -41,11 +40,18 @@ def shown_by_server(case: Case, answer: Answer) -> dict[int, str]:
 
     Most browsers cannot show HEIC. The pictures are made of what the page shows of the photos.
     """
-    return {
-        place: data_url(small_jpeg(decode(view.jpeg), _SMALL), "image/jpeg")
+    small = {
+        place: small_view(photo, decode(view.jpeg))
         for place, (photo, view) in enumerate(zip(case.photos, answer.views, strict=True))
-        if photo_format(photo[:16]) == "HEIC"
+        if photo_format(photo[:16]) == "HEIC"  # before the view is decoded for nothing
     }
+    return {place: data_url(jpeg, "image/jpeg") for place, jpeg in small.items()}
+
+
+def shown_of_refused(error: Refused) -> dict[int, str]:
+    """Return the same of the photos that were refused."""
+    small = {refusal.photo: refusal.shown for refusal in error.refusals if refusal.shown}
+    return {place: data_url(jpeg, "image/jpeg") for place, jpeg in small.items()}
 
 
 def upload_folder() -> Path:

@@ -17,8 +17,8 @@ function make(tag, properties, ...children) {
 function show() {
   at(".sx-photos").replaceChildren(...photos.map((photo, index) => {
     const picture = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
-    // A browser that cannot show HEIC still sends it; the answer brings a small picture of it.
-    picture.onerror = () => picture.replaceWith(make("span", { className: "sx-no-preview" }, "This browser shows it only after the answer"));
+    // A browser that cannot show HEIC still sends it; whatever is said of it brings a small picture.
+    picture.onerror = () => picture.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot show it before it is sent"));
     const remove = make("button", { type: "button", className: "sx-remove", textContent: "Remove" });
     remove.setAttribute("aria-label", `Remove photo ${index + 1}`);
     remove.onclick = () => {
@@ -113,8 +113,8 @@ async function ask() {
 watch("value", () => {
   const { kind, refusals, shown } = props.value;
   work(false);
+  for (const [index, url] of Object.entries(shown ?? {})) if (photos[index]) replace(photos[index], url);
   if (kind === "answered") {
-    for (const [index, url] of Object.entries(shown ?? {})) if (photos[index]) replace(photos[index], url);
     show();
     fold(true);
     window.scrollTo(0, 0);
