@@ -1,5 +1,6 @@
 """`skindx casebook`: what is kept, taken out as training data, or deleted."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -98,6 +99,9 @@ def delete(
     case: Annotated[list[str], typer.Argument(help="Cases as `skindx casebook list` names them.")],
     *,
     casebook_key: KeyFile = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask back, which only a terminal is asked.")
+    ] = False,
 ) -> None:
     """Delete cases: their keys are destroyed, so that nobody can read what is left of them.
 
@@ -108,6 +112,11 @@ def delete(
     from skindx.casebook.book import Casebook
 
     opened = Casebook.open(book, create=False, keys=casebook_key)
+    if not yes and sys.stdin.isatty():
+        some = "this case" if len(case) == 1 else f"these {len(case)} cases"
+        if not typer.confirm(f"Delete {some} for good? Nobody can bring them back."):
+            print("nothing is deleted")
+            return
     for each in case:
         opened.delete(None, each)
         print(f"{cell(each)} is deleted")

@@ -47,7 +47,8 @@ def diagnose(
     from datetime import datetime
 
     from skindx.diagnosis.case import Case, Patient
-    from skindx.diagnosis.diagnose import answer, read_picture
+    from skindx.diagnosis.diagnose import answer
+    from skindx.diagnosis.opening import read_pictures
     from skindx.diagnosis.predictor import Predictor
     from skindx.diagnosis.report import report_pdf
     from skindx.diagnosis.terminal import render
@@ -56,7 +57,7 @@ def diagnose(
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(told, origin="patient")
     predictor = Predictor.load(bundle, expect=expect)
-    answered = answer(predictor, Case(tuple(read_picture(photo) for photo in photos), patient))
+    answered = answer(predictor, Case(read_pictures(photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
         with atomic_file(pdf, mode=0o600) as file:  # somebody's health

@@ -10,10 +10,12 @@ from skindx.diagnosis.case import Patient
 from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
+from skindx.diagnosis.scope import known_names, without_reassurance
 from skindx.diagnosis.seeing import Seen
 from skindx.models.bundle import CARD, METRICS, Bundle
 from skindx.models.exports.spec import EXPORTS
 from skindx.models.prediction import Prediction
+from skindx.taxonomy.urgent import unknown_to
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -24,6 +26,9 @@ TOP = 5
 _NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
 _NO_GALLERY = "The bundle keeps no pictures to compare with, so no similar cases are shown."
 _NO_HEAT = "The networks' answer depends on no places of the photo, so there is no heat map."
+_UNKNOWN_NO_HEAT = (
+    "There is no heat map: it would explain a name that the model does not stand behind."
+)
 
 # C = classes, M = members
 
@@ -40,9 +45,9 @@ def assemble(
     has_heat: bool,
 ) -> Diagnosis:
     """Return the record of one case."""
-    keys = predictor.taxonomy.keys
+    keys, classes = predictor.taxonomy.keys, predictor.taxonomy.classes
     return Diagnosis(
-        next_step=conclusion.next_step,
+        next_step=without_reassurance(conclusion.next_step, classes),
         abstained=conclusion.abstained,
         candidates=tuple(
             Candidate(
@@ -68,7 +73,9 @@ def assemble(
         photos=photos,
         similar=similar,
         no_similar="" if predictor.gallery else _NO_GALLERY,
-        no_heat="" if has_heat else _NO_HEAT,
+        no_heat="" if has_heat else _UNKNOWN_NO_HEAT if conclusion.abstained else _NO_HEAT,
+        known=known_names(classes),
+        unknown_urgent=tuple(condition.name for condition in unknown_to(classes)),
         patient=patient,
         source=source_of(predictor.bundle, predictor.backend),
     )

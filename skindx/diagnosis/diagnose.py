@@ -12,10 +12,10 @@ from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.diagnosis.opening import MAX_BYTES, read_picture
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.seeing import Seen, see
 from skindx.diagnosis.similar import similar_cases
-from skindx.diagnosis.view import view_jpeg
+from skindx.diagnosis.view import small_view, view_jpeg
 from skindx.errors import UserError
 from skindx.models.ensemble import Look
 from skindx.models.prediction import Prediction
@@ -61,22 +61,25 @@ def answer(predictor: "Predictor", case: Case) -> Answer:
 def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | UserError]:
     """Return each case's answer, or why it has none; the networks see all photos in one batch."""
     answers: dict[int, Answer | UserError] = {}
-    seen: dict[int, tuple[Seen, ...]] = {}
+    seen: dict[int, dict[int, Seen]] = {}
+    refused: dict[int, list[Refusal]] = {}
     needed = _needed(predictor)
     for n, case in enumerate(cases):
-        try:
-            seen[n] = see(case, needed)
-        except UserError as error:
-            answers[n] = error
-    pictures = [each.opened.pixels_HWC for photos in seen.values() for each in photos]
+        passed, refused[n] = see(case, needed, predictor.least_side)
+        if refused[n] and not (passed and predictor.novelty):
+            answers[n] = Refused.of(refused[n], len(case.photos))
+        else:  # where one photo is refused, the networks may still refuse another
+            seen[n] = passed
+    pictures = [photo.opened.pixels_HWC for photos in seen.values() for photo in photos.values()]
     if pictures:
         predictions, look = predictor.look(pictures)
         judged: dict[int, _Judged] = {}
         start = 0
         for n, photos in seen.items():
             places = slice(start, start := start + len(photos))
+            own = (photos, places, predictions[places])
             try:
-                judged[n] = _judge(predictor, cases[n], (photos, places, predictions[places]), look)
+                judged[n] = _judge(predictor, cases[n], own, look, refused[n])
             except UserError as error:
                 answers[n] = error
         heats = _heats(predictor, look, judged)
@@ -98,15 +101,35 @@ def _needed(predictor: "Predictor") -> int | None:
     return max(sides)
 
 
+def _familiarity(
+    predictor: "Predictor", embeddings_PD: NDArray[np.float32], photos: Sequence[int]
+) -> tuple[float | None, list[int]]:
+    """Return how familiar the strangest of a case's photos is, and which photos are too strange.
+
+    None for a bundle that cannot tell.
+    """
+    if not predictor.novelty:
+        return None, []
+    familiar_P = predictor.novelty.familiarity(embeddings_PD)
+    strange = [
+        photo
+        for photo, familiarity in zip(photos, familiar_P, strict=True)
+        if predictor.novelty.is_far(float(familiarity))
+    ]
+    return float(familiar_P.min()), strange
+
+
 def _judge(
     predictor: "Predictor",
     case: Case,
-    own: tuple[tuple[Seen, ...], slice, Sequence[Prediction]],
+    own: tuple[Mapping[int, Seen], slice, Sequence[Prediction]],
     look: Look,
+    refused: Sequence[Refusal],
 ) -> _Judged:
     """Combine what is said of a case's own photos.
 
-    Raises Refused for a photo unlike all that is known, UserError for a bundle without sense.
+    Raises Refused for those refused before and those unlike all that is known, UserError for a
+    bundle without sense.
     """
     photos, places, predictions = own
     probabilities_PC = np.stack([each.probabilities_C for each in predictions])
@@ -116,13 +139,13 @@ def _judge(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
         )
-    familiarity = None
-    if predictor.novelty:
-        familiar_P = predictor.novelty.familiarity(look.embeddings_ND[places])
-        strangest = int(familiar_P.argmin())
-        familiarity = float(familiar_P[strangest])
-        if predictor.novelty.is_far(familiarity):
-            raise Refused("unfamiliar", _FAR, strangest).among(len(photos))
+    familiarity, strange = _familiarity(predictor, look.embeddings_ND[places], tuple(photos))
+    if refused or strange:
+        far = [
+            Refusal(n, "unfamiliar", _FAR, small_view(case.photos[n], photos[n].opened.pixels_HWC))
+            for n in strange
+        ]
+        raise Refused.of([*refused, *far], len(case.photos))
     conclusion = conclude(
         predictor,
         probabilities_PC,
@@ -132,20 +155,27 @@ def _judge(
     )
     top = int(probabilities_PC.mean(axis=0).argmax())
     members_MC = members_MPC.mean(axis=1)
-    return _Judged(photos, places, predictions, members_MC, conclusion, familiarity, top)
+    return _Judged(
+        tuple(photos.values()), places, predictions, members_MC, conclusion, familiarity, top
+    )
 
 
 def _heats(
     predictor: "Predictor", look: Look, judged: Mapping[int, _Judged]
 ) -> dict[int, list[bytes]]:
-    """Return the heat map of each case's photos as PNG, b"" where there is none."""
+    """Return the heat map of each case's photos as PNG, b"" where there is none.
+
+    Nor is there one where the model abstains: it would explain a name that is no answer.
+    """
     from skindx.diagnosis.gradcam import heat_maps, heat_png
 
-    places = [n for each in judged.values() for n in range(each.places.start, each.places.stop)]
-    photos = [(each.top, seen.opened) for each in judged.values() for seen in each.photos]
+    heats = {n: [b""] * len(case.photos) for n, case in judged.items()}
+    named = {n: case for n, case in judged.items() if not case.conclusion.abstained}
+    places = [n for case in named.values() for n in range(case.places.start, case.places.stop)]
+    photos = [(case.top, seen.opened) for case in named.values() for seen in case.photos]
     if not photos:
-        return {}
-    heats = iter(
+        return heats
+    made = iter(
         heat_maps(
             predictor.ensemble,
             [map_[places] for map_ in look.maps],
@@ -153,10 +183,9 @@ def _heats(
             [(opened.height, opened.width) for _, opened in photos],
         )
     )
-    return {
-        n: [b"" if (heat := next(heats)) is None else heat_png(heat) for _ in each.photos]
-        for n, each in judged.items()
-    }
+    for n, case in named.items():
+        heats[n] = [b"" if (heat := next(made)) is None else heat_png(heat) for _ in case.photos]
+    return heats
 
 
 def _answer(

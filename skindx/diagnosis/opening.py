@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from skindx.errors import UserError
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
+"""Pixels of the shorter side, whatever a bundle was trained on."""
 MAX_RATIO = 10
 MAX_KEPT_PIXELS = 12_000_000
 """A larger photo is made smaller as it is opened: several of them wait in memory side by side, and
@@ -53,12 +55,28 @@ def read_picture(path: Path) -> bytes:
         raise UserError(f"picture {path} cannot be read ({reason}); give a file.") from None
 
 
-def open_photo(data: bytes, photo: int = 0, *, needed: int | None = None) -> Opened:
+def read_pictures(paths: Sequence[Path]) -> tuple[bytes, ...]:
+    """Read picture files. Raises UserError, which names every file that cannot be read."""
+    read: list[bytes] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            read.append(read_picture(path))
+        except UserError as error:
+            problems.append(str(error).rstrip("."))
+    if problems:
+        raise UserError(f"{'; '.join(problems)}.")
+    return tuple(read)
+
+
+def open_photo(
+    data: bytes, photo: int = 0, *, needed: int | None = None, least: int = MIN_SIDE
+) -> Opened:
     """Decode a photo's bytes; `photo` is its place in the case, from 0. Raises Refused.
 
-    With `needed`, pixels of the shorter side that suffice to judge it, a large JPEG comes at a
-    smaller scale, never smaller than it is shown. None: it comes as it is. No photo has more than
-    MAX_KEPT_PIXELS.
+    `least` are the pixels that its shorter side must have. With `needed`, those that suffice to
+    judge it, a large JPEG comes at a smaller scale, never smaller than it is shown. None: it comes
+    as it is. No photo has more than MAX_KEPT_PIXELS.
     """
     if not data:
         raise _unreadable("the file is empty; choose a JPEG, PNG, WebP or HEIC photo.", photo)
@@ -93,11 +111,18 @@ def open_photo(data: bytes, photo: int = 0, *, needed: int | None = None) -> Ope
             photo,
             "size" if error.reason == "too-many-pixels" else "unreadable",
         ) from None
-    if min(height, width) < MIN_SIDE or max(height, width) > MAX_RATIO * min(height, width):
+    if min(height, width) < (least := max(least, MIN_SIDE)):
         raise Refused(
             "size",
-            f"the picture measures {width} x {height} pixels; choose one of at least "
-            f"{MIN_SIDE} on each side and at most {MAX_RATIO} times longer than wide.",
+            f"the picture measures {width} x {height} pixels, and the model was not checked on any "
+            f"so small; choose the original photo, of at least {least} pixels on each side.",
+            photo,
+        )
+    if max(height, width) > MAX_RATIO * min(height, width):
+        raise Refused(
+            "size",
+            f"the picture measures {width} x {height} pixels; choose one that is at most "
+            f"{MAX_RATIO} times longer than wide.",
             photo,
         )
     return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest())

@@ -17,6 +17,7 @@ from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
 from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.gallery import Gallery
+from skindx.models.least_side import least_side
 from skindx.models.novelty import Novelty
 from skindx.models.prediction import Prediction
 from skindx.models.removal import MANIFEST_KEY
@@ -83,6 +84,11 @@ class Predictor:
     def members(self) -> tuple[str, ...]:
         """Names of the members, in the order of `member_probabilities_MC`."""
         return tuple(member.name for member in self.ensemble.members)
+
+    @property
+    def least_side(self) -> int:
+        """Pixels that the shorter side of a photo needs."""
+        return least_side(self.bundle.spec)
 
     @property
     def conformal(self) -> Conformal | None:

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 
 from skindx.config import Settings
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.guarantee import SET_HOLDS
 from skindx.taxonomy import SkinClass, Urgency
 
 NOTICE = (
@@ -114,8 +115,11 @@ class Share(_Said):
 class Promise(_Said):
     """What the set of classes promises, and what that was found on."""
 
-    level: float = Field(gt=0, lt=1)
-    """The share of photos whose set holds the true class; several of a case give no less."""
+    level: float = Field(
+        gt=0,
+        lt=1,
+        description=f"The level of the set: {SET_HOLDS.format(level='100 times this')}.",
+    )
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The same share of photos of urgent classes; None: they have no threshold of their own."""
     pictures: int
@@ -192,6 +196,10 @@ class Diagnosis(_Said):
     """Why there are none, in a sentence."""
     no_heat: str = ""
     """Why there is no heat map, in a sentence."""
+    known: tuple[str, ...] = ()
+    """Names of all conditions that the model knows; none for a record of an older version."""
+    unknown_urgent: tuple[str, ...] = ()
+    """Urgent conditions that it does not know; the list is not complete."""
     patient: Patient = Patient()
     source: Source
 

@@ -5,10 +5,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.scope import knows, lacks
 from skindx.diagnosis.sheet import Sheet
-from skindx.diagnosis.words import patient_facts, promised
+from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ _FILL: dict[Urgency, tuple[int, int, int]] = {
 _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
 _TWICE = 2
+_PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
+"""A heading and its first row of pictures."""
 _LACKING = (
     "Some letters above stand as “?” or without their accents: no font of the computer that made "
     "this report has them."
@@ -45,7 +49,7 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
     if diagnosis.abstained:
-        sheet.text(diagnosis.abstained, bold=True)
+        sheet.text(f"The model does not know. {diagnosis.abstained}", bold=True)
     _conditions(sheet, diagnosis)
     _photos(sheet, answer)
     _similar(sheet, answer)
@@ -59,7 +63,9 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
 
 
 def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
-    sheet.heading("What it may be")
+    """Write the candidates; without set, guarantee and agreement where the model abstains."""
+    abstained = bool(diagnosis.abstained)
+    sheet.heading("What it looks most like, which is no answer" if abstained else "What it may be")
     rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
     rows += [
         (
@@ -71,13 +77,20 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
         )
         for each in diagnosis.candidates
     ]
-    sheet.table(rows, (13, 56, 12, 12, 14))
-    sheet.text(promised(diagnosis), faint=True)
-    sheet.text(diagnosis.agreement, faint=True)
+    if abstained:
+        sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=True)
+    else:
+        sheet.table(rows, (13, 56, 12, 12, 14))
+        sheet.text(guarantee(diagnosis), faint=True)
+        sheet.text(diagnosis.agreement, faint=True)
+    if diagnosis.known:
+        sheet.text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.")
+    if missing := lacks(diagnosis.unknown_urgent):
+        sheet.text(missing)
 
 
 def _photos(sheet: Sheet, answer: Answer) -> None:
-    sheet.heading("Photos")
+    sheet.heading("Photos", _PHOTO_ROOM_MM)
     pictures, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
         pictures.append(_outlined(photo, view))
@@ -97,7 +110,7 @@ def _similar(sheet: Sheet, answer: Answer) -> None:
     similar = answer.diagnosis.similar
     if not similar:
         return
-    sheet.heading("Similar cases that the networks learned from")
+    sheet.heading("Similar cases that the networks learned from", _SIMILAR_ROOM_MM)
     shown = [
         (_opened(jpeg), f"{each.name}, cosine {each.similarity:.2f}. {each.credit} {each.licence}")
         for each, jpeg in zip(similar, answer.thumbnails, strict=True)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.gates import inspect
-from skindx.diagnosis.opening import Opened, open_photo
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.opening import MIN_SIDE, Opened, open_photo
+from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.view import small_view
 
 COARSE = 200
 """Pixels of the shorter side, below which fine structures are lost to most networks."""
@@ -19,22 +20,34 @@ class Seen:
     remarks: tuple[str, ...]
 
 
-def see(case: Case, needed: int | None) -> tuple[Seen, ...]:
-    """Open a case's photos, `needed` as `open_photo` has it. Raises Refused, naming the photo."""
-    try:
-        return tuple(_see(data, photo, needed) for photo, data in enumerate(case.photos))
-    except Refused as refused:
-        raise refused.among(len(case.photos)) from None
+def see(
+    case: Case, needed: int | None = None, least: int = MIN_SIDE
+) -> tuple[dict[int, Seen], list[Refusal]]:
+    """Return a case's photos that pass, by their place in it, and why the others do not.
+
+    Every photo is looked at, whatever is wrong with another. `needed` and `least` are as
+    `open_photo` has them.
+    """
+    seen: dict[int, Seen] = {}
+    refusals: list[Refusal] = []
+    for photo, data in enumerate(case.photos):
+        try:
+            seen[photo] = _see(data, photo, needed, least)
+        except Refused as refused:
+            refusals.extend(refused.refusals)
+    return seen, refusals
 
 
-def _see(data: bytes, photo: int, needed: int | None) -> Seen:
-    opened = open_photo(data, photo, needed=needed)
+def _see(data: bytes, photo: int, needed: int | None, least: int) -> Seen:
+    opened = open_photo(data, photo, needed=needed, least=least)
     remarks = []
     if min(opened.width, opened.height) < COARSE:
         size = f"{opened.width} x {opened.height} pixels"
         remarks.append(f"The photo is small ({size}): fine structures may be lost.")
     for gate, finding in inspect(opened.pixels_HWC):
         if finding.fatal:
-            raise Refused(gate, finding.message, photo)
+            shown = small_view(data, opened.pixels_HWC)
+            refusal = Refusal(photo, gate, finding.message, shown)
+            raise Refused(gate, finding.message, photo, (refusal,))
         remarks.append(finding.message)
     return Seen(opened, tuple(remarks))

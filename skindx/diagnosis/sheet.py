@@ -79,16 +79,18 @@ class Sheet:
         )
         self.pdf.ln(1)
 
-    def heading(self, words: str) -> None:
-        """Write a heading, never as the last line of a page."""
-        if self.pdf.will_page_break(22):
+    def heading(self, words: str, room_mm: float = 22) -> None:
+        """Write a heading, on the next page where this one has less room for it and its text."""
+        if self.pdf.will_page_break(room_mm):
             self.pdf.add_page()
         self.pdf.ln(2.5)
         self.text(words, 11.5, bold=True)
 
-    def table(self, rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+    def table(
+        self, rows: Sequence[Sequence[str]], widths: Sequence[int], *, faint: bool = False
+    ) -> None:
         """Write rows, the first of them as the heading."""
-        self._ink(8.5)
+        self._ink(8.5, faint=faint)
         self.pdf.set_draw_color(*_LINE)
         self.pdf.set_fill_color(255)
         with self.pdf.table(

@@ -4,8 +4,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.record import Diagnosis, percent
-from skindx.diagnosis.words import patient_facts, promised
+from skindx.diagnosis.scope import knows, lacks
+from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
 
 _STYLE: dict[Urgency, str] = {
@@ -26,9 +28,10 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
     if diagnosis.abstained:
-        console.print(Text(diagnosis.abstained, style="bold"))
+        console.print(Text(f"The model does not know. {diagnosis.abstained}", style="bold"))
     console.print(_candidates(diagnosis))
-    console.print(Text(promised(diagnosis), style="dim"))
+    if said := guarantee(diagnosis):
+        console.print(Text(said, style="dim"))
     console.print(Text(diagnosis.agreement))
     for number, photo in enumerate(diagnosis.photos, 1):
         which = f"Photo {number}: " if len(diagnosis.photos) > 1 else ""
@@ -36,6 +39,12 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         for box in photo.boxes or ():
             corners = f"({box.x1:.0f}, {box.y1:.0f}) to ({box.x2:.0f}, {box.y2:.0f})"
             console.print(Text(f"  {box.label} {percent(box.score)}, {corners} px"))
+    if diagnosis.known:
+        console.print(
+            Text(f"{knows(diagnosis.known)} They are: {', '.join(diagnosis.known)}.", style="dim")
+        )
+    if missing := lacks(diagnosis.unknown_urgent):
+        console.print(Text(missing))
     if diagnosis.similar:
         nearest = ", ".join(f"{each.name} ({each.similarity:.2f})" for each in diagnosis.similar)
         console.print(Text(f"Most similar cases learned from: {nearest}."))
@@ -53,16 +62,20 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _candidates(diagnosis: Diagnosis) -> Table:
+    """Return the candidates; without set and bars where the model abstains."""
+    abstained = bool(diagnosis.abstained)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "may be", "ICD-10", "urgency", "probability"):
+    for column in ("", "looks most like" if abstained else "may be", "ICD-10", "urgency"):
         table.add_column(column)
+    table.add_column("probability")
     for each in diagnosis.candidates:
-        bar = "█" * round(each.probability * _BAR)
+        bar = "" if abstained else "█" * round(each.probability * _BAR)
         table.add_row(
-            Text("●" if each.in_set else " "),
+            Text("●" if each.in_set and not abstained else " "),
             Text(each.name),
             Text(each.icd10 or "–"),
             Text(each.urgency, style=_STYLE[each.urgency]),
             Text(f"{percent(each.probability):>6} {bar}"),
+            style="dim" if abstained else None,
         )
     return table

@@ -3,8 +3,17 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.diagnosis.formats import photo_format
+
+SMALL_SIDE = 240
+"""Pixels of the longer side beside the form: twice as many as it takes there."""
 LONGEST_SIDE = 1280
 """Pixels: what a page shows; decoding and sending more costs a phone seconds."""
+
+
+def small_view(data: bytes, pixels_HWC: NDArray[np.uint8]) -> bytes:
+    """Return a small JPEG of a HEIC photo, which most browsers cannot show; b"" of any other."""
+    return view_jpeg(pixels_HWC, SMALL_SIDE) if photo_format(data[:16]) == "HEIC" else b""
 
 
 def view_jpeg(pixels_HWC: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> bytes:

@@ -2,6 +2,10 @@
 
 import csv
 import io
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +114,28 @@ def test_the_command_line_lists_and_deletes(tmp_path: Path) -> None:
     assert book.all_cases() == []
     again = run(app, ["casebook", "delete", str(tmp_path / "cases.db"), case])
     assert isinstance(again.exception, UserError)
+
+
+@pytest.mark.parametrize(("said", "left"), [("n", 1), ("y", 0)])
+def test_a_terminal_is_asked_back_before_cases_are_deleted(
+    tmp_path: Path, said: str, left: int
+) -> None:
+    book = Casebook.open(tmp_path / "cases.db")
+    case = book.keep("ann", answer(1), patient="P-1", lesion="arm", consent=True)
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "skindx", "casebook", "delete", tmp_path / "cases.db", case]
+    os.write(keyboard, f"{said}\n".encode())
+    try:
+        done = subprocess.run(
+            command, stdin=terminal, capture_output=True, text=True, timeout=120, check=False
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert done.returncode == 0, done.stderr
+    assert "Delete this case for good?" in done.stdout
+    assert ("nothing is deleted" in done.stdout) == bool(left)
+    assert len(book.all_cases()) == left
 
 
 def test_a_table_of_files_reads_only_what_lies_beside_it(tmp_path: Path) -> None:

@@ -56,16 +56,16 @@ def test_the_record_says_what_was_looked_at_and_by_whom(
 ) -> None:
     exif = Image.Exif()
     exif[274] = 6  # stored lying, to be shown upright
-    data = skin_photo(90, 70, exif=exif)
+    data = skin_photo(100, 80, exif=exif)
     diagnosis = diagnose_bytes(predictor, data)
-    assert (diagnosis.photos[0].width, diagnosis.photos[0].height) == (70, 90)
+    assert (diagnosis.photos[0].width, diagnosis.photos[0].height) == (80, 100)
     assert diagnosis.photos[0].sha256 == hashlib.sha256(data).hexdigest()
     assert diagnosis.source.version == bundle_version(open_bundle(tiny_bundle))
     assert diagnosis.source.review == "not clinically reviewed"
     assert diagnosis.source.calibrated
     assert diagnosis.photos[0].boxes
     assert all(
-        0 <= box.x1 < box.x2 <= 70 and 0 <= box.y1 < box.y2 <= 90
+        0 <= box.x1 < box.x2 <= 80 and 0 <= box.y1 < box.y2 <= 100
         for box in diagnosis.photos[0].boxes
     )
 

@@ -1,6 +1,5 @@
 """The gates before a diagnosis: what they refuse, what they remark on, what they let pass."""
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from skin_photo import TONES, skin_photo, skin_pixels
 
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.gates import inspect
-from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.seeing import see
 from skindx.studies.gates import blurred, darkened, photos_of
 from skindx.studies.no_skin import KINDS
@@ -58,25 +56,24 @@ def test_what_has_no_colour_of_skin_is_refused(kind: str) -> None:
         assert gates_of(KINDS[kind](np.random.default_rng(seed))) == [("no-skin", True)]
 
 
-def test_a_refusal_names_its_gate_and_the_photo() -> None:
+def test_every_photo_of_a_case_is_looked_at() -> None:
     sound, dark = skin_photo(), skin_photo(skin_type=6, form="PNG")
-    black = Image.new("RGB", (200, 150))
-    with pytest.raises(Refused, match=r"^photo 2: the photo is too dark.*take it again") as caught:
-        see(Case((sound, _png(black), dark)), None)
-    assert (caught.value.gate, caught.value.photo) == ("light", 1)
-    with pytest.raises(Refused, match=r"^the photo is too dark"):
-        see(Case((_png(black),)), None)
-
-
-def test_a_refusal_crosses_a_process_border_whole() -> None:
-    there = pickle.loads(pickle.dumps(Refused("blur", "a sentence.", 2)))
-    assert (there.gate, str(there), there.photo) == ("blur", "a sentence.", 2)
+    black = _png(Image.new("RGB", (200, 150)))
+    seen, refusals = see(Case((black, sound, b"no photo")))
+    assert list(seen) == [1]
+    assert [(refusal.photo, refusal.gate) for refusal in refusals] == [
+        (0, "light"),
+        (2, "unreadable"),
+    ]
+    assert refusals[0].message.startswith("the photo is too dark")
+    seen, refusals = see(Case((sound, dark)))
+    assert (list(seen), refusals) == ([0, 1], [])
 
 
 def test_small_photos_are_remarked_on() -> None:
-    (small,) = see(Case((skin_photo(180, 150),)), None)
+    small = see(Case((skin_photo(180, 150),)))[0][0]
     assert small.remarks == ("The photo is small (180 x 150 pixels): fine structures may be lost.",)
-    (fine,) = see(Case((skin_photo(800, 600),)), None)
+    fine = see(Case((skin_photo(800, 600),)))[0][0]
     assert fine.remarks == ()
 
 

@@ -19,13 +19,22 @@ from skindx.diagnosis.record import (
     Source,
     Vote,
 )
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.refusal import Gate, Refusal, Refused
+from skindx.diagnosis.scope import known_names
 from skindx.errors import UserError
 from skindx.taxonomy import Urgency, load_taxonomy
+from skindx.taxonomy.urgent import unknown_to
 
-BLURRED, PLAIN, BUSY, BROKEN = 64, 65, 66, 67
+BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
+_REFUSED: dict[int, tuple[Gate, str]] = {
+    BLURRED: (
+        "blur",
+        "the photo is blurred; hold still, tap on the lesion to focus, and take it again.",
+    ),
+    DARK: ("light", "the photo is too dark; take it again in daylight."),
+}
 
 
 class Painter:
@@ -33,12 +42,13 @@ class Painter:
 
     async def diagnose(self, case: Case) -> Answer:
         widths = [Image.open(io.BytesIO(photo)).width for photo in case.photos]
-        if BLURRED in widths:
-            raise Refused(
-                "blur",
-                "the photo is blurred; hold still, tap on the lesion to focus, and take it again.",
-                widths.index(BLURRED),
-            )
+        refusals = [
+            Refusal(place, *_REFUSED[width])
+            for place, width in enumerate(widths)
+            if width in _REFUSED
+        ]
+        if refusals:
+            raise Refused.of(refusals, len(widths))
         if BUSY in widths:
             raise UserError("too many people ask at the moment; try again in a minute.")
         if BROKEN in widths:
@@ -63,7 +73,9 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
         )
         for place, (each, share) in enumerate(zip(classes, shares, strict=False))
     )
-    views = tuple(View(_shown(photo), _heat()) for photo in case.photos)
+    abstained = urgency == "unknown"
+    heat = b"" if abstained else _heat()
+    views = tuple(View(_shown(photo), heat) for photo in case.photos)
     photos = tuple(
         _photo(view, remarks=("A little dark; daylight shows more.",) if number else ())
         for number, view in enumerate(views)
@@ -85,7 +97,7 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
         Diagnosis(
             next_step=_step(urgency, candidates[0].name),
             abstained="Three conditions are about as likely, and one of them needs a clinician."
-            if urgency == "unknown"
+            if abstained
             else "",
             candidates=candidates,
             promise=Promise(
@@ -99,6 +111,8 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
             ),
             disagreement=0.21,
             familiarity=0.38,
+            known=known_names(classes),
+            unknown_urgent=tuple(each.name for each in unknown_to(classes)),
             photos=photos,
             similar=similar,
             patient=case.patient,

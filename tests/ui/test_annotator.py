@@ -25,7 +25,9 @@ from skindx.data.boxes.annotations import Annotation, read_annotations, write_pr
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import put
 from skindx.errors import UserError
+from skindx.taxonomy import SkinClass, Taxonomy
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, shown_size
+from skindx.ui.annotator.names import Names
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -98,6 +100,22 @@ def test_what_no_browser_of_ours_sends_is_refused(value: object, said: str) -> N
         drawn_boxes(value, [], (100, 100))
 
 
+def test_labels_are_read_as_names_and_stored_as_labels(tmp_path: Path) -> None:
+    labels = ["lesion", "naevus", "Basal_Cell_Carcinoma", "nevus"]
+    known = {"naevus": "Nevus", "nevus": "Nevus", "Basal_Cell_Carcinoma": "Basal cell carcinoma"}
+    names = Names(labels, known)
+    assert names.all == ("Lesion", "Nevus (naevus)", "Basal cell carcinoma", "Nevus (nevus)")
+    boxes = tuple(Box(0, 0, 9, 9, label) for label in labels)
+    assert [box.label for box in names.shown(boxes)] == list(names.all)
+    assert names.stored(names.shown(boxes)) == boxes
+    assert names.stored([Box(0, 0, 9, 9, "nobody's")])[0].label == "nobody's"
+    assert names.name("Not_A_Label") == "Not A Label"
+    bare = Names.of(tmp_path, labels)  # a dataset without a taxonomy
+    assert bare.all[2] == "Basal Cell Carcinoma"
+    (tmp_path / "taxonomy.yaml").write_text("no: taxonomy")
+    assert Names.of(tmp_path, labels).all == bare.all
+
+
 # The page, in a process of its own under the network guard.
 
 CODE = """
@@ -135,6 +153,11 @@ def _dataset(folder: Path) -> list[str]:
             proposals.append(Annotation(sha256, "m", "", (box,)))
     write_manifest(folder, records)
     write_proposals(folder, proposals)
+    Taxonomy(
+        name="two",
+        title="Two",
+        classes=(SkinClass(key="naevus", name="Nevus (mole)"), SkinClass(key="b", name="B")),
+    ).save(folder / "taxonomy.yaml")
     return [records[0].sha256, records[1].sha256, *sorted(r.sha256 for r in records[2:])]
 
 
@@ -251,9 +274,8 @@ def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
 @pytest.mark.browser
 def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) -> None:
     page = seen.page
-    assert "Picture 1 of 4 (naevus): nobody looked yet, proposed with confidence 0.20" in seen.told(
-        "0 of 4 looked at"
-    )
+    first = "Picture 1 of 4 (Nevus (mole)): nobody looked yet, proposed with confidence 0.20"
+    assert first in seen.told("0 of 4 looked at")
     page.keyboard.press("u")
     seen.told("Nothing was saved since this page's start")
     # The proposal as it is: exactly what the model said, in pixels of the large picture.
@@ -291,6 +313,39 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     seen.told("Undone: this picture has again what it had before. Picture 4 of 4")
     assert annotator.boxes(3) is None
     assert len(read_annotations(annotator.dataset)) == 3
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1280, 800)])
+def test_everything_to_work_with_is_in_the_window(
+    browser: "Browser", annotator: Annotator, width: int, height: int
+) -> None:
+    touch = width < 1000
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
+    )
+    page = context.new_page()
+    page.goto(annotator.url)
+    page.locator("#sx-told p").wait_for()
+    page.locator("#sx-canvas canvas").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".sx-keys").is_visible() != touch
+    assert page.locator(".sx-touch").is_visible() == touch
+    after = "e => getComputedStyle(e, '::after').content"
+    assert ("(S)" in page.locator("#sx-save").evaluate(after)) != touch
+    for label, word in {"Create box": "Draw", "Drag boxes": "Move"}.items():
+        assert word in page.get_by_label(label).evaluate(after)
+    tools = page.locator("#sx-canvas .canvas-control button:visible").all()
+    buttons = page.locator("#sx-buttons button").all()
+    assert len(tools) >= 2  # two more where a box is chosen
+    assert len(buttons) == 4
+    for each in (*tools, *buttons, page.locator("#sx-canvas canvas")):
+        place = each.bounding_box()
+        assert place is not None
+        assert place["x"] >= 0
+        assert place["x"] + place["width"] <= width
+        assert place["y"] + place["height"] <= height
+    context.close()
 
 
 @pytest.mark.browser

@@ -16,7 +16,8 @@ from painted_answers import Painter, jpeg
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.guarantee import SET_HOLDS
+from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.expected import class_shares, score_shares, shift
@@ -150,6 +151,24 @@ def test_errors_are_told_and_counted(
     assert ('skindx_refusals_total{gate="blur"} 1.0' in text) == (gate == "blur")
 
 
+def test_every_refused_photo_is_told_and_counted() -> None:
+    two = (Refusal(0, "blur", "it is blurred."), Refusal(2, "light", "it is dark."))
+    app, metrics = served(Fake(Refused.of(two, 3)))
+    said = ask(app, "POST", "/v1/diagnose", files=[("photo", b"x")] * 3).json()
+    assert said == {
+        "error": "Photo 1: it is blurred; photo 3: it is dark.",
+        "gate": "blur",
+        "photo": 0,
+        "refusals": [
+            {"photo": 0, "gate": "blur", "error": "It is blurred."},
+            {"photo": 2, "gate": "light", "error": "It is dark."},
+        ],
+    }
+    text = metrics.text().decode()
+    for gate in ("blur", "light"):
+        assert f'skindx_refusals_total{{gate="{gate}"}} 1.0' in text
+
+
 def test_health_tells_when_nobody_works(painted: Answer) -> None:
     app, _ = served(Fake(painted))
     said = ask(app, "GET", "/v1/health")
@@ -171,9 +190,18 @@ def test_the_description_is_whole(painted: Answer) -> None:
     for name in (*fields, "/v1/metrics", "Retry-After", "too blurred"):
         assert name in html
     # What is inside a diagnosis is described too, down to the boxes of a photo.
-    for name in ("candidates", "in_set", "urgent_missed", "x1", "Most probable first"):
+    for name in (
+        "candidates",
+        "in_set",
+        "urgent_missed",
+        "x1",
+        "Most probable first",
+        "unknown_urgent",
+    ):
         assert name in html
     assert html.count("<code>LesionBox</code>") == 1
+    assert html.count("<code>RefusedPhoto</code>") == 1
+    assert SET_HOLDS.format(level="100 times this") in html
     assert '<pre tabindex="0">curl -F' in html
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import PHONE, Painted, Seen, told
 
+from skindx.taxonomy import load_taxonomy
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
@@ -108,6 +110,56 @@ def test_a_refusal_stands_beside_its_photo_and_the_page_goes_on(
     page.click("[aria-label='Remove photo 2']")
     page.click(".sx-ask")
     page.wait_for_selector(".sx-follow")
+
+
+def test_all_refused_photos_are_shown_at_once(
+    opened: Opened, painted: Painted, photos: Photos
+) -> None:
+    page = opened().page
+    page.set_input_files("#sx-file", [photos["dark"], photos["good"], photos["blurred"]])
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-refused")
+    told = [photo.inner_text() for photo in page.locator(".sx-photo").all()]
+    assert "The photo is too dark" in told[0]
+    assert "The photo is" not in told[1]
+    assert "The photo is blurred" in told[2]
+    assert page.locator(".sx-refused").count() == 2
+    assert painted.uploads == []
+
+
+def test_what_the_model_knows_stands_before_the_upload_and_in_the_answer(
+    opened: Opened, photos: Photos
+) -> None:
+    page = opened(**PHONE).page
+    names = [each.name for each in load_taxonomy("isic9").classes]
+    scope = page.locator("#sx-known")
+    assert all(name in scope.inner_text() for name in names)
+    chooser = box(page.locator(".sx-file-label").first)
+    assert box(scope)["y"] < chooser["y"]
+    assert chooser["y"] + chooser["height"] < 844  # without scrolling
+    ask(page, photos["soon"])
+    assert not scope.is_visible()
+    told = page.locator(".sx-may .sx-scope").inner_text()
+    assert all(name in told for name in names)
+    assert "Merkel cell carcinoma" in told
+
+
+def test_an_abstention_looks_like_one(opened: Opened, photos: Photos) -> None:
+    page = opened().page
+    ask(page, photos["unknown"])
+    assert "The model does not know." in page.locator(".sx-abstain").inner_text()
+    assert page.locator(".sx-set, .sx-heat-on, .sx-heat, .sx-promise").count() == 0
+    faded = [
+        float(bar.evaluate("e => getComputedStyle(e).opacity"))
+        for bar in page.locator(".sx-may .sx-bar i").all()
+    ]
+    assert faded
+    assert max(faded) < 0.6
+    weights = [
+        int(figure.evaluate("e => getComputedStyle(e).fontWeight"))
+        for figure in page.locator(".sx-may :is(.sx-name, .sx-percent)").all()
+    ]
+    assert set(weights) == {400}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +264,8 @@ def test_nobody_is_shut_out(opened: Opened, photos: Photos, axe: Axe, scheme: st
     for kind in ("urgent", "soon", "routine", "unknown"):
         ask(page, photos[kind])
         page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
-        page.check(".sx-heat-on")
+        if kind != "unknown":  # an abstention has none
+            page.check(".sx-heat-on")
         assert axe(page) == [], (kind, told(axe(page)))
         page.click("[data-again]")
         page.wait_for_selector(".sx-waiting")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from windows import Painted, Seen, told
+from windows import DESKTOP, PHONE, Painted, Seen, told
 
 from skindx.casebook.book import Casebook
 
@@ -77,11 +77,57 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
 
     last = page.locator(".sx-seen").nth(1)
     last.locator("summary").click()
-    last.locator(".sx-danger").click()
+    last.locator("[data-ask]").click()
+    sure = last.locator("dialog")
+    assert "Delete the case of" in sure.inner_text()
+    assert axe(page) == [], told(axe(page))
+    assert page.evaluate("document.activeElement.textContent") == "Keep it"
+    page.keyboard.press("Enter")
+    assert not sure.is_visible()
+    last.locator("[data-ask]").click()
+    page.keyboard.press("Escape")
+    assert not sure.is_visible()
+    assert len(Casebook.open(painted.book).all_cases("ann")) == 2
+    last.locator("[data-ask]").click()
+    sure.locator(".sx-danger").click()
     page.wait_for_selector("text=The case is deleted")
     assert page.locator(".sx-seen").count() == 1
     assert [each.id for each in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
     assert kept[1].photos[0][700:900] not in painted.book.read_bytes()
+
+
+@pytest.mark.parametrize("window", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_what_a_clinician_confirms_is_at_hand(
+    opened: Opened, photos: dict[str, Path], window: dict[str, Any]
+) -> None:
+    user = f"dora {window['viewport']['width']}"
+    page = opened(user, **window).page
+    page.set_input_files("#sx-file", [photos["unknown"], photos["good"], photos["good"]])
+    page.click(".sx-ask")
+    page.click(".sx-keep summary")
+    page.fill("[name=patient]", "P-1")
+    page.fill("[name=lesion]", "arm")
+    page.check("[name=consent]")
+    page.click(".sx-keep-form .sx-primary")
+    page.wait_for_selector("text=Kept in the case book")
+    open_book(page)
+    page.click(".sx-lesion")
+    page.wait_for_selector(".sx-seen")
+    assert page.evaluate("document.documentElement.scrollWidth") <= window["viewport"]["width"]
+    saves = page.locator("button[value=confirm]").bounding_box()
+    assert saves is not None
+    assert saves["y"] + saves["height"] < 1000  # with three photos above it
+    photo = page.locator(".sx-strip button").first
+    small = photo.bounding_box()
+    photo.click()
+    large = photo.bounding_box()
+    assert small is not None
+    assert large is not None
+    assert large["width"] > 2 * small["width"]
+    assert photo.get_attribute("aria-pressed") == "true"
+    # What the model did not know is no answer in the case book either.
+    assert "did not know" in page.locator(".sx-seen").inner_text()
+    assert page.locator(".sx-seen .sx-nearest").count() == 1
 
 
 def test_another_login_sees_nothing_of_it(

@@ -71,3 +71,22 @@ def test_a_bad_file_is_refused_beside_its_picture_and_the_page_goes_on(
     (tmp_path / "good.jpg").write_bytes(whole.getvalue())
     ask(page, tmp_path / "good.jpg")
     assert page.locator(".sx-result").count() == 1
+
+
+def test_a_heic_photo_is_named_before_the_answer_and_shown_with_it(
+    opened: Callable[..., Seen], served: Served, tmp_path: Path
+) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    file = tmp_path / "IMG_0001.heic"
+    pillow_heif.from_pillow(skin()).save(file, quality=90)
+    page = opened(url=served.url).page
+    page.set_input_files("#sx-file", file)
+    page.wait_for_selector(".sx-no-preview")  # chromium cannot show it
+    assert "IMG_0001.heic" in page.locator(".sx-photo").inner_text()
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
+    mini = page.locator(".sx-minis img")
+    assert mini.evaluate("e => [e.naturalWidth, e.naturalHeight]") == [240, 180]
+    page.click(".sx-change")
+    assert page.locator(".sx-photo img").evaluate("e => e.naturalWidth") == 240
+    assert page.locator(".sx-no-preview").count() == 0

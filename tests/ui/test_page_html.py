@@ -4,15 +4,18 @@ import re
 
 import pytest
 from painted_answers import jpeg, plain, rich
+from tiny_bundle import odd_taxonomy
 
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import NOTICE, Promise, Share
+from skindx.diagnosis.record import NOTICE
+from skindx.taxonomy import load_taxonomy
 from skindx.ui.html import web_address
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import intake_html
-from skindx.ui.page.result import missed, problem_html, promised, result_html, top_html
+from skindx.ui.page.result import problem_html, result_html, scope_html, top_html
 
 METRICS = {
     "origin": {"split": "test"},
@@ -52,23 +55,41 @@ def test_a_figure_alone_is_told() -> None:
     assert measured(alone) == "Measured on pictures kept apart: top-1 50.0 %."
 
 
-def test_what_the_set_promises_is_told_with_its_interval() -> None:
-    share = Share(value=0.031, low=0.008, high=0.079, pictures=64)
-    promise = Promise(level=0.9, pictures=1232, group="skin type 5", urgent_missed=share)
-    told = promised(promise, 3).replace("\u00a0", " ")
-    assert told == (
-        "These 3 conditions are the set: of 100 photos like the calibration photos, about 90 have "
-        "their true condition in such a set (fitted on 1,232 photos of skin type 5)."
-    )
-    assert promised(promise, 1).startswith("This condition is the set")
-    apart = promised(promise.model_copy(update={"urgent_level": 0.95}), 3)
-    assert "of urgent conditions about 95 (" in apart
-    assert apart.endswith("though it is less likely than another outside.")
-    assert promised(promise.model_copy(update={"urgent_level": 0.9}), 3) == promised(promise, 3)
-    assert "3.1 % (95 % interval 0.8 to 7.9 %, 64 photos)" in missed(promise).replace("\u00a0", " ")
-    unmeasured = promise.model_copy(update={"urgent_missed": None})
-    assert "could not be measured" in missed(unmeasured)
-    assert promised(None, 0) == missed(None) == ""
+def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
+    answer = rich(CASE)
+    html = result_html(answer, METRICS).replace("\u00a0", " ")
+    assert guarantee(answer.diagnosis) in html
+    assert "The model knows 9 conditions and no others." in html
+    assert all(name in html for name in answer.diagnosis.known)
+    assert "does not know, among others: Merkel cell carcinoma" in html
+    old = result_html(plain(), None)  # a record of an older version does not say
+    assert "The model knows" not in old
+    assert "among others" not in old
+
+
+def test_what_is_known_stands_above_the_form() -> None:
+    html = scope_html(load_taxonomy("isic9"))
+    for each in load_taxonomy("isic9").classes:
+        assert each.name in html
+    assert "sx-warning" not in html
+    assert "Merkel cell carcinoma" in html
+    without = scope_html(load_taxonomy("skin10"))
+    assert "does not know melanoma and squamous cell carcinoma" in without
+    assert "sx-warning" in without
+    many = scope_html(load_taxonomy("skin100"))
+    assert "<summary>The model knows 100 conditions and no others.</summary>" in many
+    assert "<script" not in scope_html(odd_taxonomy())
+
+
+def test_an_abstention_shows_no_set_no_guarantee_and_no_strong_bar() -> None:
+    html = result_html(rich(CASE, "unknown"), METRICS)
+    assert "The model does not know." in html
+    assert "of 100 photos" not in html
+    assert "sx-set" not in html
+    assert "sx-heat" not in html
+    assert "Outside the set" not in html
+    assert "sx-nearest" in html
+    assert "networks of the ensemble put" not in html.partition("<details")[0]
 
 
 def test_the_order_is_next_step_then_conditions_then_why_then_similar_cases() -> None:
@@ -83,7 +104,7 @@ def test_no_answer_says_that_all_is_well(urgency: str) -> None:
     html = result_html(rich(CASE, urgency), None).lower()
     for phrase in ("all clear", "all-clear", "nothing to worry", "you are healthy", "no concern"):
         assert phrase not in html
-    assert ("does not know" in html) == (urgency == "unknown")
+    assert ("the model does not know.</b>" in html) == (urgency == "unknown")
 
 
 def test_an_old_bundle_s_answer_says_what_is_missing() -> None:
@@ -145,5 +166,6 @@ def test_the_notice_stands_at_the_top_and_the_form_is_a_plain_template() -> None
     assert NOTICE in top_html()
     assert 'href="/login"' not in top_html()
     assert 'href="/login"' in top_html(logged_in=True)
+    assert "at least 178 pixels on each side" in intake_html(178)
     # Gradio reads a component's template as a JavaScript one and as Handlebars.
-    assert not any(sign in intake_html() for sign in ("`", "${", "{{", "\\", "<script"))
+    assert not any(sign in intake_html(178) for sign in ("`", "${", "{{", "\\", "<script"))

@@ -22,6 +22,7 @@ from skindx.models.conformal_fit import fit_on_records
 from skindx.models.ensemble import Ensemble
 from skindx.models.gallery import Gallery
 from skindx.models.gallery_making import make_gallery
+from skindx.models.least_side import calibration_side
 from skindx.models.novelty import FEWEST, Novelty, fit_novelty
 from skindx.models.predicting import look_at_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
@@ -86,6 +87,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
             MANIFEST_KEY: sha256_file(dataset / MANIFEST),
             "training pictures": len(learned),
             **({FOLDED: folded} if folded else {}),
+            **calibration_side(records),
             **packed_origin(settings),
         },
         seen=records,

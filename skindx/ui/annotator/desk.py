@@ -10,6 +10,7 @@ from skindx.data.boxes import Box
 from skindx.data.boxes.review import Review
 from skindx.errors import UserError
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, picture_in
+from skindx.ui.annotator.names import Names
 from skindx.ui.annotator.pictures import address
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ class Desk:
 
     def __init__(self, review: Review) -> None:
         self.review = review
+        self.names = Names.of(review.dataset, review.labels)
+        self.colours = colours_of(self.names.all)
         self._one = threading.Lock()
 
     def open(self) -> Shown:
@@ -38,7 +41,8 @@ class Desk:
             sha256 = picture_in(canvas)
             record = self.review.record(sha256)
             size_wh = (record.width, record.height)
-            boxes = drawn_boxes(canvas, self.review.boxes(sha256), size_wh)
+            before = self.names.shown(self.review.boxes(sha256))
+            boxes = self.names.stored(drawn_boxes(canvas, before, size_wh))
             self.review.save(sha256, boxes)
             return self._show(self.review.step(sha256, 1), f"Saved: {_count(boxes)}.")
 
@@ -81,23 +85,27 @@ class Desk:
     def _show(self, sha256: str, said: str = "") -> Shown:
         review = self.review
         record = review.record(sha256)
-        boxes = canvas_boxes(
-            review.boxes(sha256), (record.width, record.height), colours_of(review.labels)
-        )
+        size_wh = (record.width, record.height)
+        boxes = canvas_boxes(self.names.shown(review.boxes(sha256)), size_wh, self.colours)
         total = len(review.order)
         lines = (
             said,
-            f"Picture {review.place(sha256) + 1} of {total} ({record.label}): "
+            f"Picture {review.place(sha256) + 1} of {total} ({self.names.name(record.label)}): "
             f"{review.state(sha256)}. {review.looked_at} of {total} looked at.",
         )
         value = {"image": {"url": address(sha256)}, "boxes": boxes, "orientation": 0}
-        return value, _told(" ".join(filter(None, lines)))
+        return value, _told(" ".join(filter(None, lines))) + _fitting(size_wh)
 
 
 def _count(boxes: tuple[Box, ...]) -> str:
     if not boxes:
         return "looked at, no lesion"
     return f"{len(boxes)} box{'es' if len(boxes) > 1 else ''}"
+
+
+def _fitting(size_wh: tuple[int, int]) -> str:
+    """Return the style that lets annotator.css make the picture as high as the window has room."""
+    return f"<style>#sx-canvas {{ --sx-aspect: {size_wh[0] / size_wh[1]:.4f} }}</style>"
 
 
 def _told(text: str, *, alert: bool = False) -> str:

@@ -5,25 +5,23 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.data.boxes.review import Review
 from skindx.offline import go_offline
-from skindx.ui.annotator.canvas import colours_of
 from skindx.ui.annotator.desk import Desk
 
 if TYPE_CHECKING:
     import gradio as gr
 
-BUTTONS = {
-    "save": "Save and next (S)",
-    "skip": "Skip (K)",
-    "back": "Back (B)",
-    "undo": "Undo the last save (U)",
-}
-"""A button's name is its element's id behind `sx-`; the letter is its key, see annotator.js."""
+BUTTONS = {"save": "Save and next", "skip": "Skip", "back": "Back", "undo": "Undo last save"}
+"""A button's name is its element's id behind `sx-`; annotator.js has its key, annotator.css shows
+that key where there is a keyboard."""
 
-_HELP = (
-    "Draw a box with C, move and resize one with D, change its class with a double click or E, "
-    "remove it with Delete. The wheel enlarges, Space shows all again. A picture that shows no "
-    "lesion is saved without boxes: that is different from skipping it."
-)
+_HELP = """
+<h1>Where is the lesion?</h1>
+<p class="sx-keys">Draw a box with C, move and resize one with D, change its class with a double
+click or E, remove it with Delete. The wheel enlarges, Space shows all again.</p>
+<p class="sx-touch">Choose Draw and drag a finger over the lesion; choose Move to move or resize a
+box. Remove and Class are for the box that was touched last.</p>
+<p>A picture that shows no lesion is saved without boxes: that is different from skipping it.</p>
+"""
 
 
 def build_annotator(review: Review) -> "gr.Blocks":
@@ -37,13 +35,12 @@ def build_annotator(review: Review) -> "gr.Blocks":
         root: Any
 
     desk = Desk(review)
-    colours = colours_of(review.labels)
     with gr.Blocks(title="skindx annotate", analytics_enabled=False) as page:
-        gr.HTML(f"<h1>Where is the lesion?</h1><p>{_HELP}</p>", elem_id="sx-help")
+        gr.HTML(_HELP, elem_id="sx-help")
         told = gr.HTML(elem_id="sx-told")
         canvas = image_annotator(
-            label_list=list(colours),
-            label_colors=list(colours.values()),
+            label_list=list(desk.colours),
+            label_colors=list(desk.colours.values()),
             use_default_label=True,
             boxes_alpha=0.1,
             box_min_size=1,

@@ -124,7 +124,8 @@ class Watched:
             return answer
         except Refused as error:
             outcome = "refused"
-            self._metrics.refused(error.gate)
+            for refusal in error.refusals:
+                self._metrics.refused(refusal.gate)
             raise
         except Busy:
             outcome = "busy"

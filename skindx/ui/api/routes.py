@@ -18,6 +18,7 @@ from skindx.models.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema
+from skindx.ui.html import sentence
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.pool import PoolStatus
 
@@ -71,7 +72,7 @@ def routes(
             answer = await diagnoser.diagnose(case)
             return await asyncio.to_thread(_said, answer, include, measured)
         except Refused as error:
-            return problem(422, str(error), gate=error.gate, photo=error.photo)
+            return problem(422, str(error), refused=error)
         except Busy as error:
             return problem(503, str(error), retry_after_s=error.retry_after_s)
         except Unanswered as error:
@@ -114,13 +115,20 @@ def problem(
     status: int,
     error: str,
     *,
-    gate: str | None = None,
-    photo: int | None = None,
+    refused: Refused | None = None,
     retry_after_s: int | None = None,
 ) -> Response:
     """Return an error as the interface tells it."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    said = {"error": error[:1].upper() + error[1:], "gate": gate, "photo": photo}
+    said = {
+        "error": sentence(error),
+        "gate": refused.gate if refused else None,
+        "photo": refused.photo if refused else None,
+        "refusals": [
+            {"photo": each.photo, "gate": each.gate, "error": sentence(each.message)}
+            for each in (refused.refusals if refused else ())
+        ],
+    }
     return JSONResponse(said, status, headers)
 
 

@@ -33,6 +33,17 @@ class Answered(BaseModel):
     pdf: str | None = Field(None, description="The report to take to a clinician.")
 
 
+class RefusedPhoto(BaseModel):
+    """Why one photo of the case is not judged."""
+
+    photo: int = Field(description="Which photo of the case, from 0.")
+    gate: Gate = Field(description="Which check refused it.")
+    error: str = Field(description="What is wrong with it and what to do, in one sentence.")
+
+
+_BLURRED = "The photo is too blurred to be judged; hold still and take it again."
+
+
 class Problem(BaseModel):
     """Why there is no answer."""
 
@@ -40,16 +51,22 @@ class Problem(BaseModel):
         json_schema_extra={
             "examples": [
                 {
-                    "error": "the photo is too blurred to be judged; hold still and take it again.",
+                    "error": _BLURRED,
                     "gate": "blur",
                     "photo": 0,
+                    "refusals": [{"photo": 0, "gate": "blur", "error": _BLURRED}],
                 }
             ]
         }
     )
     error: str = Field(description="What is wrong and what to do, in one sentence.")
-    gate: Gate | None = Field(None, description="Which check refused a photo; null: another cause.")
-    photo: int | None = Field(None, description="Which photo was refused, from 0.")
+    gate: Gate | None = Field(
+        None, description="Which check refused the first refused photo; null: another cause."
+    )
+    photo: int | None = Field(None, description="Which photo was refused first, from 0.")
+    refusals: tuple[RefusedPhoto, ...] = Field(
+        (), description="Every photo that was refused, and why; empty: another cause."
+    )
 
 
 class Health(BaseModel):

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.book import Casebook
 from skindx.diagnosis.answer import Answer, Diagnoser
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.opening import MIN_SIDE
+from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle
+from skindx.models.least_side import least_side
 from skindx.offline import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
@@ -19,8 +21,8 @@ from skindx.ui.page.book import add_book
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
 from skindx.ui.page.look import script
-from skindx.ui.page.result import problem_html, result_html, top_html, waiting_html
-from skindx.ui.page.uploads import upload_folder
+from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
+from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -73,9 +75,15 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
     metrics = bundle.metrics()
     with gr.Row(elem_id="sx-columns"):
         with gr.Column(scale=6, min_width=300, elem_id="sx-left"):
+            gr.HTML(
+                scope_html(bundle.taxonomy),
+                apply_default_css=False,
+                js_on_load=None,
+                elem_id="sx-known",
+            )
             form = gr.HTML(
                 {"kind": "waiting"},
-                html_template=intake_html(),
+                html_template=intake_html(max(MIN_SIDE, least_side(bundle.spec))),
                 js_on_load=script("intake"),
                 apply_default_css=False,
             )
@@ -94,13 +102,15 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
 
     async def ask(event: gr.EventData) -> AsyncIterator[dict[Any, Any]]:
         try:
-            answer = await diagnoser.diagnose(case_of(event._data, upload_folder()))
+            case = case_of(event._data, upload_folder())
+            answer = await diagnoser.diagnose(case)
             said = await asyncio.to_thread(result_html, answer, metrics)
-            yield {result: said, follow: "", form: _told("answered")}
+            shown = await asyncio.to_thread(shown_by_server, case, answer)
+            yield {result: said, follow: "", form: _told("answered", shown=shown)}
             after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
         except Refused as error:
-            yield {form: _told("refused", error.photo, str(error))}
+            yield {form: _told("refused", error.refusals, shown_of_refused(error))}
         except UserError as error:
             yield {form: _told("failed"), result: problem_html(str(error)), follow: ""}
         except Exception as error:
@@ -146,11 +156,18 @@ def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
     return keep
 
 
-def _told(kind: str, photo: int = 0, message: str = "") -> dict[str, Any]:
-    """Return what the form is told; no two are the same, so that it notices each."""
+def _told(
+    kind: str, refusals: Sequence[Refusal] = (), shown: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """Return what the form is told; no two are the same, so that it notices each.
+
+    `shown` are pictures of photos that a browser may be unable to show, by their place in the case.
+    """
     return {
         "kind": kind,
-        "photo": photo,
-        "message": sentence(message),
+        "shown": shown or {},
+        "refusals": [
+            {"photo": refusal.photo, "message": sentence(refusal.message)} for refusal in refusals
+        ],
         "number": secrets.token_hex(4),
     }

@@ -38,8 +38,8 @@ DURATIONS: dict[Duration, str] = {
 }
 
 
-def intake_html() -> str:
-    """Return the form; `intake.js` brings it to life."""
+def intake_html(least_side: int) -> str:
+    """Return the form; `intake.js` brings it to life. A photo needs so many pixels on each side."""
     return render(
         "intake.html.jinja",
         sexes=get_args(Sex),
@@ -48,6 +48,7 @@ def intake_html() -> str:
         skin_types=SKIN_TYPES,
         most=MAX_PHOTOS,
         max_bytes=MAX_BYTES,
+        least_side=least_side,
     )
 
 

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from skindx.diagnosis.answer import Answer, View
+from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import NOTICE, Diagnosis, Promise, Share, percent
-from skindx.diagnosis.words import URGENT_APART
-from skindx.taxonomy import Urgency
+from skindx.diagnosis.record import NOTICE, Diagnosis, percent
+from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
+from skindx.taxonomy import Taxonomy, Urgency
+from skindx.taxonomy.urgent import unknown_to
 from skindx.ui.html import data_url, render, sentence
 from skindx.ui.page.look import styles
 
@@ -36,6 +38,18 @@ def waiting_html() -> str:
     return render("waiting.html.jinja")
 
 
+def scope_html(taxonomy: Taxonomy) -> str:
+    """Return which conditions the model knows, as it stands above the form."""
+    names = known_names(taxonomy.classes)
+    return render(
+        "scope.html.jinja",
+        names=names,
+        knows=knows(names),
+        lacks=lacks([condition.name for condition in unknown_to(taxonomy.classes)]),
+        warning=cannot_reassure(taxonomy.classes),
+    )
+
+
 def problem_html(message: str) -> str:
     """Return a sentence about what went wrong and what to do."""
     return render("problem.html.jinja", message=sentence(message))
@@ -52,8 +66,9 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         others=[each for each in diagnosis.candidates if not each.in_set],
         rest=max(0.0, 1 - shown),
         tiers=TIERS,
-        promised=promised(diagnosis.promise, sum(each.in_set for each in diagnosis.candidates)),
-        missed=missed(diagnosis.promise),
+        guarantee=guarantee(diagnosis),
+        knows=knows(diagnosis.known),
+        lacks=lacks(diagnosis.unknown_urgent),
         familiar=familiar(diagnosis),
         measured=measured(metrics),
         percent=percent,
@@ -64,33 +79,6 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
     )
 
 
-def promised(promise: Promise | None, count: int) -> str:
-    """Return what the set of classes promises, in plain words; empty where there are no sets."""
-    if promise is None:
-        return ""
-    whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
-    these = "This condition is" if count == 1 else f"These {count} conditions are"
-    urgent = apart = ""
-    if promise.urgent_level is not None and promise.urgent_apart:
-        urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
-        apart = f" {URGENT_APART}"
-    return (
-        f"{these} the set: of 100 photos like the calibration photos, about "
-        f"{100 * promise.level:.0f} have their true condition in such a set{urgent} "
-        f"(fitted on {promise.pictures:,} photos{whose}).{apart}"
-    )
-
-
-def missed(promise: Promise | None) -> str:
-    """Return how often a set misses what is urgent, with its interval."""
-    if promise is None:
-        return ""
-    if promise.urgent_missed is None:
-        return "How often such a set misses an urgent condition could not be measured."
-    share = _share(promise.urgent_missed)
-    return f"Of urgent calibration photos, {share} had no urgent condition in their set."
-
-
 def familiar(diagnosis: Diagnosis) -> str:
     """Return how near the photo is to what the model learned, in plain words."""
     if diagnosis.familiarity is None:
@@ -98,13 +86,6 @@ def familiar(diagnosis: Diagnosis) -> str:
     return (
         f"How familiar the photo is: {percent(diagnosis.familiarity)} of the calibration photos "
         "lie farther from what the model learned."
-    )
-
-
-def _share(share: Share) -> str:
-    return (
-        f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
-        f"{100 * share.high:.1f} %, {share.pictures:,} photos)"
     )
 
 

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from skindx.data.screening.decode import decode
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.formats import photo_format
 from skindx.diagnosis.opening import read_picture
+from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.view import small_view
 from skindx.errors import UserError
+from skindx.ui.html import data_url
 
 _GONE = "a photo did not arrive or was cleared away; send it again."
 
@@ -26,6 +33,25 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
                 path.unlink(missing_ok=True)
                 with suppress(OSError):  # its folder is named by the photo's hash
                     path.parent.rmdir()
+
+
+def shown_by_server(case: Case, answer: Answer) -> dict[int, str]:
+    """Return small pictures of a case's HEIC photos, as addresses, by their place in it.
+
+    Most browsers cannot show HEIC. The pictures are made of what the page shows of the photos.
+    """
+    small = {
+        place: small_view(photo, decode(view.jpeg))
+        for place, (photo, view) in enumerate(zip(case.photos, answer.views, strict=True))
+        if photo_format(photo[:16]) == "HEIC"  # before the view is decoded for nothing
+    }
+    return {place: data_url(jpeg, "image/jpeg") for place, jpeg in small.items()}
+
+
+def shown_of_refused(error: Refused) -> dict[int, str]:
+    """Return the same of the photos that were refused."""
+    small = {refusal.photo: refusal.shown for refusal in error.refusals if refusal.shown}
+    return {place: data_url(jpeg, "image/jpeg") for place, jpeg in small.items()}
 
 
 def upload_folder() -> Path:

@@ -13,7 +13,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.refusal import Refused
+from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import JobError, UserError
 from skindx.ui.pool import wire
 from skindx.ui.pool.errors import Busy, Unanswered
@@ -213,7 +213,8 @@ def _settle(ticket: Ticket, told: dict[str, Any]) -> None:
         if not ticket.over:
             ticket.answer.set_result(answer)
     elif "refused" in told:
-        _fail(ticket, Refused(told["gate"], told["refused"], told["photo"]))
+        refusals = tuple(wire.rebuilt(Refusal, refusal) for refusal in told["refusals"])
+        _fail(ticket, Refused(told["gate"], told["refused"], told["photo"], refusals))
     elif "error" in told:
         _fail(ticket, UserError(told["error"]))
     else:

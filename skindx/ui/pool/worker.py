@@ -55,7 +55,13 @@ def _told_of(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any
 
 def _told(answer: Answer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
-        return {"refused": str(answer), "gate": answer.gate, "photo": answer.photo}
+        refusals = [wire.plain(refusal) for refusal in answer.refusals]
+        return {
+            "refused": str(answer),
+            "gate": answer.gate,
+            "photo": answer.photo,
+            "refusals": refusals,
+        }
     if isinstance(answer, UserError):
         return {"error": str(answer)}
     return {"answer": wire.plain(answer)}

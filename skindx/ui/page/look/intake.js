@@ -17,8 +17,8 @@ function make(tag, properties, ...children) {
 function show() {
   at(".sx-photos").replaceChildren(...photos.map((photo, index) => {
     const picture = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
-    // A browser that cannot show HEIC still sends it.
-    picture.onerror = () => picture.replaceWith(make("span", { className: "sx-no-preview" }, "no preview"));
+    // A browser that cannot show HEIC still sends it; whatever is said of it brings a small picture.
+    picture.onerror = () => picture.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot show it before it is sent"));
     const remove = make("button", { type: "button", className: "sx-remove", textContent: "Remove" });
     remove.setAttribute("aria-label", `Remove photo ${index + 1}`);
     remove.onclick = () => {
@@ -28,7 +28,8 @@ function show() {
       at("#sx-file").focus();
     };
     const about = make("div", { className: "sx-about" },
-      make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove);
+      make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove,
+      make("span", { className: "sx-hint sx-file-name" }, photo.file.name));
     const item = make("li", { className: "sx-photo" }, picture, about);
     if (photo.refusal) {
       item.classList.add("sx-refused");
@@ -38,6 +39,11 @@ function show() {
   }));
   form.classList.toggle("sx-has", photos.length > 0);
   form.classList.toggle("sx-full", photos.length >= most);
+}
+
+function replace(photo, url) {
+  URL.revokeObjectURL(photo.url);
+  photo.url = url;
 }
 
 function add(files) {
@@ -90,33 +96,33 @@ async function ask() {
   for (const photo of photos) if (photo.file.size <= maxBytes) photo.refusal = "";
   show();
   if (!photos.length) { refuse("Choose at least one photo first."); at("#sx-file").focus(); return; }
-  if (photos.some((photo) => photo.refusal)) return;
   const age = at("[name=age]");
   if (!age.checkValidity()) { refuse("Give the age in whole years, 0 to 120, or leave it empty."); age.focus(); return; }
+  if (photos.some((photo) => photo.refusal)) return;
   work(true);
-  const paths = [];
-  for (const photo of photos) {
-    try {
-      paths.push((await upload(photo.file)).path);
-    } catch {
-      photo.refusal = "This photo could not be sent; check the connection and try again.";
-      show();
-      work(false);
-      return;
-    }
-  }
+  const sent = await Promise.allSettled(photos.map((photo) => upload(photo.file)));
+  sent.forEach(({ status }, index) => {
+    if (status === "rejected") photos[index].refusal = "This photo could not be sent; check the connection and try again.";
+  });
+  if (photos.some((photo) => photo.refusal)) { show(); work(false); return; }
+  const paths = sent.map(({ value }) => value.path);
   const patient = Object.fromEntries(["age", "sex", "site", "duration"].map((name) => [name, at(`[name=${name}]`).value]));
   trigger("ask", { photos: paths, patient: { ...patient, skin_type: at("[name=skin_type]:checked").value } });
 }
 
 watch("value", () => {
-  const { kind, photo, message } = props.value;
+  const { kind, refusals, shown } = props.value;
   work(false);
+  for (const [index, url] of Object.entries(shown ?? {})) if (photos[index]) replace(photos[index], url);
   if (kind === "answered") {
+    show();
     fold(true);
     window.scrollTo(0, 0);
   } else if (kind === "refused") {
-    if (photos[photo]) { photos[photo].refusal = message; show(); } else refuse(message);
+    for (const { photo, message } of refusals) {
+      if (photos[photo]) photos[photo].refusal = message; else refuse(message);
+    }
+    show();
     form.querySelector(".sx-refusal:not(:empty)")?.scrollIntoView({ block: "center" });
   } else if (kind === "again") {
     for (const each of photos.splice(0)) URL.revokeObjectURL(each.url);

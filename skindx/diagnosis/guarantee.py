@@ -1,0 +1,67 @@
+"""What the set of conditions guarantees: one text for the page, the terminal, paper and the API."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from skindx.diagnosis.record import Diagnosis, Promise, Share
+
+SET_HOLDS = (
+    "of 100 photos like the calibration photos, about {level} have their true condition in such "
+    "a set"
+)
+"""Said of every set; `about`, since the share of one bundle varies around the level it was fitted
+for with the calibration photos that were drawn (Vovk 2012)."""
+
+_URGENT_APART = (
+    "Urgent conditions have a threshold of their own: one may be in the set though it is less "
+    "likely than another outside."
+)
+_NO_SETS = "This bundle has no calibrated sets."
+_NOTHING = (
+    "How often the true condition is among these is not known, nor how often something urgent is "
+    "missed."
+)
+
+
+def guarantee(diagnosis: "Diagnosis") -> str:
+    """Return what the set guarantees, or why there is none.
+
+    Empty where the model abstains: a share of all photos says nothing of one that it cannot judge.
+    """
+    if diagnosis.abstained:
+        return ""
+    if diagnosis.promise is None:
+        return f"{diagnosis.no_promise or _NO_SETS} {_NOTHING}"
+    count = sum(each.in_set for each in diagnosis.candidates)
+    return f"{coverage(diagnosis.promise, count)} {missed(diagnosis.promise)}"
+
+
+def coverage(promise: "Promise", count: int) -> str:
+    """Return how often such a set of `count` conditions holds the true one."""
+    these = "This condition is" if count == 1 else f"These {count} conditions are"
+    whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
+    urgent = apart = ""
+    if promise.urgent_level is not None and promise.urgent_apart:
+        urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
+        apart = f" {_URGENT_APART}"
+    holds = SET_HOLDS.format(level=f"{100 * promise.level:.0f}")
+    return (
+        f"{these} the set: {holds}{urgent} (fitted on {promise.pictures:,} photos{whose}).{apart}"
+    )
+
+
+def missed(promise: "Promise") -> str:
+    """Return how often a set misses what is urgent, with its interval."""
+    if promise.urgent_missed is None:
+        return "How often such a set misses an urgent condition could not be measured."
+    return (
+        f"Of urgent calibration photos, {_share(promise.urgent_missed)} had no urgent condition in "
+        "their set."
+    )
+
+
+def _share(share: "Share") -> str:
+    return (
+        f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
+        f"{100 * share.high:.1f} %, {share.pictures:,} photos)"
+    )

@@ -1,0 +1,68 @@
+"""Which conditions a bundle knows, and what may not be said where it lacks an urgent one.
+
+A classifier names one of its classes for every photo. A photo of a melanoma, given to a bundle
+without that class, gets the name of a harmless one; so no such bundle may give time to wait.
+"""
+
+from collections.abc import Sequence
+
+from skindx.diagnosis.record import NextStep
+from skindx.taxonomy import SkinClass
+from skindx.taxonomy.urgent import UrgentCondition, unknown_to
+
+WITHOUT_TIME = (
+    "See a clinician, within days if it is new, grows, changes, bleeds, hurts or does not heal."
+)
+"""The advice where an urgent cancer is unknown: it never says that anything may wait."""
+
+
+def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
+    """Return the names of all conditions that a bundle knows, in alphabetical order."""
+    return tuple(sorted((each.name for each in classes), key=str.casefold))
+
+
+def knows(names: Sequence[str]) -> str:
+    """Return how many conditions are known, in a sentence; "" for a record that does not say."""
+    if not names:
+        return ""
+    if len(names) == 1:
+        return "The model knows 1 condition and no other."
+    return f"The model knows {len(names)} conditions and no others."
+
+
+def lacks(missing: Sequence[str]) -> str:
+    """Return which urgent conditions are not known, in a sentence; "" where none is missing."""
+    if not missing:
+        return ""
+    return f"Urgent conditions that it does not know, among others: {', '.join(missing)}."
+
+
+def deciding(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:
+    """Return the unknown conditions because of which no answer may give time to wait."""
+    return tuple(each for each in unknown_to(classes) if each.decides)
+
+
+def cannot_reassure(classes: Sequence[SkinClass]) -> str:
+    """Return why no answer may give time to wait, in a sentence; "" where it may."""
+    names = [each.name for each in deciding(classes)]
+    if not names:
+        return ""
+    return (
+        f"The model does not know {' and '.join(names)}, so it gives a photo of "
+        f"{'it' if len(names) == 1 else 'them'} another name and cannot tell that anything may "
+        "wait."
+    )
+
+
+def without_reassurance(step: NextStep, classes: Sequence[SkinClass]) -> NextStep:
+    """Return a next step that gives no time to wait where an urgent cancer is unknown.
+
+    An urgent step stays; a routine one becomes one of unknown urgency.
+    """
+    why = cannot_reassure(classes)
+    if not why or step.urgency == "urgent":
+        return step
+    urgency = "unknown" if step.urgency == "routine" else step.urgency
+    return step.model_copy(
+        update={"urgency": urgency, "advice": WITHOUT_TIME, "because": f"{step.because} {why}"}
+    )

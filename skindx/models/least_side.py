@@ -1,0 +1,36 @@
+"""How small a photo a bundle may judge: no smaller than what it was checked on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from skindx.data.manifest import Record, split_of
+from skindx.models.bundle_spec import BundleSpec
+
+KEY = "least side of calibration pictures (px)"
+"""In a bundle's provenance."""
+RARE = 0.05
+"""Share of the calibration pictures that may be smaller: too few to bear out an answer."""
+
+
+def calibration_side(records: Sequence[Record]) -> dict[str, Any]:
+    """Return, for the provenance, the shorter side that 95 % of calibration pictures reach.
+
+    Empty for a dataset without calibration pictures.
+    """
+    sides = [min(record.width, record.height) for record in split_of(records, "calibration")]
+    return {KEY: int(np.quantile(sides, RARE, method="lower"))} if sides else {}
+
+
+def least_side(spec: BundleSpec) -> int:
+    """Return the pixels that the shorter side of a photo needs.
+
+    That is what the smallest member sees, so that at least one network needs no enlarged photo;
+    less only where calibration pictures themselves were smaller, since sets and temperatures were
+    then fitted on enlarged ones.
+    """
+    seen = min(member.classifier.preprocess.margin_size for member in spec.members)
+    checked = spec.provenance.get(KEY)
+    whole = isinstance(checked, int) and not isinstance(checked, bool) and checked > 0
+    return min(seen, checked) if whole and isinstance(checked, int) else seen

@@ -1,0 +1,119 @@
+"""All photos of a case are judged, and every refusal is told at once."""
+
+import io
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from skin_photo import skin_photo
+
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.diagnose import answer
+from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_pictures
+from skindx.diagnosis.predictor import Predictor
+from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.errors import UserError
+from skindx.models.least_side import least_side
+from skindx.models.novelty import Familiar, Novelty, NoveltySpec
+from skindx.ui.pool import wire
+
+SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
+TWO = (Refusal(2, "light", "it is dark; take it again."), Refusal(0, "blur", "it is blurred."))
+
+
+@pytest.fixture(scope="module")
+def predictor(tiny_bundle: Path) -> Predictor:
+    return Predictor.load(tiny_bundle)
+
+
+def strange_to(predictor: Predictor) -> Predictor:
+    """Return a predictor to which every photo is strange."""
+    size = predictor.ensemble.look([np.zeros((64, 64, 3), np.uint8)]).embeddings_ND.shape[1]
+    still = Familiar(*(np.zeros(shape, np.float32) for shape in ((1, size), (0, size), 0)), 1.0)
+    return replace(predictor, novelty=Novelty(NoveltySpec(pictures=99), still, np.full(99, -1.0)))
+
+
+def refused(predictor: Predictor, *photos: bytes) -> Refused:
+    with pytest.raises(Refused) as caught:
+        answer(predictor, Case(photos))
+    return caught.value
+
+
+def gates(error: Refused) -> list[tuple[int, str]]:
+    return [(refusal.photo, refusal.gate) for refusal in error.refusals]
+
+
+def test_the_error_names_the_photos_in_their_order() -> None:
+    error = Refused.of(TWO, 3)
+    assert str(error) == "photo 1: it is blurred; photo 3: it is dark; take it again."
+    assert (error.gate, error.photo) == ("blur", 0)
+    assert error.refusals == (TWO[1], TWO[0])
+    assert str(Refused.of(TWO[1:], 1)) == "it is blurred."
+
+
+def test_a_refusal_crosses_a_process_border_whole() -> None:
+    for error in (Refused("blur", "a sentence.", 2), Refused.of(TWO, 3)):
+        there = pickle.loads(pickle.dumps(error))
+        assert (there.gate, str(there), there.photo) == (error.gate, str(error), error.photo)
+        assert there.refusals == error.refusals
+    two = (replace(TWO[0], shown=b"\xff\xd8 jpeg"), TWO[1])
+    message = wire.pack([wire.plain(each) for each in two])
+    size = int.from_bytes(message[: wire.LENGTH_BYTES], "big")
+    head, rest = message[wire.LENGTH_BYTES :][:size], message[wire.LENGTH_BYTES + size :]
+    blobs = []
+    for length in wire.blob_sizes(head):
+        blobs.append(rest[:length])
+        rest = rest[length:]
+    assert tuple(wire.rebuilt(Refusal, each) for each in wire.unpack(head, blobs)) == two
+
+
+def test_a_refused_photo_that_browsers_cannot_show_comes_back_small(predictor: Predictor) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    blurred = Image.open(io.BytesIO(skin_photo(800, 600, blur=30)))
+    pillow_heif.from_pillow(blurred).save(file, quality=90)
+    first, second = refused(predictor, file.getvalue(), BLURRED).refusals
+    assert Image.open(io.BytesIO(first.shown)).size == (240, 180)
+    assert second.shown == b""
+
+
+def test_all_bad_photos_of_a_case_are_named_at_once(predictor: Predictor) -> None:
+    assert gates(refused(predictor, BLURRED, SOUND, b"no photo")) == [
+        (0, "blur"),
+        (2, "unreadable"),
+    ]
+    strange = strange_to(predictor)
+    assert gates(refused(strange, SOUND, BLURRED, SOUND)) == [
+        (0, "unfamiliar"),
+        (1, "blur"),
+        (2, "unfamiliar"),
+    ]
+    assert gates(refused(strange, BLURRED)) == [(0, "blur")]
+
+
+def test_no_photo_is_smaller_than_what_the_bundle_was_checked_on(predictor: Predictor) -> None:
+    least = least_side(predictor.bundle.spec)
+    assert predictor.least_side == least == 71
+    error = refused(predictor, skin_photo(100, least - 1))
+    assert gates(error) == [(0, "size")]
+    assert f"100 x {least - 1} pixels" in str(error)
+    assert f"at least {least} pixels on each side" in str(error)
+    assert answer(predictor, Case((skin_photo(100, least),))).diagnosis.photos[0].height == least
+
+
+def test_no_bundle_takes_photos_below_the_floor_of_all() -> None:
+    with pytest.raises(Refused, match=f"at least {MIN_SIDE} pixels"):
+        open_photo(skin_photo(60, 60), least=10)
+    with pytest.raises(Refused, match="at least 178 pixels"):
+        open_photo(skin_photo(133, 106), least=178)
+
+
+def test_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    (tmp_path / "good.jpg").write_bytes(SOUND)
+    assert read_pictures([tmp_path / "good.jpg"]) == (SOUND,)
+    with pytest.raises(UserError, match=r"one\.jpg does not exist.*two\.jpg does not exist") as e:
+        read_pictures([tmp_path / name for name in ("one.jpg", "good.jpg", "two.jpg")])
+    assert str(e.value).endswith("check the path.")

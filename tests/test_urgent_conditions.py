@@ -1,0 +1,54 @@
+"""Which urgent conditions a taxonomy does not know."""
+
+import pytest
+
+from skindx.taxonomy import SkinClass, load_taxonomy, taxonomy_names
+from skindx.taxonomy.urgent import URGENT_CONDITIONS, unknown_to, unknown_urgent
+
+MELANOMA, SCC, *_ = URGENT_CONDITIONS
+
+
+def names(*classes: SkinClass) -> set[str]:
+    return {each.name for each in unknown_to(classes)}
+
+
+@pytest.mark.parametrize("name", taxonomy_names())
+def test_the_list_holds_every_urgent_class_of_our_own_taxonomies(name: str) -> None:
+    for each in load_taxonomy(name).classes:
+        if each.urgency == "urgent":
+            meant = [one for one in URGENT_CONDITIONS if one.is_meant_by(each)]
+            kinds = {kind for one in URGENT_CONDITIONS for kind in one.kinds}
+            assert meant or each.name.casefold() in kinds, each.name
+
+
+def test_our_taxonomies_by_hand() -> None:
+    isic9 = {each.name for each in unknown_urgent(load_taxonomy("isic9"))}
+    assert "melanoma" not in isic9
+    assert "squamous cell carcinoma" not in isic9
+    assert {"Merkel cell carcinoma", "shingles (herpes zoster)", "syphilis"} <= isic9
+    skin10 = [each for each in unknown_urgent(load_taxonomy("skin10")) if each.decides]
+    assert skin10 == [MELANOMA, SCC]
+    assert not any(each.decides for each in unknown_urgent(load_taxonomy("skin100")))
+
+
+@pytest.mark.parametrize(
+    ("one", "known"),
+    [
+        (SkinClass(key="mel", name="Melanom", icd10="C43.9"), {"melanoma"}),
+        (SkinClass(key="x", name="Dark cancer", synonyms=("Malignant_Melanoma",)), {"melanoma"}),
+        (SkinClass(key="scc", name="Spinaliom"), {"squamous cell carcinoma"}),
+        (SkinClass(key="s", name="Spinaliom", icd10="C44.329"), {"squamous cell carcinoma"}),
+        # One kind of melanoma is not all of it, whatever its code; nor is basal cell carcinoma.
+        (SkinClass(key="LMM", name="Lentigo maligna melanoma", icd10="C43.9"), set()),
+        (SkinClass(key="bcc", name="Basal cell carcinoma", icd10="C44.91"), set()),
+        (SkinClass(key="b", name="Basal cell carcinoma", icd10="C44.212"), set()),
+        (SkinClass(key="nevus", name="Nevus, no melanoma"), set()),
+        (
+            SkinClass(key="malignant", name="Malignant"),
+            {"melanoma", "squamous cell carcinoma", "Merkel cell carcinoma"}
+            | {"metastasis of another cancer"},
+        ),
+    ],
+)
+def test_a_class_is_recognised_by_its_names_and_its_code(one: SkinClass, known: set[str]) -> None:
+    assert {each.name for each in URGENT_CONDITIONS} - names(one) == known

@@ -1,0 +1,88 @@
+"""What the set guarantees: one text, and none where the model abstains."""
+
+import asyncio
+import io
+from datetime import UTC, datetime
+
+import pytest
+from painted_answers import Painter, jpeg
+from pdf_words import words_of
+from rich.console import Console
+
+from skindx.diagnosis import fonts
+from skindx.diagnosis.answer import Answer
+from skindx.diagnosis.case import Case
+from skindx.diagnosis.guarantee import coverage, guarantee, missed
+from skindx.diagnosis.record import Promise, Share
+from skindx.diagnosis.report import report_pdf
+from skindx.diagnosis.terminal import render
+
+WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+PROMISE = Promise(
+    level=0.9,
+    pictures=1232,
+    group="skin type 5",
+    urgent_missed=Share(value=0.031, low=0.008, high=0.079, pictures=64),
+)
+
+
+def test_the_guarantee_by_hand() -> None:
+    assert coverage(PROMISE, 3) == (
+        "These 3 conditions are the set: of 100 photos like the calibration photos, about 90 have "
+        "their true condition in such a set (fitted on 1,232 photos of skin type 5)."
+    )
+    assert coverage(PROMISE, 1).startswith("This condition is the set")
+    apart = coverage(PROMISE.model_copy(update={"urgent_level": 0.95}), 3)
+    assert "of urgent conditions about 95 (" in apart
+    assert apart.endswith("though it is less likely than another outside.")
+    same = PROMISE.model_copy(update={"urgent_level": 0.9})
+    assert coverage(same, 3) == coverage(PROMISE, 3)
+    assert "3.1 % (95 % interval 0.8 to 7.9 %, 64 photos)" in missed(PROMISE)
+    assert "could not be measured" in missed(PROMISE.model_copy(update={"urgent_missed": None}))
+
+
+def painted(width: int) -> Answer:
+    return asyncio.run(Painter().diagnose(Case((jpeg(width, 80),))))
+
+
+def in_terminal(answer: Answer) -> str:
+    console = Console(file=io.StringIO(), width=400)
+    render(answer.diagnosis, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def on_paper(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(fonts, "dejavu", lambda: None)  # its letters can be read in the file
+    words = words_of(report_pdf(answer, None, WHEN))
+    return words.replace("\xa0", " ").replace("\\(", "(").replace("\\)", ")")
+
+
+def test_terminal_and_paper_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = painted(101)
+    said = guarantee(answer.diagnosis)
+    assert "about 90" in said
+    assert said in in_terminal(answer)
+    assert said in on_paper(answer, monkeypatch)
+
+
+def test_an_abstention_has_no_guarantee_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = painted(103)
+    assert answer.diagnosis.abstained
+    assert guarantee(answer.diagnosis) == ""
+    terminal, paper = in_terminal(answer), on_paper(answer, monkeypatch)
+    for text in (terminal, paper):
+        assert "The model does not know." in text
+        assert "of 100 photos" not in text
+        assert "may be" not in text.replace("One may be", "")
+    assert "█" not in terminal
+    assert "●" not in terminal
+    assert "in the set" not in paper.replace("conditions in the set", "")
+    assert "Grad-CAM" not in paper
+
+
+def test_what_is_known_is_listed_in_terminal_and_on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = painted(101)
+    for text in (in_terminal(answer), on_paper(answer, monkeypatch)):
+        assert "The model knows 9 conditions and no others." in text
+        assert ", ".join(answer.diagnosis.known) in text
+        assert "does not know, among others: Merkel cell carcinoma" in text
