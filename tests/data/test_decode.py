@@ -113,7 +113,10 @@ def test_a_small_grey_decode_is_the_large_one_shrunk(kind: str, orientation: int
 
 
 def test_reasons_are_words() -> None:
-    for data, reason in ((b"GIF89a" + bytes(20), "not-a-picture"), (b"\xff\xd8\xff", "damaged")):
+    for data, reason in (
+        (b"GIF89a" + bytes(20), "unsupported-format"),
+        (b"\xff\xd8\xff", "damaged"),
+    ):
         with pytest.raises(DamagedPicture) as refused:
             decode(data)
         assert refused.value.reason == reason

@@ -7,6 +7,7 @@ from pathlib import Path
 from skindx.data.acquire import acquire, web_sources
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
+from skindx.data.building.funnel import ClassNames, count_funnel
 from skindx.data.building.recipe import BuildSettings, load_build_settings
 from skindx.data.building.stages import (
     Run,
@@ -123,15 +124,26 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
     placed = place_groups(run, kept, groups, held)
     by_sha = {same[0].row.sha256: same for same in pictures}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
-    absent = set(taxonomy.keys) - {same[0].label for same in pictures}
+    names = ClassNames(taxonomy, [row.label for row in rows], closed=run.taxonomy is not None)
+    funnel = count_funnel(
+        names,
+        rows=rows,
+        sound=(row.label for row, _ in sound),
+        distinct=(picture.label for picture in cleaned.kept),
+        records=records,
+        issues=run.issues,
+    )
+    gone = [each for each in funnel if not each.kept and each.label not in dropped]
     summary = BuildSummary(
         name=settings.name,
         found=len(rows),
         dropped_classes=dropped,
-        absent_classes=tuple(key for key in taxonomy.keys if key in absent),
+        absent_classes=tuple(each.label for each in gone if not each.looked_for),
+        lost_classes={each.label: each.why for each in gone if each.looked_for},
         exact_conflicts=cleaned.exact_conflicts,
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),
+        funnel=funnel,
         counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
         **totals(records, run.issues),
     )

@@ -212,6 +212,7 @@ def make_records(
             retrieved=row.retrieved,
             skin_type=row.skin_type,
             fold=placed[groups[row.sha256]].fold,
+            caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
         )
         for picture in kept
         for row in (picture.row,)

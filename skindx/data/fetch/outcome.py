@@ -12,15 +12,22 @@ from twisted.internet import error
 
 from skindx.data.building.label import STRANGERS
 from skindx.data.fetch.address import PrivateAddressError
+from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.store import put
 
 if TYPE_CHECKING:
     from scrapy.http import Response
 
-PASSING = frozenset({"timeout", "server-error", "robots", "unreachable"}) | STRANGERS
+PASSING = frozenset({"timeout", "server-error", "robots", "unreachable", "compressed"}) | STRANGERS
 """Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
+
+REPLACEABLE = PASSING - STRANGERS | {
+    *("bad-url", "dead-link", "empty", "not-a-picture", "private-address", "redirect-loop"),
+    *("too-large", "unsupported-format"),
+}
+"""Reasons why an image is asked for at its next address; an owner's "no" is no such reason."""
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
 
@@ -88,10 +95,13 @@ def of_answer(response: "Response") -> Outcome | None:
         return Outcome("bad-url", f"The server redirects ({code}) to {where!r}, no http(s) URL.")
     if not 200 <= code < 300:
         return Outcome("dead-link", f"The server answered {code}.")
-    coding = response.headers.get("Content-Encoding", b"").decode("latin-1").strip().lower()
-    if coding not in {"", "identity"}:
+    undecodable = why_undecodable(response.flags)
+    if undecodable:
+        coding = response.headers.get("Content-Encoding", b"").decode("latin-1").strip().lower()
         return Outcome(
-            "compressed", f"The body is compressed ({coding}) though none was asked for."
+            "compressed",
+            f"The body came compressed ({coding[:40]}) though none was asked for, and cannot be "
+            f"decoded: {undecodable}.",
         )
     if not response.body:
         return Outcome("empty", "The answer has no body.")
@@ -115,8 +125,7 @@ def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
     suffix = picture_suffix(response.body[:16])
     if suffix is None:
         kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
-        head = response.body[:8]
-        return Outcome("not-a-picture", f"It begins with {head!r} and claims to be {kind}.")
+        return Outcome(*unusable(response.body[:HEAD], kind))
     came = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
     if came != md5:
         return Outcome("md5-mismatch", f"Its MD5 is {came}, the source says {md5}.")

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from skindx.data.building.funnel import recounted
 from skindx.data.building.summary import totals
 from skindx.data.dataset_folder import CACHE, SUMMARY
 from skindx.data.engine.fetching import merge_parts
@@ -126,6 +127,7 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
         summary["notes"] = _without(summary.get("notes", []), rows)
         earlier = summary.get("earlier_manifests", [])
         summary["earlier_manifests"] = [*earlier, sha256_file(dataset / MANIFEST)]
+        summary["funnel"] = recounted(summary.get("funnel", []), kept)
         write_json(staging / SUMMARY, summary | totals(kept, rows))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.screening.hush import hushed
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,7 +35,8 @@ FORMATS = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP", ".tif"
 class DamagedPicture(ValueError):  # noqa: N818
     """These bytes do not become a picture; the message says why, `reason` is a fixed short word.
 
-    not-a-picture, too-many-pixels, decode-memory (there is not memory enough), damaged.
+    not-a-picture, unsupported-format, too-many-pixels, decode-memory (there is not memory enough),
+    damaged.
     """
 
     def __init__(self, message: str, reason: str = "damaged") -> None:
@@ -65,8 +66,8 @@ def decode(
     """
     suffix = picture_suffix(data[:16])
     if suffix is None:
-        message = "the first bytes are of no picture format that we read"
-        raise DamagedPicture(message, "not-a-picture")
+        reason, message = unusable(data[:HEAD])
+        raise DamagedPicture(message, reason)
     try:
         if suffix == ".jpg":
             orientation = _orientation(data, "JPEG")

@@ -34,8 +34,8 @@ class Screened:
     """One picture's verdict; a damaged one has no size (0), only a sound one has codes_KO."""
 
     reason: str | None
-    """not-a-picture, too-many-pixels, damaged, decode-memory, decode-timeout, decode-crash,
-    too-small, bad-aspect, too-dark, too-bright, blank, blurred; None: it is sound."""
+    """not-a-picture, unsupported-format, too-many-pixels, damaged, decode-memory, decode-timeout,
+    decode-crash, too-small, bad-aspect, too-dark, too-bright, blank, blurred; None: it is sound."""
     detail: str
     width: int
     height: int
