@@ -129,7 +129,8 @@ def test_what_cannot_be_decoded_is_named_and_asked_for_again(tmp_path: Path) -> 
 
 def test_captions_and_alternative_texts_are_kept(tmp_path: Path) -> None:
     pages = page(
-        '<img src="/a.jpg" alt="Acne,\n 17 years"><figcaption>Forehead <b>of a man</b></figcaption>',
+        '<img src="/a.jpg" alt="Acne,\n 17 years"><figcaption>Forehead <b>of a man</b>'
+        "</figcaption>",
         '<img src="/b.jpg" alt="back"><figcaption>Lower back</figcaption>',
         f'<img src="/c.jpg" alt="{"x" * 5000}">',
     )

@@ -102,9 +102,12 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         said = ", ".join(f"{count} {reason}" for reason, count in why) or "the sources named none"
         ledger = run.out / LEDGER
         where = f"; {ledger} says it URL by URL" if ledger.exists() else ""
+        details = (issue.detail for issue in run.issues if why and issue.reason == why[0][0])
+        most = next(filter(None, details), "").rstrip(".")
         raise UserError(
             f"none of the {len(rows)} pictures of {run.settings.name} can be used ({said}){where}; "
             f"check the sources and the `screen` limits."
+            + (f" Of one that is {why[0][0]}: {most}." if most else "")
         )
     return sound
 

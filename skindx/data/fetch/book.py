@@ -95,9 +95,9 @@ class Book:
         )
         self._ledger.note("page", row=asdict(row))
 
-    def source_failed(self, sentence: str) -> None:
+    def source_failed(self, source: str, sentence: str) -> None:
         """Note that a source as a whole gave nothing."""
-        self._ledger.note("failed", detail=sentence)
+        self._ledger.note("failed", source=source, detail=sentence)
 
     def report(self) -> None:
         """Note how many pictures are known, and how many of them earlier runs had done."""

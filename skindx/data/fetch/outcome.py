@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from scrapy import exceptions
 from scrapy.exceptions import IgnoreRequest
@@ -14,6 +15,7 @@ from skindx.data.building.label import STRANGERS
 from skindx.data.fetch.address import PrivateAddressError
 from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
+from skindx.data.fetch.settings import origin_of
 from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.store import put
 
@@ -64,15 +66,15 @@ class RefusedError(IgnoreRequest):  # type: ignore[misc]
         self.outcome = outcome
 
 
-def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
-    """Say why no answer came."""
+def of_error(problem: Exception, timeout_s: float, max_bytes: int, url: str = "") -> Outcome:
+    """Say why no answer came; `url` is what was asked for, after redirects."""
     if isinstance(problem, RefusedError):
         return problem.outcome
     if head_too_long(problem):
         return Outcome("too-large", f"More than {MAX_HEAD_BYTES} bytes of headers came.")
     meanings: tuple[tuple[type[Exception], str, str], ...] = (
         (IgnoreRequest, "redirect-loop", "The redirects do not end."),
-        (PrivateAddressError, "private-address", "The host's address is not public."),
+        (PrivateAddressError, "private-address", _private(url)),
         (exceptions.DownloadTimeoutError, "timeout", f"No whole answer within {timeout_s:g} s."),
         (exceptions.DownloadCancelledError, "too-large", f"Longer than {max_bytes} bytes."),
         (exceptions.CannotResolveHostError, "unreachable", "The host name does not resolve."),
@@ -83,6 +85,15 @@ def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
         if isinstance(problem, kind):
             return Outcome(status, detail)
     return Outcome("server-error", f"No usable answer came ({type(problem).__name__}: {problem}).")
+
+
+def _private(url: str) -> str:
+    sentence = "The host's address is not public"
+    try:
+        name = urlsplit(origin_of(url)).netloc
+    except ValueError:
+        return f"{sentence}."
+    return f"{sentence}; if {name} is a server of your own, name it in fetch.allow_private."
 
 
 def of_answer(response: "Response") -> Outcome | None:

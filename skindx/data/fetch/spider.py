@@ -88,7 +88,8 @@ class PictureSpider(Spider):  # type: ignore[misc]
                 self._page_failed(tour, page, Outcome("no-pictures", tour.source.nothing_shown()))
             if not tour.pictures:
                 labels = {label for _, label in tour.pages if label}
-                self._book.source_failed(tour.source.barren(len(labels), tour.failures))
+                sentence = tour.source.barren(len(labels), tour.failures)
+                self._book.source_failed(tour.source.name, sentence)
         self._book.close()
 
     def _follow(
@@ -127,7 +128,8 @@ class PictureSpider(Spider):  # type: ignore[misc]
             self._book.report()
 
         def failed(failure: Any) -> None:
-            problem = of_error(failure.value, self._fetch.timeout_s, _PAGE_BYTES)
+            url = failure.request.url
+            problem = of_error(failure.value, self._fetch.timeout_s, _PAGE_BYTES, url)
             self._page_failed(tour, page, problem)
 
         yield Request(
@@ -197,7 +199,9 @@ class PictureSpider(Spider):  # type: ignore[misc]
             yield from self._settled(row, of_picture(response, self._dataset, row.md5))
 
         def failed(failure: Any) -> Iterator[Request]:
-            outcome = of_error(failure.value, self._fetch.timeout_s, self._fetch.max_bytes)
+            outcome = of_error(
+                failure.value, self._fetch.timeout_s, self._fetch.max_bytes, failure.request.url
+            )
             yield from self._settled(row, outcome)
 
         return Request(url, answered, errback=failed, dont_filter=True)
