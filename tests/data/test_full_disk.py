@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from local_site import Answer, LocalSite, category, html
+from local_site import Answer, LocalSite, Page, category, figures, html
 from paint_pictures import encode, paint
 
 from skindx.data.acquire import acquire
@@ -27,7 +27,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("a small tmpfs cannot be mounted here: that needs root and CAP_SYS_ADMIN")
     try:
         yield folder
@@ -80,7 +80,9 @@ def test_a_build_from_a_folder(disk: Path, tmp_path: Path) -> None:
 def test_a_crawl(disk: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0)
     names = [f"/{number}.png" for number in range(12)]
-    figures = [f'<figure class="picture"><a class="full" href="{name}">x</a></figure>' for name in names]
+    figures = [
+        f'<figure class="picture"><a class="full" href="{name}">x</a></figure>' for name in names
+    ]
     with LocalSite({"/": html(category("/c/", "Acne")), "/c/": html(*figures)}) as site:
         site.pages["/robots.txt"] = Answer(b"", 404)
         for name in names:

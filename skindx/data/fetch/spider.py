@@ -18,12 +18,14 @@ from skindx.data.fetch.outcome import (
     of_picture,
     opt_out,
 )
+from skindx.data.fetch.page_cache import KeptPage, PageCache
 from skindx.data.fetch.robots import ENDPOINT
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import Page, UnreadablePageError, WebSource
 from skindx.data.sources.source import Choice
 
+NOT_MODIFIED = 304
 _PAGE_BYTES = 4_000_000
 _PAGE_PRIORITY = 10  # pages before pictures, so that progress knows early how many there are
 
@@ -69,6 +71,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
         self._fetch = fetch
         self._dataset = dataset
         self._book = book
+        self._kept = PageCache(dataset)
         self._smaller: dict[tuple[str, str], list[Callable[[], Iterator[Request]]]] = {}
         """By (url, md5) that is being fetched: how to ask for the image at its next address."""
 
@@ -118,12 +121,24 @@ class PictureSpider(Spider):  # type: ignore[misc]
             self._page_failed(tour, page, Outcome("too-many-pages", told))
             return
         tour.pages.add((page.url, page.label))
+        yield self._page_request(tour, page, self._kept.find(page.url))
+
+    def _page_request(self, tour: Tour, page: Page, kept: KeptPage | None) -> Request:
+        """Ask for a page, or whether it has changed since it was kept."""
 
         def answered(response: Response) -> Iterator[Request]:
+            if response.status == NOT_MODIFIED and kept:
+                if response.url != page.url:  # not the server that knows what was kept
+                    yield self._page_request(tour, page, None)
+                    return
+                response = response.replace(
+                    status=200, body=kept.body, headers={**kept.headers, **response.headers}
+                )
             problem = of_answer(response)
             if problem:
                 self._page_failed(tour, page, problem)
                 return
+            self._kept.keep(page.url, response)
             yield from self._read(tour, page, response)
             self._book.report()
 
@@ -132,10 +147,11 @@ class PictureSpider(Spider):  # type: ignore[misc]
             problem = of_error(failure.value, self._fetch.timeout_s, _PAGE_BYTES, url)
             self._page_failed(tour, page, problem)
 
-        yield Request(
+        return Request(
             page.url,
             answered,
             errback=failed,
+            headers=kept.conditions if kept else None,
             priority=_PAGE_PRIORITY,
             dont_filter=True,
             meta={"download_maxsize": _PAGE_BYTES, ENDPOINT: tour.source.endpoint},
