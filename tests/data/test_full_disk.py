@@ -80,10 +80,8 @@ def test_a_build_from_a_folder(disk: Path, tmp_path: Path) -> None:
 def test_a_crawl(disk: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0)
     names = [f"/{number}.png" for number in range(12)]
-    figures = [
-        f'<figure class="picture"><a class="full" href="{name}">x</a></figure>' for name in names
-    ]
-    with LocalSite({"/": html(category("/c/", "Acne")), "/c/": html(*figures)}) as site:
+    pages: dict[str, Page] = {"/": html(category("/c/", "Acne")), "/c/": html(figures(*names))}
+    with LocalSite(pages) as site:
         site.pages["/robots.txt"] = Answer(b"", 404)
         for name in names:
             pixels = noise.integers(0, 256, (400, 300, 3), np.uint8)

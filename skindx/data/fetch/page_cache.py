@@ -35,7 +35,7 @@ class KeptPage:
     def conditions(self) -> dict[str, str]:
         """The headers of a request that asks only whether the page has changed."""
         known = {"If-None-Match": "ETag", "If-Modified-Since": "Last-Modified"}
-        return {ask: self.headers[said][0] for ask, said in known.items() if self.headers[said]}
+        return {ask: self.headers[said][0] for ask, said in known.items() if said in self.headers}
 
 
 class PageCache:
@@ -43,6 +43,7 @@ class PageCache:
 
     def __init__(self, dataset: Path) -> None:
         self._folder = dataset / PAGES
+        self._used: set[Path] = set()
 
     def find(self, url: str) -> KeptPage | None:
         """Return a page as it was kept; None for an unknown one, and for a damaged file."""
@@ -51,7 +52,10 @@ class PageCache:
             with gzip.open(file) as lines:
                 told = json.loads(lines.readline())
                 page = KeptPage(told["url"], told["headers"], lines.read())
-            return page if page.url == url and page.conditions else None
+            if page.url != url or not page.conditions:
+                return None
+            self._used.add(file)
+            return page
         except FileNotFoundError:
             return None
         except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError):
@@ -66,6 +70,7 @@ class PageCache:
         headers = {
             name: [value.decode("latin-1")[:_LONGEST] for value in answer.headers.getlist(name)]
             for name in _HEADERS
+            if name in answer.headers
         }
         page = KeptPage(url, headers, answer.body)
         control = b",".join(answer.headers.getlist("Cache-Control")).lower()
@@ -75,6 +80,13 @@ class PageCache:
         told = {name: value for name, value in asdict(page).items() if name != "body"}
         with atomic_file(self._file(url)) as temporary, gzip.open(temporary, "wb", 6) as file:
             file.write(json.dumps(told).encode() + b"\n" + page.body)
+        self._used.add(self._file(url))
+
+    def sweep(self) -> None:
+        """Delete the pages that nobody asked for in this run: they are linked no more."""
+        for file in self._folder.glob("*"):
+            if file not in self._used:
+                file.unlink(missing_ok=True)
 
     def _file(self, url: str) -> Path:
         name = hashlib.sha256(url.encode("utf-8", "replace")).hexdigest()

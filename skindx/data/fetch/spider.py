@@ -93,6 +93,8 @@ class PictureSpider(Spider):  # type: ignore[misc]
                 labels = {label for _, label in tour.pages if label}
                 sentence = tour.source.barren(len(labels), tour.failures)
                 self._book.source_failed(tour.source.name, sentence)
+        if self._fetch.partition is None:
+            self._kept.sweep()
         self._book.close()
 
     def _follow(
