@@ -122,12 +122,15 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
     sound = withhold_near(run, sound, blocked)
     taxonomy, pictures = label_rows(run, sound)
     cleaned, groups = clean(run, pictures)
+    run.report("split", 0, len(cleaned.kept))
     aliases = group_aliases(pictures, groups, run.keys)
     kept, held = hold_splits(run, withhold_rejected(run, cleaned), aliases)
     kept, dropped = drop_small_classes(run, kept, groups, pictures)
     placed = place_groups(run, kept, groups, held)
     by_sha = {same[0].row.sha256: same for same in pictures}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
+    run.report("split", len(cleaned.kept), len(cleaned.kept))
+    run.report("write", 0, len(rows))
     names = ClassNames(taxonomy, [row.label for row in rows], closed=run.taxonomy is not None)
     funnel = count_funnel(
         names,
@@ -162,6 +165,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
     )
     sweep_store(out, _named(out, rows))
     remove_shards(out)
+    run.report("write", len(rows), len(rows))
     return summary
 
 

@@ -12,6 +12,7 @@ from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
 from skindx.data.boxes.index import BoxIndex
 from skindx.data.building.label import STRANGERS, map_labels, stranger, taxonomy_of
 from skindx.data.building.recipe import BuildSettings
+from skindx.data.building.thumbnails import thumbnail_notes
 from skindx.data.dedup.near import add_similar
 from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, distinct
 from skindx.data.engine import Engine
@@ -85,6 +86,7 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
+    run.notes += thumbnail_notes((row, verdicts[row.path]) for row in stored)
     sound: list[tuple[LedgerRow, Screened]] = []
     for row in stored:
         verdict = verdicts[row.path]
