@@ -3,15 +3,16 @@
 RFC 9110 section 8.4 (Content-Encoding), RFC 1952 (gzip), 7932 (brotli), 8878 and 9659 (zstd).
 """
 
+import sys
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import brotli
 
-try:  # part of Python from 3.14 on
+if sys.version_info >= (3, 14):
     from compression import zstd
-except ImportError:
+else:
     from backports import zstd
 
 if TYPE_CHECKING:

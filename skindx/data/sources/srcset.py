@@ -25,7 +25,7 @@ def parse_srcset(text: str) -> list[SrcsetEntry]:
     An address may hold commas, also a data: URL; only commas at its end separate. An entry
     without a descriptor has the density 1.
     """
-    entries = []
+    entries: list[SrcsetEntry] = []
     at = 0
     while True:
         while at < len(text) and text[at] in _SPACES + ",":
