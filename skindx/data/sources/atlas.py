@@ -129,7 +129,7 @@ def pictures(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[
             said = described(caption, image.alternative)
             urls = {web_url(page, each.address): each.address for each in image.candidates}
             # An address that is no URL is named only where the image has no other.
-            usable = [url for url in urls if url] or [None]
+            usable: list[str | None] = [url for url in urls if url] or [None]
             yield tuple(
                 LedgerRow(
                     url=url or shown(urls[None]),
