@@ -136,7 +136,8 @@ def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
     suffix = picture_suffix(response.body[:16])
     if suffix is None:
         kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
-        return Outcome(*unusable(response.body[:HEAD], kind))
+        reason, why = unusable(response.body[:HEAD], kind)
+        return Outcome(reason, f"{why[0].upper()}{why[1:]}.")
     came = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
     if came != md5:
         return Outcome("md5-mismatch", f"Its MD5 is {came}, the source says {md5}.")

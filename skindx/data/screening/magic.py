@@ -45,7 +45,7 @@ def picture_suffix(head: bytes) -> str | None:
 
 
 def unusable(head: bytes, said: str = "") -> tuple[str, str]:
-    """Return (reason, sentence) for bytes that have no suffix: a format not read, or no image.
+    """Return (reason, why) for bytes that have no suffix: a format not read, or no image.
 
     `said` is what somebody claims them to be, "" for nothing. `head` should have HEAD bytes.
     """
@@ -53,10 +53,10 @@ def unusable(head: bytes, said: str = "") -> tuple[str, str]:
     if name:
         return (
             "unsupported-format",
-            f"It is {name}, a format that is not read; JPEG, PNG, WebP, BMP and TIFF are.",
+            f"it is {name}, a format that is not read; JPEG, PNG, WebP, BMP and TIFF are",
         )
     claim = f" and claims to be {said}" if said else ""
-    return "not-a-picture", f"It begins with {head[:8]!r}{claim}; no image format does."
+    return "not-a-picture", f"it begins with {head[:8]!r}{claim}; no image format does"
 
 
 def _unread_format(head: bytes) -> str:
@@ -64,5 +64,6 @@ def _unread_format(head: bytes) -> str:
         if head[offset : offset + len(signature)] == signature:
             return name
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    may_be_svg = start.startswith((b"<svg", b"<?xml", b"<!"))
+    page = b"<html" in start or start.startswith(b"<!doctype html")  # may hold drawings
+    may_be_svg = start.startswith((b"<svg", b"<?xml", b"<!")) and not page
     return "an SVG drawing" if may_be_svg and b"<svg" in start else ""
