@@ -28,6 +28,7 @@ from skindx.cli.screen import screen
 from skindx.cli.serve import serve, user
 from skindx.cli.train import train
 from skindx.errors import JobError, UserError
+from skindx.full_disk import no_room
 from skindx.offline import go_offline
 from skindx.words import printable
 
@@ -225,6 +226,9 @@ def main() -> None:
     except OSError as error:
         if file := _file_above(error):
             print(f"error: {file} is a file, and a folder is needed there.", file=sys.stderr)
+            sys.exit(2)
+        if no_room(error) and error.filename is None:  # as every write says it
+            print(f"error: {error.strerror}; make room and run the command again.", file=sys.stderr)
             sys.exit(2)
         if error.errno not in _REFUSED or error.filename is None:
             raise

@@ -108,8 +108,8 @@ def _labels(
     records = read_manifest(dataset)
     table = _embeddings(dataset, sources, sets, progress)
     if plant is not None:
-        return _planted(records, table, plant, seed)
-    review = review_labels(records, table, seed=seed)
+        return _planted(records, table, plant, seed, progress)
+    review = review_labels(records, table, seed=seed, progress=progress)
     write_review(dataset, review, {record.sha256: record for record in records})
     leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
     return [
@@ -121,14 +121,16 @@ def _labels(
     ]
 
 
-def _planted(records: "list[Record]", table: "Embeddings", share: float, seed: int) -> list[str]:
+def _planted(
+    records: "list[Record]", table: "Embeddings", share: float, seed: int, progress: "Progress"
+) -> list[str]:
     from skindx.studies.label_review import plant_errors
 
     return [
         f"of {each.planted} planted errors {each.found} are among the first {each.looked} "
         f"({100 * each.recall:.0f} %; precision {100 * each.precision:.0f} %, at random "
         f"{100 * each.by_chance:.0f} %)"
-        for each in plant_errors(records, table, share, seed)
+        for each in plant_errors(records, table, share, seed, progress=progress)
     ]
 
 

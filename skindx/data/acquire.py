@@ -24,9 +24,12 @@ from skindx.data.ledger import (
 from skindx.data.sources import LocalSource, Page, WebSource
 from skindx.data.sources.checks import check_sources
 from skindx.errors import JobError, UserError
+from skindx.full_disk import FULL_DISK, full_disk, is_full
 from skindx.taxonomy import Taxonomy
 
 LOG = "fetch.log"
+EMPTY_SOURCE = "empty-source"
+"""Status of a source of several that names nothing; `url` is its name."""
 Progress = Callable[[int, int], None]
 
 _log = logging.getLogger(__name__)
@@ -50,20 +53,21 @@ def acquire(
     while a crawl runs. From the web only labels are fetched that `taxonomy`, if given, has a class
     for; the others have their rows and reasons. An `engine` of several workers crawls hosts in
     parts first; the rows are the same. A page that could not be read has a row too, its `page_url`
-    equal to its `url`. Raises UserError for a source that gives nothing, JobError for a crawl that
-    breaks.
+    equal to its `url`, and so has a source that gave nothing, if another one gave something. Raises
+    UserError where no source gives anything, and for a full disk; JobError for a crawl that breaks.
     """
     web = web_sources(sources)
     if web and check_sources(web, fetch) and fetch.warning:
         _log.warning(fetch.warning)
     dataset.mkdir(parents=True, exist_ok=True)
+    tell = on_progress or (lambda done, known: None)
     rows = []
     for source in sources:
         if isinstance(source, LocalSource):
             rows += source.gather(dataset)
+            tell(len(rows), 0)
     if web:
-        tell = on_progress or (lambda done, known: None)
-        rows += _crawl(
+        found, empty = _crawl(
             web,
             fetch,
             dataset,
@@ -71,6 +75,10 @@ def acquire(
             engine=engine or Embedded(),
             on_progress=tell,
         )
+        if len(empty) == len(sources):
+            raise UserError(next(row.detail for row in empty))
+        # Answers come in any order; the dataset must not depend on it.
+        rows += sorted((*found, *empty), key=lambda row: (row.label, row.url))
     return rows
 
 
@@ -87,7 +95,8 @@ def _crawl(
     taxonomy: Taxonomy | None,
     engine: Engine,
     on_progress: Progress,
-) -> list[LedgerRow]:
+) -> tuple[list[LedgerRow], list[LedgerRow]]:
+    """Crawl; return the rows of pictures and failed pages, and a row a source without any."""
     with held_ledger(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
         tried = fetch_in_parts(
@@ -104,13 +113,21 @@ def _crawl(
             tried=tried,
         )
         stored = read_ledger(dataset)
-    failures = [note["detail"] for note in notes if note["note"] == "failed"]
-    if failures:
-        raise UserError(failures[0])
+    empty = [
+        LedgerRow(
+            note["source"],
+            "",
+            EMPTY_SOURCE,
+            note["detail"],
+            source=note["source"],
+            page_url=note["source"],
+        )
+        for note in notes
+        if note["note"] == "failed"
+    ]
     rows = _current(sources, stored)
     rows += [LedgerRow(**note["row"]) for note in notes if note["note"] == "page"]
-    # Answers come in any order; the dataset must not depend on it.
-    return sorted(rows, key=lambda row: (row.label, row.url))
+    return rows, empty
 
 
 def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[LedgerRow]:
@@ -171,6 +188,8 @@ def _run(
         process.wait()
         with suppress(BrokenPipeError):
             process.stdin.close()
+    if process.returncode == FULL_DISK or (process.returncode and is_full(dataset)):
+        raise full_disk(dataset)
     if process.returncode or not any(note["note"] == "finished" for note in notes):
         tail = (dataset / LOG).read_text("utf-8", "replace").splitlines()[-15:]
         raise JobError(

@@ -1,10 +1,13 @@
 """The dataset folder: which one a build may write to, and how it changes from old to new."""
 
-from collections.abc import Callable, Collection, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from skindx.data.building.recipe import BuildSettings
 from skindx.data.building.summary import BuildSummary
+from skindx.data.ledger import read_ledger
 from skindx.data.manifest import MANIFEST, Issue, Record, write_issues, write_manifest
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.store import STORE
@@ -40,6 +43,25 @@ def check_out(out: Path, settings: BuildSettings) -> None:
                 f"{out} lies in the source folder {inside}, so the next build would read it "
                 f"as pictures; give --out a folder elsewhere."
             )
+
+
+@contextmanager
+def emptied_again(out: Path) -> Iterator[None]:
+    """When the block refuses its input, leave `out` as it was if it was absent or empty.
+
+    What was fetched or is known of any picture stays: the next build goes on with it.
+    """
+    existed = out.exists()
+    empty = not existed or not any(out.iterdir())
+    try:
+        yield
+    except UserError:
+        if empty and out.exists() and not any((out / STORE).glob("*/*")) and not read_ledger(out):
+            for path in out.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if not existed:
+                out.rmdir()
+        raise
 
 
 def write_dataset(

@@ -46,6 +46,8 @@ class LedgerRow:
     group: str = ""
     md5: str = ""
     """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
+    caption: str = ""
+    """What the source writes about it: caption, alternative text. May name a person."""
 
 
 def now() -> str:

@@ -46,6 +46,8 @@ class Record:
     """Fitzpatrick 1..6, where a person said so."""
     fold: int | None = None
     """0 .. folds - 1 outside calibration and test; None there, and where folds are switched off."""
+    caption: str = ""
+    """What the source writes about it, such as age and site. May name a person: not published."""
 
 
 @dataclass(frozen=True, slots=True)

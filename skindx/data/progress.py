@@ -1,19 +1,34 @@
-"""Progress of a build, as a callback and as bars on the terminal."""
+"""Progress of a job, as a callback: bars on a terminal, lines at intervals anywhere else."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many pictures are done, and how many there are (0: unknown)."""
 
+INTERVAL_S = 15.0
+"""Between two lines of a stage that goes on."""
+
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Yield a callback that draws one bar for each stage while the block runs."""
-    from rich import progress as rich
+    """Yield a callback that shows each stage while the block runs.
 
+    On a terminal it draws one bar a stage; into a file or a pipe it writes plain lines to the
+    error stream: at the beginning of a stage, every INTERVAL_S seconds, and at its end.
+    """
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        stream = sys.stderr  # whoever exchanges it later (cleanvision does) does not silence us
+        yield plain_lines(lambda line: print(line, file=stream, flush=True))
+        return
     columns = (rich.TextColumn("{task.description:8}"), rich.BarColumn(), rich.MofNCompleteColumn())
-    bars = rich.Progress(*columns, rich.TimeElapsedColumn())
+    bars = rich.Progress(*columns, rich.TimeElapsedColumn(), console=console)
     tasks: dict[str, rich.TaskID] = {}
 
     def report(stage: str, done: int, total: int) -> None:
@@ -27,6 +42,29 @@ def progress_bars() -> Iterator[Progress]:
     finally:
         if tasks:  # else an empty line would stand before a refusal
             bars.stop()
+
+
+def plain_lines(
+    write: Callable[[str], None],
+    interval_s: float = INTERVAL_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """Return a callback that writes a line at a stage's beginning and end, and in between."""
+    last: dict[str, float] = {}
+    ended: set[str] = set()
+
+    def report(stage: str, done: int, total: int) -> None:
+        now, over = clock(), 0 < total <= done
+        if stage in last and not (over and stage not in ended) and now < last[stage] + interval_s:
+            return
+        if over and stage in ended:
+            return
+        last[stage] = now
+        if over:
+            ended.add(stage)
+        write(f"{stage}: {done:,} of {total:,}" if total else f"{stage}: {done:,} so far")
+
+    return report
 
 
 def silent(stage: str, done: int, total: int) -> None:

@@ -54,6 +54,7 @@ def audit(
     paths = {record.sha256: record.path for record in read_manifest(dataset)}
     seen = {sha: found for sha, found in _read_journal(dataset, by).items() if sha in paths}
     todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
+    progress("look", len(seen), len(paths))  # loading the models takes a while
     looks = _look_at([dataset / paths[sha256] for sha256 in todo], settings, workers or _cores())
     with _journal(dataset).open("a", encoding="utf-8") as journal:
         for sha256, sightings in zip(todo, looks, strict=True):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record
+from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag
 from skindx.errors import UserError
 from skindx.studies.extra import need
@@ -63,7 +64,12 @@ class LabelReview:
 
 
 def review_labels(
-    records: Sequence[Record], embeddings: Embeddings, *, listed: float = LISTED, seed: int = 0
+    records: Sequence[Record],
+    embeddings: Embeddings,
+    *,
+    listed: float = LISTED,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> LabelReview:
     """Rank the labels in doubt, all splits together; at most `listed` of all pictures.
 
@@ -74,7 +80,9 @@ def review_labels(
 
     classes, labels_N = _labels(records)
     vectors_ND = vectors_of(records, embeddings)
-    probabilities_NC, folds = out_of_fold(vectors_ND, labels_N, _groups(records), seed=seed)
+    probabilities_NC, folds = out_of_fold(
+        vectors_ND, labels_N, _groups(records), seed=seed, progress=progress
+    )
     suspected_N = find_label_issues(labels_N, probabilities_NC, n_jobs=1, verbose=False)
     ranked = [int(i) for i in doubt_order(labels_N, probabilities_NC) if suspected_N[i]]
     doubts = []
@@ -110,7 +118,12 @@ def doubt_order(labels_N: Ints, probabilities_NC: Floats) -> Ints:
 
 
 def out_of_fold(
-    vectors_ND: NDArray[np.float32], labels_N: Ints, groups_N: NDArray[np.str_], *, seed: int = 0
+    vectors_ND: NDArray[np.float32],
+    labels_N: Ints,
+    groups_N: NDArray[np.str_],
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> tuple[Floats, int]:
     """Return probabilities_NC by a logistic regression that saw no picture of the same group.
 
@@ -128,10 +141,12 @@ def out_of_fold(
         )
     probabilities_NC = np.zeros((len(labels_N), classes))
     cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    for train, held in cut.split(vectors_ND, labels_N, groups_N):
+    progress("folds", 0, folds)
+    for done, (train, held) in enumerate(cut.split(vectors_ND, labels_N, groups_N), 1):
         assert not set(groups_N[train]) & set(groups_N[held])
         model = classifier().fit(vectors_ND[train], labels_N[train])
         probabilities_NC[np.ix_(held, model.classes_)] = model.predict_proba(vectors_ND[held])
+        progress("folds", done, folds)
     return probabilities_NC, folds
 
 
@@ -190,7 +205,12 @@ class Recovery:
 
 
 def plant_errors(
-    records: Sequence[Record], embeddings: Embeddings, share: float, seed: int
+    records: Sequence[Record],
+    embeddings: Embeddings,
+    share: float,
+    seed: int,
+    *,
+    progress: Progress = silent,
 ) -> tuple[Recovery, ...]:
     """Swap a share of the labels at random, in memory alone, and see how many are found again.
 
@@ -207,7 +227,9 @@ def plant_errors(
     swapped_N[wrong_P] += random.integers(1, len(classes), planted)
     swapped_N %= len(classes)
     vectors_ND = vectors_of(records, embeddings)
-    probabilities_NC, _ = out_of_fold(vectors_ND, swapped_N, _groups(records), seed=seed)
+    probabilities_NC, _ = out_of_fold(
+        vectors_ND, swapped_N, _groups(records), seed=seed, progress=progress
+    )
     is_wrong_N = np.isin(doubt_order(swapped_N, probabilities_NC), wrong_P)
     looks = (max(1, planted // 2), planted, min(2 * planted, len(records)))
     return tuple(

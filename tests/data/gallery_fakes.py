@@ -9,6 +9,7 @@ from PIL import Image
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.data.store import put
+from skindx.files import write_json
 
 HOSTILE = (
     '<script>document.title="owned"</script>',
@@ -43,6 +44,7 @@ def gallery_dataset(folder: Path, kept: int = 12) -> Path:
             licence=words,
             creator=words,
             attribution=words,
+            caption=words,
             group=words,
         )
     first = records[0]
@@ -61,6 +63,12 @@ def gallery_dataset(folder: Path, kept: int = 12) -> Path:
     write_issues(folder, issues)
     flags = [Flag(records[-1].sha256, "face", 0.75, HOSTILE[1]), Flag(contested, "text", 0.5)]
     write_flags(folder, [*flags, Flag(records[-2].sha256, "face", 0.9)], ["face", "text"])
+    funnel = [
+        {"label": HOSTILE[1], "named": 40, "fetched": 40, "lost": {"damaged": 30, HOSTILE[0]: 10}},
+        {"label": "acne", "named": 9, "fetched": 8, "screened": 7, "distinct": 6, "kept": 6},
+    ]
+    none = {"screened": 0, "distinct": 0, "kept": 0, "lost": {}}
+    write_json(folder / "summary.json", {"funnel": [none | each for each in funnel]})
     (folder / "decisions.csv").write_text(
         f"sha256,verdict,by\n{records[-2].sha256},withhold,<b>me</b>\n"
     )

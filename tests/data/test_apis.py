@@ -98,7 +98,7 @@ def test_wikimedia_follows_continue_and_its_api_though_robots_txt_disallows_page
     named = [row for row in rows if row.status != "no-url"]
     told = {row.url: (row.licence, row.page_url) for row in named}
     assert told == wikimedia_expected(bodies)
-    assert {row.status for row in named} <= {"stored", "not-a-picture"}
+    assert {row.status for row in named} <= {"stored", "unsupported-format"}
     assert "<" not in "".join(row.creator + row.attribution for row in rows)
     assert all(row.creator for row in named)
 

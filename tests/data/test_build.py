@@ -11,6 +11,7 @@ from rich.console import Console
 
 from skindx.data.boxes import Box
 from skindx.data.building.build import BuildSettings, build, load_build_settings
+from skindx.data.building.funnel import STAGES
 from skindx.data.building.label import taxonomy_of
 from skindx.data.building.summary import print_summary
 from skindx.data.manifest import read_issues, read_manifest
@@ -19,6 +20,7 @@ from skindx.taxonomy import load_taxonomy
 
 DATASET = {"store", "manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"}
 DATASET |= {"splits.csv", "summary.json"}
+LOST = "4 images named, 4 fetched, 0 sound, 0 distinct, 0 kept (4 damaged)"
 
 
 def fill(folder: Path, count: int, seed: int) -> None:
@@ -68,7 +70,22 @@ def test_a_folder_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
     assert "Dermatofibroma" in summary.absent_classes
     assert summary.found == summary.kept + sum(summary.issues.values())
     assert load_taxonomy(out / "taxonomy.yaml").keys == ("Melanoma", "Nevus")
-    assert json.loads((out / "summary.json").read_text())["kept"] == summary.kept
+    stored = json.loads((out / "summary.json").read_text())
+    assert stored["kept"] == summary.kept
+    by_class = {each["label"]: each for each in stored["funnel"]}
+    assert by_class["Vascular_Lesion"] == {
+        "label": "Vascular_Lesion",
+        "named": 3,
+        "fetched": 3,
+        "screened": 3,
+        "distinct": 1,
+        "kept": 0,
+        "lost": {"conflicting-duplicate": 2, "class-too-small": 1},
+    }
+    assert [by_class["Melanoma"][stage] for stage in STAGES] == [10, 9, 8, 6, 6]
+    assert [by_class["Dermatofibroma"][stage] for stage in STAGES] == [0] * 5
+    kept = [each["kept"] > 0 for each in stored["funnel"]]
+    assert kept == sorted(kept), "classes of which nothing is kept come first"
 
     records = read_manifest(out)
     assert Counter(record.label for record in records) == {"Nevus": 10, "Melanoma": 6}
@@ -85,12 +102,19 @@ def test_a_folder_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_summary_tells_what_a_person_must_know(root: Path, tmp_path: Path) -> None:
+    add_a_broken_class(root)
     summary = build(settings_for(root), tmp_path / "out")
     console = Console(record=True, width=200)
     print_summary(summary, console)
     told = console.export_text()
+    # Its images were found: it is wrong to say that there were none.
+    assert "Dermatofibroma" not in summary.absent_classes
+    assert f"Lost class Dermatofibroma: {LOST}." in told
+    assert "No picture was found of Actinic_Keratosis, Basal" in told
+    funnel = told[told.index("not kept") :]
+    assert funnel.index("Dermatofibroma") < funnel.index("Actinic") < funnel.index("Melanoma")
     assert "Train and test are merged" in told
-    assert "16 of 29 pictures kept" in told
+    assert "16 of 33 pictures kept" in told
     assert "Dropped class Vascular_Lesion: 1 of 3 pictures are left" in told
     assert "3 pictures stand under two labels with the same bytes, 1 pairs" in told
     assert "│ Nevus" in told
@@ -113,8 +137,16 @@ def test_the_saved_recipe_builds_the_same(root: Path, tmp_path: Path) -> None:
     assert load_build_settings(tmp_path / "a" / "recipe.yaml") == settings
 
 
+def add_a_broken_class(root: Path) -> None:
+    for number in range(4):
+        file = save(root / "Train" / "dermatofibroma" / f"{number}.jpg", paint(200 + number))
+        file.write_bytes(file.read_bytes()[:-200])
+
+
 def test_without_a_taxonomy_the_folders_are_the_classes(root: Path, tmp_path: Path) -> None:
-    build(settings_for(root, taxonomy=None), tmp_path / "out")
+    add_a_broken_class(root)
+    summary = build(settings_for(root, taxonomy=None), tmp_path / "out")
+    assert summary.lost_classes == {"dermatofibroma": LOST}
     taxonomy = load_taxonomy(tmp_path / "out" / "taxonomy.yaml")
     assert taxonomy.keys == ("melanoma", "nevus")
     assert {each.urgency for each in taxonomy.classes} == {"unknown"}

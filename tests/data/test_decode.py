@@ -113,10 +113,15 @@ def test_a_small_grey_decode_is_the_large_one_shrunk(kind: str, orientation: int
 
 
 def test_reasons_are_words() -> None:
-    for data, reason in ((b"GIF89a" + bytes(20), "not-a-picture"), (b"\xff\xd8\xff", "damaged")):
+    for data, reason in (
+        (b"GIF89a" + bytes(20), "unsupported-format"),
+        (b"\xff\xd8\xff", "damaged"),
+    ):
         with pytest.raises(DamagedPicture) as refused:
             decode(data)
         assert refused.value.reason == reason
+    with pytest.raises(DamagedPicture, match="it is a GIF, a format that is not read; JPEG, PNG"):
+        decode(b"GIF89a" + bytes(20))
     assert refusal(MemoryError()).reason == "decode-memory"
     assert refusal(ValueError("Insufficient memory (case 4)")).reason == "decode-memory"
 

@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -205,3 +206,22 @@ def test_folders_of_others_are_left_alone(dataset: Path, tmp_path: Path) -> None
 )
 def test_only_web_addresses_become_links(url: str, linked: bool) -> None:
     assert web(url) == (url if linked else "")
+
+
+def test_classes_of_which_nothing_is_kept_stand_on_top(pages: dict[str, Page]) -> None:
+    said = " ".join(" ".join(pages["index.html"].words).split())
+    funnel = said[said.index("From sources to the dataset") :]
+    assert "class named fetched screened distinct kept not kept" in funnel
+    assert funnel.index(HOSTILE[1]) < funnel.index("acne 9 8 7 6 6")
+    assert f"40 40 0 0 0 30 damaged, 10 {HOSTILE[0]}" in funnel
+
+
+def test_a_summary_without_a_funnel_or_with_a_strange_one(dataset: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("gallery"))
+    (copy / "summary.json").write_text('{"name": "old"}')
+    index = write_gallery(copy, tmp_path / "pages")
+    assert "From sources to the dataset" not in index.read_text("utf-8")
+    for broken in ("[]", '{"funnel": [7]}', '{"funnel": [{"label": "a"}]}', "{"):
+        (copy / "summary.json").write_text(broken)
+        with pytest.raises(UserError, match=r"summary\.json cannot be read"):
+            write_gallery(copy, tmp_path / "pages")

@@ -71,7 +71,7 @@ def test_shards_with_other_columns_and_bad_pictures(tmp_path: Path) -> None:
     told = [(row.status, row.creator, row.skin_type, row.group) for row in rows.values()]
     assert told == [
         ("stored", "Ann", 3, "7"),
-        ("not-a-picture", "them", None, "7"),
+        ("unsupported-format", "them", None, "7"),
         ("unreadable", "them", None, ""),
         ("too-large", "them", None, ""),
     ]

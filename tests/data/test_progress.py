@@ -1,13 +1,64 @@
+import io
+from pathlib import Path
+
 import pytest
+from paint_pictures import paint, save
+from rich.console import Console
 
-from skindx.data.progress import progress_bars
+from skindx.data.building.build import build, load_build_settings
+from skindx.data.progress import plain_lines, progress_bars
 
 
-def test_bars_are_drawn_when_there_is_something_to_draw(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_there_are_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
     with progress_bars():
         pass
-    assert capfd.readouterr().out == ""
+    assert capfd.readouterr() == ("", "")
+    with progress_bars() as progress:
+        for done in range(3):
+            progress("screen", done, 2)
+        progress("screen", 2, 2)
+    assert capfd.readouterr() == ("", "screen: 0 of 2\nscreen: 2 of 2\n")
+
+
+def test_bars_are_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=80)
+    monkeypatch.setattr("rich.console.Console", lambda: terminal)
     with progress_bars() as progress:
         progress("screen", 1, 2)
         progress("screen", 2, 2)
-    assert "2/2" in capfd.readouterr().out
+    assert "2/2" in drawn.getvalue()
+
+
+def test_a_long_stage_writes_a_line_at_intervals() -> None:
+    lines: list[str] = []
+    now = 0.0
+    report = plain_lines(lines.append, interval_s=10, clock=lambda: now)
+    for done in range(1000, 1101):
+        now += 0.25
+        report("look", done, 1100)
+        report("acquire", done, 0)
+    assert lines == [
+        "look: 1,000 of 1,100",
+        "acquire: 1,000 so far",
+        "look: 1,040 of 1,100",
+        "acquire: 1,040 so far",
+        "look: 1,080 of 1,100",
+        "acquire: 1,080 so far",
+        "look: 1,100 of 1,100",
+    ]
+
+
+def test_every_stage_of_a_build_reports(tmp_path: Path) -> None:
+    for number in range(6):
+        for shift, label in enumerate(("acne", "wart")):
+            save(tmp_path / "in" / label / f"{number}.jpg", paint(100 * shift + number))
+    seen: dict[str, tuple[int, int]] = {}
+
+    def note(stage: str, done: int, total: int) -> None:
+        seen[stage] = (done, total)
+
+    build(load_build_settings(tmp_path / "in", ["workers=1"]), tmp_path / "out", progress=note)
+    assert list(seen) == ["acquire", "screen", "compare", "split", "write"]
+    assert seen.pop("acquire") == (12, 0)
+    assert set(seen.values()) == {(12, 12)}

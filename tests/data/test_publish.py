@@ -126,6 +126,7 @@ def test_nothing_of_this_disk_and_no_patient_is_named(tmp_path: Path) -> None:
         source_url="Acne/Jane Doe 1970.jpg",
         source="folder:pictures",
         group="Jane Doe",
+        caption="Jane Doe, 54, left arm; write to jane@clinic.example",
         boxes=(drawn,),
     )
     small.issues += [
@@ -136,7 +137,7 @@ def test_nothing_of_this_disk_and_no_patient_is_named(tmp_path: Path) -> None:
     ]
     publish(small.write(), tmp_path / "pub", OPEN)
     everything = everything_in(tmp_path / "pub")
-    for name in (b"Jane", b"patient-", b"dr.smith", str(tmp_path).encode()):
+    for name in (b"Jane", b"jane@", b"patient-", b"dr.smith", str(tmp_path).encode()):
         assert name not in everything
     assert b"a person" in everything
     assert [(i.url, i.reason, i.detail) for i in read_issues(tmp_path / "pub")] == [

@@ -82,7 +82,7 @@ def test_a_better_copy_takes_the_place_of_the_old_one_in_its_split(
     first = make(root, tmp_path / "out")
     old = next(record for record in first.values() if record.split == "test")
     number = int(Path(old.source_url).stem) + (1000 if old.label == "wart" else 0)
-    large = np.kron(paint(number), np.ones((2, 2, 1), np.uint8))
+    large = paint(number, 240, 192)
     save(root / old.label / "large.jpg", np.ascontiguousarray(large[:, ::-1]))
     second = make(root, tmp_path / "out")
     assert old.source_url not in second

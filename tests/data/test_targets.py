@@ -60,3 +60,12 @@ def test_a_target_of_no_class_is_told() -> None:
         check_targets({"acne vulgaris": 5}, skin10)
     with pytest.raises(UserError, match=r"'Rosazea', .*skin10 \(nearest: Rosacea"):
         check_targets({"Rosazea": 5}, skin10)
+
+
+def test_sources_whose_names_begin_alike_can_be_told_apart() -> None:
+    names = [f"https://a-long-name-of-a-site.example/atlas/of/skin/{part}" for part in "abcd"]
+    pictures = [[picture("acne", name, name[-1])] for name in names]
+    text = StringIO()
+    print_counts(count_by_source(["acne"], pictures, [], {}), Console(file=text, width=80))
+    for number, name in enumerate(names, 1):
+        assert f"source {number}: {name}" in text.getvalue()

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.acquire import acquire, web_sources
+from skindx.data.acquire import EMPTY_SOURCE, acquire, web_sources
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
+from skindx.data.building.funnel import ClassNames, count_funnel
 from skindx.data.building.recipe import BuildSettings, load_build_settings
 from skindx.data.building.stages import (
     Run,
@@ -19,7 +20,7 @@ from skindx.data.building.stages import (
 )
 from skindx.data.building.summary import BuildSummary, totals
 from skindx.data.building.targets import check_targets, count_by_source
-from skindx.data.dataset_folder import check_out, sweep_store, write_dataset
+from skindx.data.dataset_folder import check_out, emptied_again, sweep_store, write_dataset
 from skindx.data.dedup.join import import_kernels
 from skindx.data.engine import Engine, open_engine
 from skindx.data.engine.shards import remove_shards
@@ -40,6 +41,7 @@ from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
 from skindx.files import only_writer
+from skindx.full_disk import needs_room
 from skindx.taxonomy import load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
@@ -56,7 +58,8 @@ def build(
     """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
 
     Beside the store and the ledger everything is written at the end: a failed build leaves no
-    half dataset, and an older dataset in `out` stays until the new one is whole. Pictures that
+    half dataset, and an older dataset in `out` stays until the new one is whole; one that found
+    nothing at all leaves no folder. Pictures that
     `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
     UserError for bad input, before anything is written where that can be known.
 
@@ -67,12 +70,13 @@ def build(
     with open_engine(cluster, out, settings.workers) as engine:
         run = _open(settings, out, resplit, progress or silent, engine)
         blocked = join(_blocklists(settings, out))
-        out.mkdir(parents=True, exist_ok=True)
-        with only_writer(out, "build or removal", wait_s=0):
-            if len(blocked):
-                write_blocklist(out / BLOCKLIST, blocked)
-                purge(out, blocked)
-            return _build(run, blocked)
+        with needs_room(out), emptied_again(out):
+            out.mkdir(parents=True, exist_ok=True)
+            with only_writer(out, "build or removal", wait_s=0):
+                if len(blocked):
+                    write_blocklist(out / BLOCKLIST, blocked)
+                    purge(out, blocked)
+                return _build(run, blocked)
 
 
 def _open(
@@ -111,27 +115,42 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         engine=run.engine,
         on_progress=partial(run.report, "acquire"),
     )
+    run.notes += [row.detail for row in found if row.status == EMPTY_SOURCE]
     rows = withhold(out, found, blocked)
     sound = screen_rows(run, rows)
     withhold_refused(run, blocked)
     sound = withhold_near(run, sound, blocked)
     taxonomy, pictures = label_rows(run, sound)
     cleaned, groups = clean(run, pictures)
+    run.report("split", 0, len(cleaned.kept))
     aliases = group_aliases(pictures, groups, run.keys)
     kept, held = hold_splits(run, withhold_rejected(run, cleaned), aliases)
     kept, dropped = drop_small_classes(run, kept, groups, pictures)
     placed = place_groups(run, kept, groups, held)
     by_sha = {same[0].row.sha256: same for same in pictures}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
-    absent = set(taxonomy.keys) - {same[0].label for same in pictures}
+    run.report("split", len(cleaned.kept), len(cleaned.kept))
+    run.report("write", 0, len(rows))
+    names = ClassNames(taxonomy, [row.label for row in rows], closed=run.taxonomy is not None)
+    funnel = count_funnel(
+        names,
+        rows=rows,
+        sound=(row.label for row, _ in sound),
+        distinct=(picture.label for picture in cleaned.kept),
+        records=records,
+        issues=run.issues,
+    )
+    gone = [each for each in funnel if not each.kept and each.label not in dropped]
     summary = BuildSummary(
         name=settings.name,
         found=len(rows),
         dropped_classes=dropped,
-        absent_classes=tuple(key for key in taxonomy.keys if key in absent),
+        absent_classes=tuple(each.label for each in gone if not each.looked_for),
+        lost_classes={each.label: each.why for each in gone if each.looked_for},
         exact_conflicts=cleaned.exact_conflicts,
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),
+        funnel=funnel,
         counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
         **totals(records, run.issues),
     )
@@ -146,6 +165,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
     )
     sweep_store(out, _named(out, rows))
     remove_shards(out)
+    run.report("write", len(rows), len(rows))
     return summary
 
 

@@ -12,6 +12,7 @@ from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
 from skindx.data.boxes.index import BoxIndex
 from skindx.data.building.label import STRANGERS, map_labels, stranger, taxonomy_of
 from skindx.data.building.recipe import BuildSettings
+from skindx.data.building.thumbnails import thumbnail_notes
 from skindx.data.dedup.near import add_similar
 from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, distinct
 from skindx.data.engine import Engine
@@ -85,6 +86,7 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
+    run.notes += thumbnail_notes((row, verdicts[row.path]) for row in stored)
     sound: list[tuple[LedgerRow, Screened]] = []
     for row in stored:
         verdict = verdicts[row.path]
@@ -102,9 +104,12 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         said = ", ".join(f"{count} {reason}" for reason, count in why) or "the sources named none"
         ledger = run.out / LEDGER
         where = f"; {ledger} says it URL by URL" if ledger.exists() else ""
+        details = (issue.detail for issue in run.issues if why and issue.reason == why[0][0])
+        most = next(filter(None, details), "").rstrip(".")
         raise UserError(
             f"none of the {len(rows)} pictures of {run.settings.name} can be used ({said}){where}; "
             f"check the sources and the `screen` limits."
+            + (f" Of one that is {why[0][0]}: {most}." if most else "")
         )
     return sound
 
@@ -212,6 +217,7 @@ def make_records(
             retrieved=row.retrieved,
             skin_type=row.skin_type,
             fold=placed[groups[row.sha256]].fold,
+            caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
         )
         for picture in kept
         for row in (picture.row,)

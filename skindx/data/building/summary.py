@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from skindx.data.building.funnel import ClassFunnel, print_funnel
 from skindx.data.building.targets import ClassCount, print_counts
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.words import cell, printable
@@ -27,7 +28,7 @@ class BuildSummary:
     dropped_classes: Mapping[str, str]
     """Class -> why it is not in the dataset although pictures of it were found."""
     absent_classes: tuple[str, ...]
-    """Classes of the taxonomy of which no picture was found."""
+    """Classes of the taxonomy of which no source named an image."""
     exact_conflicts: int
     """Distinct byte strings that stand under more than one label."""
     near_conflicts: int
@@ -43,6 +44,10 @@ class BuildSummary:
     """Pictures of each fold."""
     earlier_manifests: tuple[str, ...] = ()
     """SHA-256 of this build's manifest before each take-down, oldest first."""
+    funnel: tuple[ClassFunnel, ...] = ()
+    """By class: images named, fetched, sound, distinct, kept; classes without any come first."""
+    lost_classes: Mapping[str, str] = field(default_factory=dict)
+    """Class -> how its images were lost, although sources named some or a page of it failed."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values under stable keys."""
@@ -58,6 +63,7 @@ class BuildSummary:
                 f"same bytes, {self.near_conflicts} pairs of near duplicates have different labels."
             )
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
+        lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]
         if self.absent_classes:
             lines.append(f"No picture was found of {', '.join(self.absent_classes)}.")
         lines.append(
@@ -107,6 +113,7 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
     table.add_section()
     table.add_row("all", *map(str, sums), str(sum(sums)))
     console.print(table)
+    print_funnel(summary.funnel, console)
     if any(each.target for each in summary.counts) or _sources(summary) > 1:
         print_counts(summary.counts, console)
 

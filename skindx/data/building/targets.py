@@ -10,7 +10,7 @@ from skindx.data.dedup.select import Distinct
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
-from skindx.words import cell
+from skindx.words import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,11 +63,15 @@ def count_by_source(
 
 
 def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
-    """Print each class's kept pictures by source, the aim, and how much of it is reached."""
+    """Print each class's kept pictures by source, the aim, and how much of it is reached.
+
+    Sources are columns by number: their names may be long and begin alike.
+    """
     from rich.table import Table
 
     sources = _sources(counts)
-    table = Table("class", "target", "kept", "reached", *map(cell, sources))
+    numbers = [str(number) for number in range(1, len(sources) + 1)]
+    table = Table("class", "target", "kept", "reached", *numbers)
     for column in table.columns[1:]:
         column.justify = "right"
     for each in counts:
@@ -81,6 +85,8 @@ def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
     totals = [sum(each.kept.get(source, 0) for each in counts) for source in sources]
     table.add_row("all", *_against(target, sum(totals)), *map(str, totals))
     console.print(table)
+    for number, source in zip(numbers, sources, strict=True):
+        console.print(f"source {number}: {printable(source)}", markup=False, highlight=False)
 
 
 def _against(target: int | None, kept: int) -> tuple[str, str, str]:

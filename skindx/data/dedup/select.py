@@ -18,6 +18,7 @@ from skindx.data.dedup.hashes import HashKind
 from skindx.data.dedup.near import EmbeddingSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
+from skindx.data.screening.resolution import worth
 from skindx.data.screening.screen import Screened
 
 # N = pictures, L = links
@@ -77,9 +78,10 @@ def deduplicate(pictures: Distinct, links_L3: NDArray[np.int64], radius: int) ->
     """Keep the best of each cluster; drop clusters whose labels contradict each other.
 
     `links_L3` holds rows (i, j, distance) over positions in `pictures`, as `near_links` gives
-    them; longer links than `radius` are ignored. Best: most pixels, then most bytes, then the
-    smallest SHA-256. A cluster is dropped when any of its pictures has a duplicate, exact or
-    near, under another label, also one that another cluster took.
+    them; longer links than `radius` are ignored. Best: most detail (`worth`), so that an original
+    wins over its enlargement, then most pixels, most bytes, and the smallest SHA-256. A cluster is
+    dropped when any of its pictures has a duplicate, exact or near, under another label, also one
+    that another cluster took.
     """
     near = graph(len(pictures), links_L3, radius)
     order = sorted(range(len(pictures)), key=lambda i: _rank(pictures[i][0]))
@@ -157,9 +159,11 @@ def _pairs(some: Counter[frozenset[str]], others: Counter[frozenset[str]]) -> in
     return some.total() * others.total() - sum(n * others[names] for names, n in some.items())
 
 
-def _rank(picture: Picture) -> tuple[int, int, str]:
+def _rank(picture: Picture) -> tuple[float, int, int, str]:
     pixels = picture.screened.width * picture.screened.height
-    return -pixels, -picture.row.size_bytes, picture.row.sha256
+    effective = picture.screened.effective_pixels or pixels
+    detail = worth(effective, pixels) if pixels else 0.0
+    return -detail, -pixels, -picture.row.size_bytes, picture.row.sha256
 
 
 def _issue(picture: Picture, reason: str, detail: str, kept_sha256: str = "") -> Issue:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from skindx.data.engine import Engine
+from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
@@ -83,10 +84,12 @@ def make_part(
 
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
-    (dataset / STORE).mkdir(exist_ok=True)
+    for shared in (STORE, PAGES):
+        (dataset / shared).mkdir(exist_ok=True)
     if (dataset / BLOCKLIST).exists():
         shutil.copyfile(dataset / BLOCKLIST, part / BLOCKLIST)
-    (part / STORE).symlink_to(os.path.join("..", "..", STORE))  # noqa: PTH118 (a relative link)
+    for shared in (STORE, PAGES):
+        (part / shared).symlink_to(os.path.join("..", "..", shared))  # noqa: PTH118 (relative)
     with open_ledger(part) as ledger:
         ledger.extend(
             row

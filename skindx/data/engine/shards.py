@@ -26,6 +26,9 @@ SHARDS = ".shards"
 
 SHARD_PICTURES = 4000
 
+_MEASURES = 2
+"""Counts up when verdicts gain a measure: shards of a killed build of before are made again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -39,7 +42,7 @@ class Shard:
     @property
     def file(self) -> Path:
         """The Parquet file of the verdicts, named by all that decides them."""
-        what = [self.paths, self.settings.model_dump(mode="json"), self.hashes]
+        what = [_MEASURES, self.paths, self.settings.model_dump(mode="json"), self.hashes]
         name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
         return self.dataset / SHARDS / f"screened-{name}.parquet"
 

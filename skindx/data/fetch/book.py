@@ -43,6 +43,7 @@ class Book:
         self._answers = {_asked(row): _answer(row) for row in final}
         self._waiting: dict[tuple[str, str], list[LedgerRow]] = {}
         self._known: set[tuple[str, str]] = set()
+        self._written: dict[tuple[str, str], str] = {}
         self._had = 0
 
     def wants(self, row: LedgerRow) -> bool:
@@ -70,6 +71,10 @@ class Book:
             return len(waiting) == 1
         return False
 
+    def status(self, row: LedgerRow) -> str:
+        """Return the status of a picture that was entered, "" while its answer is awaited."""
+        return self._written.get((row.url, row.label), "")
+
     def settle(self, asked: LedgerRow, outcome: Outcome) -> None:
         """Write what became of a row's URL, for every label under which it was found."""
         if outcome.status == OTHER_HOST:
@@ -90,9 +95,9 @@ class Book:
         )
         self._ledger.note("page", row=asdict(row))
 
-    def source_failed(self, sentence: str) -> None:
+    def source_failed(self, source: str, sentence: str) -> None:
         """Note that a source as a whole gave nothing."""
-        self._ledger.note("failed", detail=sentence)
+        self._ledger.note("failed", source=source, detail=sentence)
 
     def report(self) -> None:
         """Note how many pictures are known, and how many of them earlier runs had done."""
@@ -106,6 +111,7 @@ class Book:
         self._ledger.note("finished")
 
     def _write(self, row: LedgerRow) -> None:
+        self._written[row.url, row.label] = row.status
         before = self._earlier.get((row.url, row.label))
         # Of two pages that show one picture either may come first; the time is always another.
         if before and replace(before, retrieved=row.retrieved, page_url=row.page_url) == row:

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from scrapy import exceptions
 from scrapy.exceptions import IgnoreRequest
@@ -12,15 +13,23 @@ from twisted.internet import error
 
 from skindx.data.building.label import STRANGERS
 from skindx.data.fetch.address import PrivateAddressError
+from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.fetch.settings import origin_of
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.store import put
 
 if TYPE_CHECKING:
     from scrapy.http import Response
 
-PASSING = frozenset({"timeout", "server-error", "robots", "unreachable"}) | STRANGERS
+PASSING = frozenset({"timeout", "server-error", "robots", "unreachable", "compressed"}) | STRANGERS
 """Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
+
+REPLACEABLE = PASSING - STRANGERS | {
+    *("bad-url", "dead-link", "empty", "not-a-picture", "private-address", "redirect-loop"),
+    *("too-large", "unsupported-format"),
+}
+"""Reasons why an image is asked for at its next address; an owner's "no" is no such reason."""
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
 
@@ -57,15 +66,15 @@ class RefusedError(IgnoreRequest):  # type: ignore[misc]
         self.outcome = outcome
 
 
-def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
-    """Say why no answer came."""
+def of_error(problem: Exception, timeout_s: float, max_bytes: int, url: str = "") -> Outcome:
+    """Say why no answer came; `url` is what was asked for, after redirects."""
     if isinstance(problem, RefusedError):
         return problem.outcome
     if head_too_long(problem):
         return Outcome("too-large", f"More than {MAX_HEAD_BYTES} bytes of headers came.")
     meanings: tuple[tuple[type[Exception], str, str], ...] = (
         (IgnoreRequest, "redirect-loop", "The redirects do not end."),
-        (PrivateAddressError, "private-address", "The host's address is not public."),
+        (PrivateAddressError, "private-address", _private(url)),
         (exceptions.DownloadTimeoutError, "timeout", f"No whole answer within {timeout_s:g} s."),
         (exceptions.DownloadCancelledError, "too-large", f"Longer than {max_bytes} bytes."),
         (exceptions.CannotResolveHostError, "unreachable", "The host name does not resolve."),
@@ -78,6 +87,15 @@ def of_error(problem: Exception, timeout_s: float, max_bytes: int) -> Outcome:
     return Outcome("server-error", f"No usable answer came ({type(problem).__name__}: {problem}).")
 
 
+def _private(url: str) -> str:
+    sentence = "The host's address is not public"
+    try:
+        name = urlsplit(origin_of(url)).netloc
+    except ValueError:
+        return f"{sentence}."
+    return f"{sentence}; if {name} is a server of your own, name it in fetch.allow_private."
+
+
 def of_answer(response: "Response") -> Outcome | None:
     """Say why an answer cannot be used, None if its body can."""
     code = response.status
@@ -88,10 +106,13 @@ def of_answer(response: "Response") -> Outcome | None:
         return Outcome("bad-url", f"The server redirects ({code}) to {where!r}, no http(s) URL.")
     if not 200 <= code < 300:
         return Outcome("dead-link", f"The server answered {code}.")
-    coding = response.headers.get("Content-Encoding", b"").decode("latin-1").strip().lower()
-    if coding not in {"", "identity"}:
+    undecodable = why_undecodable(response.flags)
+    if undecodable:
+        coding = response.headers.get("Content-Encoding", b"").decode("latin-1").strip().lower()
         return Outcome(
-            "compressed", f"The body is compressed ({coding}) though none was asked for."
+            "compressed",
+            f"The body came compressed ({coding[:40]}) though none was asked for, and cannot be "
+            f"decoded: {undecodable}.",
         )
     if not response.body:
         return Outcome("empty", "The answer has no body.")
@@ -115,8 +136,8 @@ def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
     suffix = picture_suffix(response.body[:16])
     if suffix is None:
         kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
-        head = response.body[:8]
-        return Outcome("not-a-picture", f"It begins with {head!r} and claims to be {kind}.")
+        reason, why = unusable(response.body[:HEAD], kind)
+        return Outcome(reason, f"{why[0].upper()}{why[1:]}.")
     came = hashlib.md5(response.body, usedforsecurity=False).hexdigest() if md5 else ""
     if came != md5:
         return Outcome("md5-mismatch", f"Its MD5 is {came}, the source says {md5}.")

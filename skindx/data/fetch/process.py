@@ -11,6 +11,7 @@ from typing import Any
 from skindx.config import Settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import Source, WebSource
+from skindx.full_disk import FULL_DISK, no_room
 from skindx.taxonomy import Taxonomy
 
 
@@ -70,7 +71,7 @@ def crawl(job: Job) -> bool:
 
         def broken(failure: Any) -> None:
             # A row would be missing: better no end at all than an end with a gap.
-            os._exit(4)
+            os._exit(FULL_DISK if no_room(failure.value) else 4)
 
         crawler.signals.connect(closed, signals.spider_closed)
         crawler.signals.connect(broken, signals.spider_error)

@@ -97,11 +97,10 @@ class RobotsGuard:
         try:
             response = await self._crawler.engine.download_async(request)
         except Exception as error:
-            return _Rules(
-                refusal=_unreachable(url, of_error(error, self._fetch.timeout_s, _MAX_BYTES))
-            )
-        problem = of_answer(response)
-        if problem is None:
+            problem = of_error(error, self._fetch.timeout_s, _MAX_BYTES, url)
+            return _Rules(refusal=_unreachable(url, problem))
+        refused = of_answer(response)
+        if refused is None:
             # With a byte order mark Protego would not know the first line, and allow everything.
             text = response.body.decode("utf-8-sig", "replace")
             if said := _NO_TRAINING.search(text):
@@ -110,9 +109,9 @@ class RobotsGuard:
             parser = Protego.parse(text)
             return _Rules(parser, delay_s=self._delay_s(parser, url))
         # Section 2.3.1.3: a robots.txt that is not there forbids nothing.
-        if problem.status in {"dead-link", "empty"}:
+        if refused.status in {"dead-link", "empty"}:
             return _Rules(Protego.parse(""))
-        return _Rules(refusal=_unreachable(url, problem))
+        return _Rules(refusal=_unreachable(url, refused))
 
     def _delay_s(self, parser: Any, url: str) -> float:
         """Return the Crawl-delay (no part of RFC 9309, but widely meant), capped and told."""

@@ -152,6 +152,7 @@ def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
             "skindx.data.fetch.partition.PartitionGuard": 50,
             "skindx.data.fetch.robots.RobotsGuard": 100,
             "skindx.data.fetch.politeness.Politeness": 550,
+            "skindx.data.fetch.decoding.Decoder": 590,
             f"{base}.robotstxt.RobotsTxtMiddleware": None,
             f"{base}.httpauth.HttpAuthMiddleware": None,
             f"{base}.retry.RetryMiddleware": None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from skindx.data.building.funnel import STAGES
 from skindx.data.gallery.thumbnails import thumbnail_path
 from skindx.data.gallery.tiles import VIEWS, Tile, Tiles, View
 from skindx.data.manifest import SPLITS
@@ -114,6 +115,8 @@ def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
             (TITLES[each.view], FACETS[each.view], *each.choices(ALL, ALL)) for each in shelves
         ],
         kept=shelves[0],
+        funnel=tiles.funnel,
+        stages=STAGES,
     )
     (folder / "index.html").write_text(index, encoding="utf-8")
 

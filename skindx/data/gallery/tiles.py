@@ -1,16 +1,19 @@
 """What the gallery shows: one tile a picture, with what to say of it."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
-from skindx.data.dataset_folder import RECIPE
+from skindx.data.building.funnel import STAGES
+from skindx.data.dataset_folder import RECIPE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
 from skindx.data.store import STORE
+from skindx.errors import UserError
 
 View = Literal["kept", "dropped", "review"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -40,6 +43,8 @@ class Tiles:
     name: str
     by_view: Mapping[View, Sequence[Tile]]
     files: Mapping[str, str]
+    funnel: Sequence[Mapping[str, Any]] = ()
+    """As the build's summary has it: by class, images named, fetched, sound, distinct, kept."""
 
 
 def read_tiles(dataset: Path) -> Tiles:
@@ -61,7 +66,20 @@ def read_tiles(dataset: Path) -> Tiles:
         _name(dataset),
         {"kept": list(kept.values()), "dropped": dropped, "review": review},
         {sha256: path for sha256, path in files.items() if sha256 in shown},
+        _funnel(dataset),
     )
+
+
+def _funnel(dataset: Path) -> Sequence[Mapping[str, Any]]:
+    """Return the funnel of a dataset's summary; one of an older version has none."""
+    summary = dataset / SUMMARY
+    if not summary.exists():
+        return ()
+    try:
+        told = json.loads(summary.read_text(encoding="utf-8")).get("funnel", [])
+        return [{stage: each[stage] for stage in ("label", *STAGES, "lost")} for each in told]
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{summary} cannot be read ({error}); run `skindx build` again.") from None
 
 
 def _name(dataset: Path) -> str:
@@ -91,6 +109,8 @@ def _origin(record: Record) -> Iterator[tuple[str, str]]:
         yield "by", record.creator
     if record.attribution:
         yield "credit", record.attribution
+    if record.caption:
+        yield "caption", record.caption
     if record.skin_type is not None:
         yield "skin type", str(record.skin_type)
 

@@ -12,10 +12,12 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from skindx.data.building.funnel import recounted
 from skindx.data.building.summary import totals
 from skindx.data.dataset_folder import CACHE, SUMMARY
 from skindx.data.engine.fetching import merge_parts
 from skindx.data.engine.shards import remove_shards
+from skindx.data.fetch.page_cache import PAGES
 from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
 from skindx.data.manifest import (
     ISSUES,
@@ -72,6 +74,7 @@ def _held(dataset: Path, blocked: BlockList) -> bool:
 
 def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / CACHE, ignore_errors=True)
+    shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the pictures
     remove_shards(dataset)
     gallery = dataset / GALLERY
     names = (each for sha256 in blocked.by_sha for each in gallery.glob(f"thumbs/*/{sha256}.jpg"))
@@ -126,6 +129,7 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
         summary["notes"] = _without(summary.get("notes", []), rows)
         earlier = summary.get("earlier_manifests", [])
         summary["earlier_manifests"] = [*earlier, sha256_file(dataset / MANIFEST)]
+        summary["funnel"] = recounted(summary.get("funnel", []), kept)
         write_json(staging / SUMMARY, summary | totals(kept, rows))
 
 

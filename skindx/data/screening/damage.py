@@ -4,7 +4,7 @@
 class DamagedPicture(ValueError):  # noqa: N818
     """These bytes do not become a picture; the message says why, `reason` is a fixed short word.
 
-    not-a-picture, too-many-pixels, decode-memory (it takes too much memory), decode-timeout (it
+    not-a-picture, unsupported-format, too-many-pixels, decode-memory (it takes too much memory), decode-timeout (it
     takes too long), damaged.
     """
 

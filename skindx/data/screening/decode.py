@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from skindx.data.screening.cost import check_size, jpeg_cost, opened_cost, webp_cost
 from skindx.data.screening.damage import DamagedPicture
 from skindx.data.screening.hush import hushed
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,8 +58,8 @@ def decode(
     """
     suffix = picture_suffix(data[:16])
     if suffix is None:
-        message = "the first bytes are of no picture format that we read"
-        raise DamagedPicture(message, "not-a-picture")
+        reason, message = unusable(data[:HEAD])
+        raise DamagedPicture(message, reason)
     try:
         if suffix == ".jpg":
             orientation = _orientation(data, "JPEG")

@@ -10,10 +10,31 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
 )
 
 
+HEAD = 512
+"""Bytes that `unusable` wants to see: comments may stand before an SVG's first element."""
+
+_UNREAD: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"GIF87a", "a GIF"),
+    (0, b"GIF89a", "a GIF"),
+    # Major brands of ISO base media files that hold images (ISO/IEC 23008-12).
+    (4, b"ftypavif", "an AVIF file"),
+    (4, b"ftypavis", "an AVIF file"),
+    (4, b"ftypheic", "a HEIC file"),
+    (4, b"ftypheix", "a HEIC file"),
+    (4, b"ftypmif1", "a HEIF file"),
+    (0, b"\xff\x0a", "a JPEG XL file"),
+    (4, b"JXL \r\n\x87\n", "a JPEG XL file"),
+    (4, b"jP  \r\n\x87\n", "a JPEG 2000 file"),
+    (0, b"\0\0\x01\0", "an icon"),
+    (0, b"8BPS", "a Photoshop file"),
+)
+
+
 def picture_suffix(head: bytes) -> str | None:
     """Return the suffix of the picture format that the first bytes show, None for anything else.
 
     `head` needs at least 12 bytes. GIF and SVG are refused: one is a film, the other a program.
+    `unusable` says why there is no suffix.
     """
     for offset, signature, suffix in _SIGNATURES:
         if head[offset : offset + len(signature)] == signature:
@@ -21,3 +42,28 @@ def picture_suffix(head: bytes) -> str | None:
                 continue
             return suffix
     return None
+
+
+def unusable(head: bytes, said: str = "") -> tuple[str, str]:
+    """Return (reason, why) for bytes that have no suffix: a format not read, or no image.
+
+    `said` is what somebody claims them to be, "" for nothing. `head` should have HEAD bytes.
+    """
+    name = _unread_format(head)
+    if name:
+        return (
+            "unsupported-format",
+            f"it is {name}, a format that is not read; JPEG, PNG, WebP, BMP and TIFF are",
+        )
+    claim = f" and claims to be {said}" if said else ""
+    return "not-a-picture", f"it begins with {head[:8]!r}{claim}; no image format does"
+
+
+def _unread_format(head: bytes) -> str:
+    for offset, signature, name in _UNREAD:
+        if head[offset : offset + len(signature)] == signature:
+            return name
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    page = b"<html" in start or start.startswith(b"<!doctype html")  # may hold drawings
+    may_be_svg = start.startswith((b"<svg", b"<?xml", b"<!")) and not page
+    return "an SVG drawing" if may_be_svg and b"<svg" in start else ""

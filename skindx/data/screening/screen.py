@@ -23,6 +23,7 @@ from skindx.data.screening.judge import (
     judge_shape,
     measure,
 )
+from skindx.data.screening.resolution import effective_pixels
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 
@@ -34,8 +35,8 @@ class Screened:
     """One picture's verdict; a damaged one has no size (0), only a sound one has codes_KO."""
 
     reason: str | None
-    """not-a-picture, too-many-pixels, damaged, decode-memory, decode-timeout, decode-crash,
-    too-small, bad-aspect, too-dark, too-bright, blank, blurred; None: it is sound."""
+    """not-a-picture, unsupported-format, too-many-pixels, damaged, decode-memory, decode-timeout,
+    decode-crash, too-small, bad-aspect, too-dark, too-bright, blank, blurred; None: it is sound."""
     detail: str
     width: int
     height: int
@@ -48,6 +49,8 @@ class Screened:
     """This and the next two as `Measured` has them; 0 where nothing was measured."""
     contrast: float = 0.0
     sharpness: float = 0.0
+    effective_pixels: float = 0.0
+    """How many pixels an image of the same detail needs; 0 where it was not measured."""
 
 
 def screen_files(
@@ -104,15 +107,17 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
         grey_HW = grey(decode(data, max_pixels=settings.max_pixels))
         height, width = grey_HW.shape
         refused, measured, thumb_SS = judge_shape(width, height, settings), Measured(0, 0, 0), None
+        effective = 0.0
         if not refused:
             thumb_SS = thumbnail(grey_HW)
             measured = measure(grey_HW, thumb_SS)
             refused = judge_content(measured, settings)
+            effective = 0.0 if refused else effective_pixels(grey_HW)
     except Exception as error:
         broken = refusal(error)
         return replace(_unscreened(broken.reason, str(broken)), sha256=sha256), None
     reason, detail = refused or (None, "")
-    verdict = Screened(reason, detail, width, height, _NO_CODES, "", sha256, *measured)
+    verdict = Screened(reason, detail, width, height, _NO_CODES, "", sha256, *measured, effective)
     return verdict, None if refused else thumb_SS
 
 

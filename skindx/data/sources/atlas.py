@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from skindx.data.ledger import LedgerRow
-from skindx.data.sources.source import Page, WebSource
+from skindx.data.sources.columns import described
+from skindx.data.sources.markup import offered_images
+from skindx.data.sources.source import Choice, Page, WebSource
 from skindx.data.sources.urls import shown, web_url
 from skindx.errors import UserError
 
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
     from scrapy.http import HtmlResponse
 
 
+_SELECTORS = ("category", "next_page", "figure", "picture", "licence", "creator", "caption")
+
+
 class AtlasSource(WebSource):
-    """A site whose pictures are found by CSS selectors.
+    """A site whose images are found by CSS selectors.
 
     `category` and `next_page` are looked up in a page, `figure` in a category page; `picture`,
-    `licence` and `creator` inside one figure. A category's label is its link's attribute
-    `data-label` if it has one, else the link's text.
+    `licence`, `creator` and `caption` inside one figure. A category's label is its link's
+    attribute `data-label` if it has one, else the link's text. `picture` finds an image or the
+    link to it; of all addresses under which the page offers that image the largest is fetched.
     """
 
     kind: Literal["atlas"]
@@ -28,9 +34,10 @@ class AtlasSource(WebSource):
     category: str = Field("a.category", min_length=1)
     next_page: str = Field("a.next", min_length=1)
     figure: str = Field("figure.picture", min_length=1)
-    picture: str = Field("a.full", min_length=1)
+    picture: str = Field("a.full, img.full", min_length=1)
     licence: str = Field(".licence", min_length=1)
     creator: str = Field(".creator", min_length=1)
+    caption: str = Field("figcaption", min_length=1)
     default_licence: str = ""
     """Licence of a picture whose figure names none."""
     attribution: str = ""
@@ -53,7 +60,7 @@ class AtlasSource(WebSource):
         from cssselect import SelectorError
         from parsel.csstranslator import HTMLTranslator
 
-        for name in ("category", "next_page", "figure", "picture", "licence", "creator"):
+        for name in _SELECTORS:
             selector = getattr(self, name)
             try:
                 HTMLTranslator().css_to_xpath(selector)
@@ -67,7 +74,7 @@ class AtlasSource(WebSource):
         """Ask for the start page."""
         yield Page(self.start)
 
-    def read(self, page: Page, answer: "HtmlResponse") -> Iterator[Page | LedgerRow]:
+    def read(self, page: Page, answer: "HtmlResponse") -> Iterator[Page | Choice]:
         """Read a category page, which has a label, or an index page, which has none."""
         if page.label:
             yield from pictures(self, answer, page.label)
@@ -109,23 +116,34 @@ def next_pages(source: AtlasSource, page: "HtmlResponse") -> Iterator[str]:
             yield _address(link)
 
 
-def pictures(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[LedgerRow]:
-    """Yield a row a picture link of a category page: status "" if it can be fetched, or bad-url."""
+def pictures(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[Choice]:
+    """Yield the rows of each image of a category page, the largest version first.
+
+    A row has the status "" if it can be fetched, or bad-url.
+    """
     for figure in page.css(source.figure):
         licence = _text(*figure.css(source.licence)[:1]) or source.default_licence
         creator = _text(*figure.css(source.creator)[:1])
-        for link in figure.css(source.picture):
-            url = web_url(page, _address(link))
-            yield LedgerRow(
-                url=url or shown(_address(link)),
-                label=label,
-                status="" if url else "bad-url",
-                detail="" if url else "Only http and https addresses are fetched.",
-                source=source.start,
-                page_url=page.url,
-                licence=licence,
-                creator=creator,
-                attribution=source.attribution,
+        caption = _text(*figure.css(source.caption)[:1])
+        for image in offered_images(figure, source.picture):
+            said = described(caption, image.alternative)
+            urls = {web_url(page, each.address): each.address for each in image.candidates}
+            # An address that is no URL is named only where the image has no other.
+            usable: list[str | None] = [url for url in urls if url] or [None]
+            yield tuple(
+                LedgerRow(
+                    url=url or shown(urls[None]),
+                    label=label,
+                    status="" if url else "bad-url",
+                    detail="" if url else "Only http and https addresses are fetched.",
+                    source=source.start,
+                    page_url=page.url,
+                    licence=licence,
+                    creator=creator,
+                    attribution=source.attribution,
+                    caption=said,
+                )
+                for url in usable
             )
 
 

@@ -23,6 +23,9 @@ A row then takes 0.1 ms, which is nothing beside its picture.
 LONGEST = 10_000
 """Characters of a text that a stranger gives; nobody's name or licence is longer."""
 
+LONGEST_CAPTION = 2_000
+"""Characters of a caption that are kept."""
+
 _TYPES = {name: number for number, name in enumerate(("I", "II", "III", "IV", "V", "VI"), 1)}
 _TYPES |= {str(number): number for number in range(1, 7)}
 
@@ -37,6 +40,8 @@ class Columns(Settings):
     page: str = ""
     group: str = ""
     """Patient, lesion or article: whatever must not be torn apart by a split."""
+    caption: str = ""
+    """Free text about the image; it stays in the private dataset and is never published."""
     skin_type: str = ""
     """Fitzpatrick 1..6 or I..VI as a person judged it; anything else counts as unknown."""
 
@@ -61,9 +66,20 @@ class Columns(Settings):
         for field in ("licence", "creator", "attribution", "group"):
             column = getattr(self, field)
             known[field] = cell(line.get(column)) or defaults.get(field, "")
+        known["caption"] = described(cell(line.get(self.caption)))
         known["page_url"] = cell(line.get(self.page))
         known["skin_type"] = skin_type(cell(line.get(self.skin_type)))
         return known
+
+
+def described(*texts: str) -> str:
+    """Return what a source writes about an image as one line; what is said twice stands once."""
+    plain = [" ".join(text.split())[:LONGEST_CAPTION] for text in texts]
+    said: list[str] = []
+    for text in plain:
+        if text and not any(text in other for other in said):
+            said.append(text)
+    return " | ".join(said)
 
 
 def skin_type(text: str) -> int | None:

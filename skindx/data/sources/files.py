@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.sources.columns import Columns, cell, read_table
 from skindx.data.sources.folder import MAX_BYTES
 from skindx.data.sources.source import LocalSource
@@ -75,7 +75,7 @@ class FilesSource(LocalSource):
         except OSError as error:
             return "unreadable", error.strerror or type(error).__name__, b""
         if picture_suffix(data[:16]) is None:
-            return "not-a-picture", "the first bytes are of no picture format that we read", b""
+            return *unusable(data[:HEAD]), b""
         if len(data) > MAX_BYTES:
             return "too-large", f"it has more than {MAX_BYTES} bytes", b""
         return "stored", "", data

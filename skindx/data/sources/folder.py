@@ -13,7 +13,7 @@ from pydantic import field_validator
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import MANIFEST
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import STORE, put
 from skindx.errors import UserError
@@ -180,13 +180,13 @@ def _look_at(path: Path, label: str, root: Path) -> FoundFile:
         if path.exists() and not path.is_file():
             return FoundFile(path, label, "unreadable", "it is neither a file nor a folder")
         with path.open("rb") as file:
-            suffix = picture_suffix(file.read(16))
+            head = file.read(HEAD)
+        suffix = picture_suffix(head)
         size_bytes = path.stat().st_size
     except OSError as error:
         return FoundFile(path, label, "unreadable", _unreadable(error))
     if suffix is None:
-        detail = "the first bytes are of no picture format that we read"
-        return FoundFile(path, label, "not-a-picture", detail)
+        return FoundFile(path, label, *unusable(head))
     if size_bytes > MAX_BYTES:
         return FoundFile(path, label, "too-large", f"it has more than {MAX_BYTES} bytes")
     return FoundFile(path, label, "stored", suffix=suffix)

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.screening.magic import picture_suffix
+from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, from_table
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
@@ -94,7 +94,7 @@ class HuggingFaceSource(LocalSource):
             item.url,
             item.label,
             status,
-            detail or _DETAILS.get(status, ""),
+            detail or _DETAILS.get(status) or ("" if path else unusable(item.data[:HEAD])[1]),
             sha256,
             path,
             len(item.data) if path else 0,
@@ -107,7 +107,6 @@ class HuggingFaceSource(LocalSource):
 _DETAILS = {
     "no-label": "the dataset says nothing about what it shows",
     "too-large": "it has more bytes than max_bytes",
-    "not-a-picture": "the first bytes are of no picture format that we read",
 }
 
 
@@ -118,7 +117,7 @@ def _judge(item: Item, max_bytes: int) -> str:
         return "no-label"
     if len(item.data) > max_bytes:
         return "too-large"
-    return "stored" if picture_suffix(item.data[:16]) else "not-a-picture"
+    return "stored" if picture_suffix(item.data[:16]) else unusable(item.data[:HEAD])[0]
 
 
 def _download(repo: str, revision: str | None) -> Path:

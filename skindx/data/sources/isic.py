@@ -14,12 +14,13 @@ from pydantic import Field
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, text
-from skindx.data.sources.columns import skin_type
+from skindx.data.sources.columns import described, skin_type
 from skindx.data.sources.source import Page, UnreadablePageError
 from skindx.data.sources.urls import plain_url
 
 _LICENCES = {"CC-0": "CC0 1.0", "CC-BY": "CC BY 4.0", "CC-BY-NC": "CC BY-NC 4.0"}
 _LEVELS = tuple(f"diagnosis_{level}" for level in range(5, 0, -1))
+_CLINICAL = ("age_approx", "sex", "anatom_site_general", "anatom_site_special")
 
 
 class IsicSource(ApiSource):
@@ -56,6 +57,7 @@ class IsicSource(ApiSource):
             creator=attribution,
             attribution=attribution,
             group=text(result, *clinical, "patient_id") or text(result, *clinical, "lesion_id"),
+            caption=described(_clinical(result)),
             skin_type=skin_type(text(result, *clinical, "fitzpatrick_skin_type")),
         )
 
@@ -68,3 +70,9 @@ class IsicSource(ApiSource):
                 "bad-url", f"The next page is said to be {address[:200]!r}, not the API."
             )
         return url
+
+
+def _clinical(result: dict[str, Any]) -> str:
+    """Return what the archive says of age, sex and site, as in "age_approx: 55; sex: male"."""
+    said = {name: text(result, "metadata", "clinical", name) for name in _CLINICAL}
+    return "; ".join(f"{name}: {value}" for name, value in said.items() if value)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, number, text
+from skindx.data.sources.columns import described
 from skindx.data.sources.source import Page
 
 _NAMES = {"cc0": "CC0", "pdm": "Public Domain Mark"}
@@ -44,6 +45,7 @@ class OpenverseSource(ApiSource):
             licence=licence(text(result, "license"), text(result, "license_version")),
             creator=text(result, "creator"),
             attribution=text(result, "attribution"),
+            caption=described(text(result, "title")),
         )
 
     def following(self, page: Page, content: dict[str, Any]) -> str:

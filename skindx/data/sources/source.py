@@ -29,6 +29,10 @@ class Page:
     """The first page of the series that this one continues; "" if it is that page itself."""
 
 
+Choice = tuple[LedgerRow, ...]
+"""Rows of the same image under several addresses, the largest version first; only one is needed."""
+
+
 class UnreadablePageError(Exception):
     """An answer came, but it is not what the source's documentation promises."""
 
@@ -97,8 +101,10 @@ class WebSource(Settings):
     def begin(self) -> Iterator[Page | LedgerRow]:
         """Yield what is known without asking anybody."""
 
-    def read(self, page: Page, answer: "Response") -> Iterator[Page | LedgerRow]:
+    def read(self, page: Page, answer: "Response") -> Iterator[Page | LedgerRow | Choice]:
         """Yield what an answer leads to; a row with a status already is not fetched.
+
+        Of a choice the next address is fetched only where the one before gives no image.
 
         Raises UnreadablePageError. `answer` is an HtmlResponse for a source of HTML pages.
         """
@@ -114,6 +120,10 @@ class WebSource(Settings):
 
         `labels` of the source were looked into, `failures` are the pages that could not be read.
         """
+
+    def nothing_shown(self) -> str:
+        """Say of a page, or a series of them, that it was read and shows no image."""
+        return "It was read and names no image."
 
     def found(self, address: str, label: str, identity: str = "", **known: Any) -> LedgerRow:
         """Return a picture's row: to be fetched, or with the reason why it cannot be.

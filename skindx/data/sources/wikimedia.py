@@ -17,6 +17,7 @@ from pydantic import Field
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.api import ApiSource, Endpoint, number, objects, text
+from skindx.data.sources.columns import described
 from skindx.data.sources.source import Page, UnreadablePageError
 
 _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/tiff")
@@ -78,11 +79,13 @@ class WikimediaSource(ApiSource):
             licence=_meta(info, "LicenseShortName"),
             creator=_meta(info, "Artist"),
             attribution=_meta(info, "Attribution") or _meta(info, "Credit"),
+            caption=described(text(result, "title").removeprefix("File:").rpartition(".")[0]),
         )
         mime = text(info, "mime")
         if mime and mime not in _PICTURES:
             detail = f"Commons says that it is {mime}."
-            yield replace(row, status="not-a-picture", detail=detail)
+            status = "unsupported-format" if mime.startswith("image/") else "not-a-picture"
+            yield replace(row, status=status, detail=detail)
         else:
             yield row
 

@@ -2,13 +2,24 @@
 
 import hashlib
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
-from skindx.data.synthetic.pages import ROBOTS, Figure, category_page, index_page, slug, title
-from skindx.data.synthetic.painter import CLASSES
+from skindx.data.synthetic.pages import (
+    MARKUPS,
+    ROBOTS,
+    THUMB_WIDTH,
+    Figure,
+    category_page,
+    index_page,
+    slug,
+    title,
+)
+from skindx.data.synthetic.painter import CLASSES, encode_jpeg
 from skindx.data.synthetic.plants import Entry, plan_entries
 from skindx.data.synthetic.truth import TRUTH, Served, SiteTruth
 from skindx.files import atomic_folder, write_json
@@ -62,8 +73,8 @@ def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, Entry]) 
     for label in CLASSES:
         paths = sorted(path for path, entry in links.items() if entry.label == label)
         figures = [
-            Figure(
-                path,
+            replace(
+                _offered(site, path, links[path], number),
                 caption=f"{title(label)}, plate {number}",
                 licence=LICENCES[rng.integers(len(LICENCES))],
                 creator=CREATORS[rng.integers(len(CREATORS))],
@@ -76,6 +87,27 @@ def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, Entry]) 
         (site / "category" / first).write_text(text, encoding="utf-8")
         text = category_page(label, figures[half:])
         (site / "category" / second).write_text(text, encoding="utf-8")
+
+
+def _offered(site: Path, path: str, entry: Entry, number: int) -> Figure:
+    """Return a figure in one of the ways of MARKUPS, its thumbnail written where it needs one.
+
+    What cannot be fetched is offered as one link: a smaller copy would be another picture.
+    """
+    plain = Figure(path, caption="", licence="", creator="")
+    markup = MARKUPS[number % len(MARKUPS)]
+    if entry.kind != "picture" or markup in ("link", "late"):
+        return replace(plain, markup=markup if entry.kind == "picture" else "link")
+    thumb = path.replace("/pictures/", "/thumbs/")
+    height, width = entry.shape
+    encoded = np.frombuffer(entry.data, np.uint8)
+    pixels = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB), np.uint8)
+    size_wh = (THUMB_WIDTH, round(height * THUMB_WIDTH / width))
+    small = np.asarray(cv2.resize(pixels, size_wh, interpolation=cv2.INTER_AREA), np.uint8)
+    file = site / thumb.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(encode_jpeg(small))
+    return replace(plain, markup=markup, thumb=thumb, width=width)
 
 
 def _truth(links: dict[str, Entry], per_class: int, seed: int) -> SiteTruth:

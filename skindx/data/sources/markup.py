@@ -1,0 +1,210 @@
+"""All addresses under which HTML offers one image, the largest first.
+
+Pages load images late and in several sizes: `srcset`, `<picture>`, `data-src` and its relatives,
+a copy in `<noscript>` for browsers without scripts, and a link to the full size around a
+thumbnail. Each is a *candidate* of the same image.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from skindx.data.sources.srcset import parse_srcset
+
+if TYPE_CHECKING:
+    from parsel import Selector
+
+_LATE = ("data-src", "data-lazy-src", "data-lazy", "data-original", "data-echo", "data-img-src")
+"""Where scripts keep the address until the image scrolls into view."""
+_LATE_SETS = ("data-srcset", "data-lazy-srcset", "data-original-set")
+_FULL = (
+    *("data-full", "data-full-src", "data-full-url", "data-fullsize", "data-orig-file"),
+    *("data-large", "data-large-src", "data-large-file", "data-large_image"),
+    *("data-zoom", "data-zoom-src", "data-zoom-image", "data-hires", "data-highres", "data-hi-res"),
+)
+"""Where scripts keep the address of a larger version."""
+_READ = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+_UNREAD = frozenset({".gif", ".svg", ".svgz", ".avif", ".heic", ".heif", ".jxl", ".ico"})
+_READ_TYPES = frozenset({"image/jpeg", "image/jpg", "image/pjpeg", "image/png", "image/webp"})
+_READ_TYPES |= {"image/bmp", "image/tiff"}
+_IMAGES = ("img", "source", "picture", "noscript")
+
+_LINKED, _SIZED, _FALLBACK, _UNREADABLE, _INLINE = 4, 3, 2, 1, 0
+"""Kinds of candidates, the best one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One address of an image, as written; the greatest `rank` promises the largest version."""
+
+    address: str
+    rank: tuple[int, float, int]
+    """(kind, width in pixels as far as the page says it, precedence of the attribute)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One image of a page: its candidates, the largest first, and its alternative text."""
+
+    candidates: tuple[Candidate, ...]
+    alternative: str = ""
+
+
+def offered_images(figure: "Selector", selector: str) -> list[Offered]:
+    """Return the images that `selector` finds in a figure, each with all its candidates.
+
+    Elements that show the same image are one: a link and the image in it, `<picture>` and its
+    parts, an image that loads late and its copy in `<noscript>`. An image without any address
+    has one candidate, "".
+    """
+    matched = [element for found in figure.css(selector) for element in _showing(found.root)]
+    holders: dict[Any, None] = {}
+    for element in matched:
+        holders[_holder(element, figure.root)] = None
+    # A holder inside another one is a part of it.
+    roots = [each for each in holders if not any(up in holders for up in each.iterancestors())]
+    images = [(root, _candidates(root, matched)) for root in roots]
+    return [
+        Offered(tuple(_ordered(candidates)), _alternative(root))
+        for root, candidates in _joined(images)
+    ]
+
+
+def _showing(element: Any) -> Iterator[Any]:
+    """Yield the element itself, or the images in it where it only surrounds them."""
+    own = any(element.get(name) for name in ("href", "src", "srcset", *_LATE, *_LATE_SETS, *_FULL))
+    inside = [] if own or element.tag in (*_IMAGES, "a") else list(element.iter("img"))
+    yield from inside or [element]
+
+
+def _holder(element: Any, figure: Any) -> Any:
+    """Return the outermost element that shows nothing but the same image."""
+    holder = element
+    for parent in element.iterancestors():
+        # libxml2 closes no <source>, so that what follows it stands inside it.
+        if parent is figure or parent.tag not in ("picture", "source", "a", "noscript"):
+            break
+        if parent.tag == "a" and sum(1 for each in parent.iter("img") if not _quiet(each)) > 1:
+            break
+        holder = parent
+    return holder
+
+
+def _quiet(image: Any) -> bool:
+    return any(parent.tag == "noscript" for parent in image.iterancestors())
+
+
+def _candidates(holder: Any, matched: Sequence[Any]) -> list[Candidate]:
+    found: list[Candidate] = []
+    for element in holder.iter():
+        if not isinstance(element.tag, str):
+            continue  # a comment
+        if element.tag == "a":
+            address = _said(element, "href")
+            if address and (element in matched or _leads_to_image(address)):
+                found.append(Candidate(address, (_LINKED, 0.0, 1)))
+        elif element.tag in _IMAGES or element in matched:
+            found += _of_image(element)
+        if element.tag in ("a", "img") or element in matched:
+            found += [
+                Candidate(_said(element, name), (_LINKED, 0.0, 0))
+                for name in _FULL
+                if _is_address(_said(element, name))
+            ]
+    return found
+
+
+def _of_image(element: Any) -> Iterator[Candidate]:
+    """Yield what an element itself names in its attributes."""
+    shown_px = _number(_said(element, "width")) or 1
+    usable = _said(element, "type").lower().partition(";")[0] in {"", *_READ_TYPES}
+    sets = [each for name in ("srcset", *_LATE_SETS) for each in parse_srcset(_said(element, name))]
+    has_widths = any(entry.width_px for entry in sets)
+    for entry in sets:
+        width = entry.width_px or (entry.density or 1.0) * shown_px
+        yield Candidate(entry.address, (_SIZED if usable else _UNREADABLE, width, 3))
+    late = [_said(element, name) for name in _LATE if _said(element, name)]
+    for address in late:
+        yield Candidate(address, (_SIZED, 1 if has_widths else shown_px, 2))
+    plain = _said(element, "src") or _said(element, "href")
+    if plain:
+        # Beside other addresses it is a placeholder, or the smallest of them.
+        alone = not late and not has_widths
+        yield Candidate(plain, (_SIZED, shown_px, 0) if alone else (_FALLBACK, shown_px, 0))
+
+
+def _ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return each address once, the best first; one that cannot be read only if all are such."""
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        address, (kind, *rest) = candidate.address, candidate.rank
+        if address.lower().startswith("data:"):
+            kind = _INLINE
+        elif _suffix(address) in _UNREAD:
+            kind = _UNREADABLE
+        judged = Candidate(address, (kind, rest[0], int(rest[1])))
+        if address not in best or best[address].rank < judged.rank:
+            best[address] = judged
+    ordered = sorted(best.values(), key=lambda each: each.rank, reverse=True)
+    readable = [each for each in ordered if each.rank[0] > _UNREADABLE]
+    return readable or ordered[:1] or [Candidate("", (_INLINE, 0.0, 0))]
+
+
+def _joined(images: list[tuple[Any, list[Candidate]]]) -> list[tuple[Any, list[Candidate]]]:
+    """Give what stands in `<noscript>` to the image beside it that loads late, or is the same."""
+    joined = [(root, list(found)) for root, found in images if root.tag != "noscript"]
+    for root, found in images:
+        if root.tag != "noscript":
+            continue
+        addresses = {each.address for each in found}
+        beside = [near for near in (root.getprevious(), root.getnext()) if near is not None]
+        for other, candidates in joined:
+            same = addresses & {each.address for each in candidates}
+            if same or (other in beside and _loads_late(candidates)):
+                candidates.extend(found)
+                break
+        else:
+            joined.append((root, found))
+    return joined
+
+
+def _loads_late(candidates: Sequence[Candidate]) -> bool:
+    """Tell whether scripts exchange the address: it is none yet, or there is a late one."""
+    inline = all(each.address.lower().startswith("data:") for each in candidates)
+    return inline or any(each.rank[2] == 2 for each in candidates)
+
+
+def _alternative(root: Any) -> str:
+    texts = [_said(each, "alt") for each in root.iter("img")]
+    return next(filter(None, texts), _said(root, "title"))
+
+
+def _leads_to_image(address: str) -> bool:
+    """Tell whether a link's path ends as that of an image; a wiki's page "File:a.jpg" is none."""
+    return _suffix(address) in _READ and ":" not in _path(address).rpartition("/")[2]
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether an attribute of many meanings holds an address, and not "true" or a number."""
+    return "/" in text or _suffix(text) in _READ
+
+
+def _suffix(address: str) -> str:
+    return PurePosixPath(_path(address)).suffix.lower()
+
+
+def _path(address: str) -> str:
+    try:
+        return urlsplit(address).path
+    except ValueError:
+        return ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+
+
+def _said(element: Any, name: str) -> str:
+    return (element.get(name) or "").strip()

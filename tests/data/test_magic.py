@@ -1,0 +1,38 @@
+"""What is no picture that is read has the right name."""
+
+import pytest
+
+from skindx.data.screening.magic import picture_suffix, unusable
+
+UNREAD = {
+    "a GIF": b"GIF87a" + bytes(20),
+    "an AVIF file": b"\0\0\0\x1cftypavif" + bytes(20),
+    "a HEIC file": b"\0\0\0\x18ftypheic" + bytes(20),
+    "a JPEG XL file": b"\xff\x0a" + bytes(20),
+    "a JPEG 2000 file": b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(20),
+    "an SVG drawing": b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- drawn -->\n<svg>',
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_formats_that_are_not_read_are_named(name: str) -> None:
+    assert picture_suffix(UNREAD[name]) is None
+    reason, why = unusable(UNREAD[name])
+    assert reason == "unsupported-format"
+    assert why.startswith(f"it is {name}, a format that is not read")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"<!doctype html><p>an <svg></p>",
+        b"<?xml?><html><svg>",
+        b"\0\0\0\x18ftypmp42" + bytes(20),
+        b"%PDF-1.7",
+    ],
+)
+def test_anything_else_is_no_picture(data: bytes) -> None:
+    reason, why = unusable(data, "image/jpeg")
+    assert reason == "not-a-picture"
+    assert "claims to be image/jpeg" in why
