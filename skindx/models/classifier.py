@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.models.cpu_faults import avoid_strided_pointwise_fault
+from skindx.models.input_size import sized_arguments
 from skindx.models.preprocess import Preprocess
 from skindx.models.weights import read_state
 from skindx.offline import go_offline
@@ -81,10 +83,12 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
             f"timm has no model {settings.model!r}; nearest: {', '.join(near) or 'none'}."
         )
     try:
-        net = timm.create_model(settings.model, num_classes=classes, **settings.model_args)
+        arguments = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
+        net = timm.create_model(settings.model, num_classes=classes, **arguments)
     except TypeError as error:
         raise UserError(f"model_args of {settings.model!r} do not fit: {error}.") from None
     _calm_head(net)
+    avoid_strided_pointwise_fault(net)
     return Classifier(net, settings.preprocess)
 
 
