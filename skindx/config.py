@@ -17,7 +17,7 @@ from skindx.files import write_text
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, unknown keys and numbers that are not finite refused."""
+    """Base of every settings class: immutable; unknown keys, NaN and infinity are refused."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False

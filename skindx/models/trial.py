@@ -54,7 +54,11 @@ def look(classifier: Classifier, side: int, classes: int) -> Tensor:
     with torch.inference_mode():
         try:
             map_ = classifier.features(_pictures(side))
+            if not isinstance(map_, Tensor):
+                raise TrialError("makes several last maps, and a diagnosis needs one")
             logits_BC, pooled_BD = classifier.head(map_), classifier.pooled(map_)
+        except TrialError:
+            raise
         except Exception as error:
             raise TrialError(
                 f"does not answer from its last map, which a diagnosis needs: {_reason(error)}"

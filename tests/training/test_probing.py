@@ -24,7 +24,8 @@ def settings(model: str, size: int, **change: object) -> TrainSettings:
     ("model", "size", "said"),
     [
         ("inception_v3", 48, "inception_v3 cannot be trained on pictures of 48 x 48 pixels: "),
-        ("crossvit_tiny_240", 240, "does not answer from its last map"),
+        ("crossvit_tiny_240", 240, "crossvit_tiny_240 makes several last maps"),
+        ("coat_tiny", 64, "coat_tiny makes several last maps"),
     ],
 )
 def test_the_command_line_names_the_member_and_writes_nothing(
@@ -56,7 +57,7 @@ def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.Mo
 def test_small_pictures_first_are_tried_too() -> None:
     resize = {"recipe": {"resize": {"start": 32}}}
     with pytest.raises(UserError, match="cannot be trained"):
-        probe_members(settings("test_vit", 64, **resize), 3)
+        probe_members(settings("vit_tiny_patch16_224", 64, **resize), 3)
 
 
 def test_layers_and_checkpoints_that_timm_lacks_are_named(

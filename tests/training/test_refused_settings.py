@@ -37,10 +37,8 @@ SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size"
         ({"engine": {"timeout_s": float("inf")}}, "finite number"),
         ({"detector": {"epochs": 1, "warmup_epochs": 2}}, "warmup_epochs=2 is longer"),
         ({"detector": {"seed": -1}}, "seed"),
-        (
-            {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"mean": [0, 0, float("nan")]}}]},
-            "finite number",
-        ),
+        ({"members": [{"name": "a", "model": "x", "preprocess": {"mean": [0, 0, float("nan")]}}]},
+         "finite number"),
         ({"members": [{"name": "a", "model": "test_resnet", "seed": -1}]}, "seed"),
         (
             {"recipe": {"epochs": 2}, "members": [{"name": "a", "model": "x", "snapshots": 3}]},
