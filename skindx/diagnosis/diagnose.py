@@ -150,7 +150,7 @@ def _heats(
             predictor.ensemble,
             [map_[places] for map_ in look.maps],
             [top for top, _ in photos],
-            [(opened.height, opened.width) for _, opened in photos],
+            [opened.pixels_HWC for _, opened in photos],
         )
     )
     return {

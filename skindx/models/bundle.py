@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from skindx import __version__
 from skindx.data.manifest import Record, Split
@@ -23,6 +23,7 @@ from skindx.models.detector import Detector, DetectorSpec, load_detector, save_d
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.gallery import ROWS, TENSORS, Gallery
 from skindx.models.novelty import STATISTICS, Novelty
+from skindx.models.saving import save_tensors
 from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.taxonomy import Taxonomy
 
@@ -135,7 +136,7 @@ def pack(
         for member, state in members:
             file = folder / _weights(member.name)
             file.parent.mkdir(parents=True)
-            save_file({key: value.contiguous() for key, value in state.items()}, file)
+            save_tensors({key: value.contiguous() for key, value in state.items()}, file)
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
         for part in (gallery, novelty):

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from skindx.config import Settings
+from skindx.models.saving import save_tensors
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
 
@@ -140,7 +141,7 @@ class Gallery:
             "thumbnails": self.thumbnails.contiguous(),
             "offsets": torch.from_numpy(self.offsets),
         }
-        save_file(tensors, folder / TENSORS)
+        save_tensors(tensors, folder / TENSORS)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from skindx.config import Settings
 from skindx.models.gallery import Gallery
+from skindx.models.saving import save_tensors
 
 STATISTICS = "novelty.safetensors"
 
@@ -105,7 +106,7 @@ class Novelty:
         tensors = {
             name: torch.from_numpy(np.array(each, order="C")) for name, each in arrays.items()
         }
-        save_file(tensors, folder / STATISTICS)
+        save_tensors(tensors, folder / STATISTICS)
 
     @classmethod
     def load(cls, folder: Path, spec: NoveltySpec) -> Self:

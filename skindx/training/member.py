@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.models.saving import save_tensors
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.monitors.history import HISTORY, write_history
 from skindx.training.settings import MemberSettings, TrainSettings
@@ -108,7 +109,7 @@ def save_member(
 ) -> None:
     """Write a member in one step: it is there whole, or not at all."""
     with atomic_folder(member_folder(run, name)) as folder:
-        save_file(
+        save_tensors(
             {key: value.cpu().contiguous() for key, value in finished.state.items()},
             folder / "model.safetensors",
         )

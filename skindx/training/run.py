@@ -136,7 +136,7 @@ def _train_by_launcher(
     launch(
         settings.engine,
         accelerator,
-        "skindx.training.worker",
+        "skindx.training.rank",
         arguments,
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,

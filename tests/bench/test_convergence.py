@@ -176,7 +176,7 @@ def test_settings_of_the_bench_that_cannot_be() -> None:
 
 def test_the_committed_study_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKINDX_REAL", "/somewhere")
-    study = Study.load(CONFIGS / "convergence.yaml")
+    study = Study.load(preset("convergence"))
     arms = arm_settings(study, (0, 1, 2), "convergence")
     assert len(study.pairs) >= 2
     first, *others = (each.recipe for each in arms.values())
