@@ -19,9 +19,11 @@ _MOST_ERRORS = 100
 
 
 class Settings(BaseModel):
-    """Base of every settings class: immutable, unknown keys refused."""
+    """Base of every settings class: immutable; unknown keys, NaN and infinity are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
     @classmethod
     def load(
@@ -59,7 +61,9 @@ class Settings(BaseModel):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises UserError for what is no file, no YAML or no mapping."""
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = _load(path.read_text(encoding="utf-8"))
+    except _RepeatedKeyError as error:
+        raise UserError(f"{path}: {error}.") from None
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -74,12 +78,39 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
+class _RepeatedKeyError(yaml.YAMLError):
+    """A mapping that holds a key twice."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values; a key that stands twice in a mapping is refused, where YAML drops the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in lines:
+                    raise _RepeatedKeyError(
+                        f"the key {key.value!r} stands in line {lines[key.value]} and again in "
+                        f"line {line}, and only one would count; merge the two"
+                    )
+                lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+def _load(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+
+
 def _assign(raw: dict[str, Any], assignment: str) -> None:
     key, equals, text = assignment.partition("=")
     if not equals or not key:
         raise UserError(f"--set {assignment!r} must look like a.b=value.")
     try:
-        value = yaml.safe_load(text)
+        value = _load(text)
+    except _RepeatedKeyError as error:
+        raise UserError(f"--set {assignment!r}: {error}.") from None
     except yaml.YAMLError:
         raise UserError(f"--set {assignment!r}: the value is not valid YAML; quote it.") from None
     *parents, last = key.split(".")

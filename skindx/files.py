@@ -31,8 +31,9 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        _name(error, path)
         raise
 
 
@@ -52,9 +53,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        _name(error, path)
         raise
+
+
+def _name(error: BaseException, path: Path) -> None:
+    """Let an error of the system name the output, where a write said only that it failed."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
 
 
 def _beside(path: Path) -> Path:

@@ -11,6 +11,7 @@ from skindx.bench.convergence_arms import Study, arm_settings, member_name
 from skindx.bench.convergence_pairs import JUDGED, compare_arms, measure
 from skindx.bench.convergence_result import figures_of, notes_of, plain_values
 from skindx.bench.convergence_tables import Run, write_tables
+from skindx.bench.presets import preset
 from skindx.bench.result import MEANS, Result
 from skindx.bench.runs import end_on_sigterm, read_history, run_skindx
 from skindx.config import Settings
@@ -29,7 +30,7 @@ class Config(Settings):
     """Which arms are trained, on what, and how often; what is finished in `out` is kept."""
 
     dataset: Path = Path("runs/isic9/data")
-    config: Path = Path("configs/convergence.yaml")
+    config: Path = preset("convergence")
     """The study: `training`, `arms`, `compare`."""
     out: Path | None = None
     """None: runs/NAME, by the name of the config."""
@@ -124,5 +125,5 @@ def _pictures(settings: Config, out: Path, said: Sequence[Answers]) -> str:
         f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
         f"{settings.folds}, whole groups only, {sum(map(len, said))} test pictures in all, "
         f"{min(trained)} to {max(trained)} to train on; seeds "
-        f"{', '.join(map(str, settings.seeds))}. Settings: {settings.config}."
+        f"{', '.join(map(str, settings.seeds))}. Settings: {settings.config.name}."
     )

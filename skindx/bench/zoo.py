@@ -10,6 +10,7 @@ from pydantic import Field
 
 from skindx.bench.clock import Figure, interleave, median
 from skindx.bench.energy import EnergyMeter
+from skindx.bench.presets import preset
 from skindx.bench.result import MEANS, Result
 from skindx.bench.runs import end_on_sigterm, read_history, run_skindx
 from skindx.bench.zoo_table import ENSEMBLE, ModelRow, write_tables
@@ -35,7 +36,7 @@ class Config(Settings):
     """What is trained, on what, and on which folds; what is finished in `out` is kept."""
 
     dataset: Path = Path("runs/isic9/data")
-    config: Path = Path("configs/zoo-isic9.yaml")
+    config: Path = preset("zoo-isic9")
     """Training settings: every member is a row of the table, with its own or the run's recipe."""
     out: Path = Path("runs/zoo")
     folds: int = Field(5, ge=2)
@@ -240,7 +241,7 @@ def _notes(settings: Config, training: TrainSettings, homes: Sequence[Path]) -> 
     return (
         f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
         f"{settings.folds}, whole groups only; trained on the rest but a tenth, which chooses; "
-        f"{sum(counts)} test pictures in all. Settings: {settings.config}.",
+        f"{sum(counts)} test pictures in all. Settings: {settings.config.name}.",
         f"{training.recipe.epochs} epochs of batches of {training.recipe.batch} for members "
         "without a recipe of their own; minutes: training steps of the slowest fold.",
         "Figures over folds: mean of the folds, in brackets the 95 % bootstrap interval of the "

@@ -198,8 +198,8 @@ def demo(
 
 lay_out(app)
 
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-"""What a user can mend: a folder of others, a disk that is full or read alone."""
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What a user can mend: a folder of others, a disk that is full or read alone, a limit of size."""
 
 
 def _file_above(error: OSError) -> Path | None:

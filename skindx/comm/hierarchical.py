@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch.distributed as dist
 from pydantic import Field
@@ -18,7 +18,7 @@ class HierarchicalSettings(ExchangeSettings):
     """Three phases: inside the nodes, across their first ranks, inside the nodes."""
 
     kind: Literal["hierarchical"] = "hierarchical"
-    ranks_per_node: int | Literal["auto"] = "auto"
+    ranks_per_node: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Neighbouring ranks that share a network link; auto: those of one host name."""
     chunks: int = Field(8, ge=1)
     """Pieces of a bucket that follow one another through the phases; without them a ring wins."""

@@ -180,7 +180,7 @@ def _heats(
             predictor.ensemble,
             [map_[places] for map_ in look.maps],
             [top for top, _ in photos],
-            [(opened.height, opened.width) for _, opened in photos],
+            [opened.pixels_HWC for _, opened in photos],
         )
     )
     for n, case in named.items():

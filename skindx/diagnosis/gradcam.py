@@ -13,10 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from skindx.diagnosis.places import places
+from skindx.diagnosis.token_heat import token_heat
 from skindx.models.ensemble import Ensemble, Member
-from skindx.models.preprocess import Preprocess
+from skindx.models.preprocess import Preprocess, centre_square
 
-# N = photos, D = channels, h, w = places of a map, T = tokens, H, W = height, width
+# N = photos, D = channels, h, w = places of a map, H, W = height, width
 
 LONGEST_SIDE = 320
 """Pixels of a heat map, which knows some ten places across: more would only be sent."""
@@ -29,19 +31,22 @@ def heat_maps(
     ensemble: Ensemble,
     maps: Sequence[Tensor],
     classes_N: Sequence[int],
-    shapes_N: Sequence[tuple[int, int]],
+    photos_N: Sequence[NDArray[np.uint8]],
 ) -> list[NDArray[np.float32] | None]:
     """Return the heat for a class of each photo, H x W in 0..1, over the whole photo.
 
-    `maps` are each member's of all photos, `shapes_N` the photos' (height, width), of which the
-    heat has the aspect. None: no member's answer depends on places, as that of a transformer that
-    reads its class token alone. Each member's heat is scaled to 1, then they are averaged with
-    the weights of their combination.
+    `maps` are each member's of all photos, which are H x W x 3; the heat has their aspect. A
+    transformer that reads its class token alone is asked once more, see token_heat.py. None: no
+    member's answer depends on places. Each member's heat is scaled to 1, then they are averaged
+    with the weights of their combination.
     """
     given = ensemble.combination.weights or (1.0,) * len(ensemble.members)
-    canvases = [np.zeros(_canvas(*shape), np.float32) for shape in shapes_N]
+    canvases = [np.zeros(_canvas(*each.shape[:2]), np.float32) for each in photos_N]
     for member, map_, weight in zip(ensemble.members, maps, given, strict=True):
-        for canvas, cam_hw in zip(canvases, grad_cam(member, map_, classes_N), strict=True):
+        heat_Nhw = grad_cam(member, map_, classes_N)
+        if not heat_Nhw.any():
+            heat_Nhw = _asked_again(member, photos_N, classes_N, heat_Nhw)
+        for canvas, cam_hw in zip(canvases, heat_Nhw, strict=True):
             if cam_hw.max() > 0:
                 _add(canvas, weight * cam_hw / cam_hw.max(), member.preprocess)
     return [each / each.max() if each.max() > 0 else None for each in canvases]
@@ -57,10 +62,23 @@ def grad_cam(member: Member, map_: Tensor, classes_N: Sequence[int]) -> NDArray[
         score = logits_NC.gather(1, wanted[:, None]).sum()
         (slope,) = torch.autograd.grad(score, leaf)
     net = member.classifier.net
-    map_NDhw, slope_NDhw = (_places(each.detach().float(), net) for each in (leaf, slope))
+    map_NDhw, slope_NDhw = (places(each.detach().float(), net) for each in (leaf, slope))
     weight_ND11 = slope_NDhw.mean(dim=(2, 3), keepdim=True)
     cam_Nhw: NDArray[np.float32] = (weight_ND11 * map_NDhw).sum(1).relu().cpu().numpy()
     return cam_Nhw
+
+
+def _asked_again(
+    member: Member,
+    photos_N: Sequence[NDArray[np.uint8]],
+    classes_N: Sequence[int],
+    cold_Nhw: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return the heat of a member whose last map has none; `cold_Nhw` where it finds none too."""
+    device = next(member.classifier.parameters()).device
+    squares_NSS3 = np.stack([centre_square(each, member.preprocess) for each in photos_N])
+    heat_Nhw = token_heat(member.classifier, torch.from_numpy(squares_NSS3).to(device), classes_N)
+    return cold_Nhw if heat_Nhw is None else heat_Nhw
 
 
 def heat_png(heat_HW: NDArray[np.float32]) -> bytes:
@@ -76,21 +94,6 @@ def heat_png(heat_HW: NDArray[np.float32]) -> bytes:
     opacity_L = _STRONGEST * (steps / 255.0 - _COLD).clip(0) / (1 - _COLD)
     picture.save(file, "PNG", transparency=(255 * opacity_L).round().astype(np.uint8).tobytes())
     return file.getvalue()
-
-
-def _places(map_: Tensor, net: torch.nn.Module) -> Tensor:
-    """Return a last map as N x D x h x w, whether it is that, channels-last, or tokens."""
-    if map_.ndim == 3:
-        own = map_[:, getattr(net, "num_prefix_tokens", 0) :]
-        embed = getattr(net, "patch_embed", None)
-        rows, columns = getattr(embed, "grid_size", (0, 0))
-        if rows * columns != own.shape[1]:  # halved on its way, or of a stem without a grid
-            rows = columns = round(own.shape[1] ** 0.5)
-        return own.transpose(1, 2).reshape(len(own), -1, rows, columns)
-    channels = getattr(net, "num_features", map_.shape[1])
-    if map_.shape[1] != channels and map_.shape[-1] == channels:
-        return map_.permute(0, 3, 1, 2)
-    return map_
 
 
 def _canvas(height: int, width: int) -> tuple[int, int]:

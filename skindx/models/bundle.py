@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from skindx import __version__
 from skindx.data.manifest import Record, Split
@@ -30,6 +29,7 @@ from skindx.models.detector import (
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.gallery import ROWS, TENSORS, Gallery
 from skindx.models.novelty import STATISTICS, Novelty
+from skindx.models.saving import save_tensors
 from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
@@ -144,7 +144,7 @@ def pack(
         for member, state in members:
             file = folder / _weights(member.name)
             file.parent.mkdir(parents=True)
-            save_file({key: value.contiguous() for key, value in state.items()}, file)
+            save_tensors({key: value.contiguous() for key, value in state.items()}, file)
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
         for part in (gallery, novelty):

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.models.cpu_faults import avoid_strided_pointwise_fault
+from skindx.models.input_size import sized_arguments
 from skindx.models.model_args import check_model_args
 from skindx.models.preprocess import Preprocess
 from skindx.models.tensors import declared, load_tensors
@@ -97,15 +99,15 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
             f"timm has no model {settings.model!r}; nearest: {', '.join(near) or 'none'}."
         )
     try:
-        net = timm.create_model(
-            settings.model, pretrained=False, num_classes=classes, **settings.model_args
-        )
+        arguments = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
+        net = timm.create_model(settings.model, pretrained=False, num_classes=classes, **arguments)
     except _DO_NOT_FIT as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
             f"model_args of {settings.model!r} do not fit: {reason.rstrip('.')}."
         ) from None
     _calm_head(net)
+    avoid_strided_pointwise_fault(net)
     return Classifier(net, settings.preprocess)
 
 

@@ -15,6 +15,7 @@ from skindx.data.boxes import Box
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.models.detector_network import build_detection_model, parse_config
+from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 from skindx.offline import go_offline
 from skindx.untrusted import read_plain_yaml
@@ -108,12 +109,11 @@ def letterbox(
 def save_detector(folder: Path, config: dict[str, Any], state: "dict[str, Tensor]") -> None:
     """Write the network's YAML and tensors; `config` is ultralytics' model dictionary."""
     import yaml
-    from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / MODEL_YAML, yaml.safe_dump(config, sort_keys=False))
     tensors = {name: tensor.float().contiguous().clone() for name, tensor in state.items()}
-    save_file(tensors, folder / MODEL_WEIGHTS)
+    save_tensors(tensors, folder / MODEL_WEIGHTS)
 
 
 def load_detector(folder: Path, spec: DetectorSpec) -> Detector:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.torch import save_file
 
 from skindx.config import Settings
 from skindx.data.publish.row import web_address
 from skindx.errors import UserError
 from skindx.models.rows import read_rows
+from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
@@ -154,7 +154,7 @@ class Gallery:
             "thumbnails": self.thumbnails.contiguous(),
             "offsets": torch.from_numpy(self.offsets),
         }
-        save_file(tensors, folder / TENSORS)
+        save_tensors(tensors, folder / TENSORS)
 
     @classmethod
     def load(cls, folder: Path, spec: GallerySpec) -> Self:

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.torch import save_file
 
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.models.gallery import Gallery
+from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 
 STATISTICS = "novelty.safetensors"
@@ -121,7 +121,7 @@ class Novelty:
         tensors = {
             name: torch.from_numpy(np.array(each, order="C")) for name, each in arrays.items()
         }
-        save_file(tensors, folder / STATISTICS)
+        save_tensors(tensors, folder / STATISTICS)
 
     @classmethod
     def load(cls, folder: Path, spec: NoveltySpec) -> Self:

@@ -14,6 +14,7 @@ from typing import Any
 from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.models.classifier import ClassifierSettings
+from skindx.models.input_size import sized_arguments
 from skindx.offline import cache_folder, go_offline
 
 _LIMIT_S = 1800
@@ -33,7 +34,8 @@ def pretrained_file(settings: ClassifierSettings) -> Path:
             f"timm has no weights for {settings.model!r}; set pretrained: false, "
             "or give the member weights from a file."
         )
-    arguments = json.dumps(settings.model_args, sort_keys=True)
+    sized = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
+    arguments = json.dumps(sized, sort_keys=True)
     of = sha256(f"{known.hf_hub_id} {known.url} {arguments}".encode()).hexdigest()[:12]
     file = cache_folder() / "weights" / f"{settings.model}-{of}.safetensors"
     if not file.is_file():

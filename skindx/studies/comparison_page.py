@@ -9,6 +9,7 @@ from skindx.files import write_text
 from skindx.studies.compare import ComparedPart, Comparison
 from skindx.studies.formatting import (
     bounds,
+    p_equation,
     p_value,
     percent,
     points,
@@ -92,7 +93,7 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     test = comparison.test
     console.print(
         f"{verdict(comparison)}\nOnly A is right on {test.only_first} pictures, only B on "
-        f"{test.only_second}: McNemar's exact p = {p_value(test.p)}, which takes every picture "
+        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every picture "
         "for independent.",
         highlight=False,
     )

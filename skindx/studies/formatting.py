@@ -57,8 +57,13 @@ def title(key: str, k: int) -> str:
 
 
 def p_value(p: float) -> str:
-    """Write a p-value as 0.031, very small ones as < 0.001."""
+    """Write a p-value for a column headed p: 0.031, very small ones as < 0.001."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_equation(p: float) -> str:
+    """Write a p-value inside a sentence: p = 0.031, very small ones as p < 0.001."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
 
 
 def first_upper(text: str) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 
 from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 from skindx.training.arrays import read_arrays
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
@@ -111,7 +111,7 @@ def save_member(
 ) -> None:
     """Write a member in one step: it is there whole, or not at all."""
     with atomic_folder(member_folder(run, name)) as folder:
-        save_file(
+        save_tensors(
             {key: value.cpu().contiguous() for key, value in finished.state.items()},
             folder / "model.safetensors",
         )

@@ -22,6 +22,9 @@ from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.member import fingerprint, is_finished
 from skindx.training.monitors.watching import check_monitors
+from skindx.training.preparing import checkpoint_activations
+from skindx.training.probing import probe_members
+from skindx.training.recipes.optimizer import layer_depths
 from skindx.training.recipes.starting import starting_weights
 from skindx.training.settings import MemberSettings, TrainSettings
 from skindx.training.worker import SETTINGS
@@ -133,7 +136,7 @@ def _train_by_launcher(
     launch(
         settings.engine,
         accelerator,
-        "skindx.training.worker",
+        "skindx.training.rank",
         arguments,
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,
@@ -152,6 +155,7 @@ def check(
     for split in needed:
         if not split_of(records, split):
             raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
+    _check_classes(settings, records, taxonomy)
     ranks = resolve_ranks(settings.engine)
     for member in settings.members:
         _check_member(settings, member, records, len(taxonomy.classes), ranks)
@@ -160,6 +164,26 @@ def check(
         check_soup(soup, trained)
     units(settings, trained, records)
     check_detector(settings, records)
+    probe_members(settings, len(taxonomy.classes))
+
+
+def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
+    """Raise UserError for a class that a member could not learn, or that nothing validates."""
+    parts = {
+        f"training images of fold {member.fold}": partition(records, member.fold, settings.folds)[0]
+        for member in settings.members
+        if member.fold is not None
+    }
+    if len(parts) < len(settings.members):
+        parts |= {f"{split} images": split_of(records, split) for split in ("train", "val")}
+    for part, images in parts.items():
+        labels = {record.label for record in images}
+        if missing := [each.name for each in taxonomy.classes if each.key not in labels]:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise UserError(
+                f"the {part} show nothing of the class {missing[0]!r}{more}; add images of it from "
+                "other patients and build the dataset again, or take the class out of the taxonomy."
+            )
 
 
 def _check_member(
@@ -187,5 +211,9 @@ def _check_member(
         )
     with torch.device("meta"):
         classifier = build_classifier(member, classes)
+    if recipe.layer_decay < 1:
+        layer_depths(classifier)
+    if settings.engine.activation_checkpointing:
+        checkpoint_activations(classifier)
     if weights := starting_weights(member):
         load_weights(classifier.to_empty(device="cpu"), weights)

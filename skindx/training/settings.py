@@ -31,7 +31,7 @@ class MemberSettings(ClassifierSettings):
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
     pretrained: bool = False
     """Start from timm's own weights, fetched once; training itself reaches no network."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
     recipe: Recipe | None = None
     """Instead of the run's own."""
     fold: int | None = Field(None, ge=0)
@@ -138,6 +138,16 @@ class TrainSettings(Settings):
                 "the weight of fusion is fitted on the validation split, which members with a fold "
                 "learn from; leave out one of both"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _snapshots_within_the_epochs(self) -> Self:
+        for member in self.members:
+            epochs = self.recipe_of(member).epochs
+            if member.snapshots > epochs:
+                raise ValueError(
+                    f"{member.name}: snapshots={member.snapshots} is more than its {epochs} epochs"
+                )
         return self
 
     @model_validator(mode="after")

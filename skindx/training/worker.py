@@ -1,10 +1,9 @@
 """One rank: trains every member of a run, and its detector, that is not finished yet.
 
-`python -m skindx.training.worker RUN DATASET`, started by DeepSpeed's launcher or by `torchrun`;
-RUN/train.yaml holds the settings.
+`rank.py` is where its process begins, started by DeepSpeed's launcher; RUN/train.yaml holds the
+settings.
 """
 
-import gc
 import os
 import sys
 import traceback
@@ -19,7 +18,7 @@ from skindx.offline import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
-from skindx.training.checkpoint.store import remove_all
+from skindx.training.checkpoint.store import remove_all, saved_in
 from skindx.training.cluster import Cluster
 from skindx.training.detection import worker as detection
 from skindx.training.ensembles.folds import partition
@@ -80,9 +79,16 @@ def _save(
         reason = " ".join(str(error).split())
         raise UserError(
             f"member {name} is trained, but {run} cannot be written ({reason}); make room on the "
-            "disk and run the same command again: it goes on from the last checkpoint."
+            f"disk and run the same command again: {_then(checkpoint_folder(run, name))}."
         ) from None
     remove_all(checkpoint_folder(run, name))
+
+
+def _then(checkpoints: Path) -> str:
+    """Say what the same command does after a member could not be written."""
+    if saved_in(checkpoints):
+        return "it goes on from the last checkpoint"
+    return "no checkpoint could be written either, so the member is trained anew"
 
 
 def main(arguments: list[str]) -> int:
@@ -120,13 +126,3 @@ def main(arguments: list[str]) -> int:
         else:
             note("finished")
     return 0
-
-
-if __name__ == "__main__":
-    # Torch and DeepSpeed are a million objects that stay to the end: let no collection go through
-    # them, and nobody take them apart, which would keep a core for two seconds after the work.
-    gc.freeze()
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

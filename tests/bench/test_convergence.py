@@ -13,6 +13,7 @@ from skindx.bench.convergence_arms import Study, arm_settings, overlay
 from skindx.bench.convergence_pairs import Compared, compare_arms, measure, student_interval
 from skindx.bench.convergence_result import figures_of, plain_values
 from skindx.bench.convergence_tables import Run, markdown, verdict, write_tables
+from skindx.bench.presets import preset
 from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.studies.answers import Answers
@@ -176,7 +177,7 @@ def test_settings_of_the_bench_that_cannot_be() -> None:
 
 def test_the_committed_study_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKINDX_REAL", "/somewhere")
-    study = Study.load(CONFIGS / "convergence.yaml")
+    study = Study.load(preset("convergence"))
     arms = arm_settings(study, (0, 1, 2), "convergence")
     assert len(study.pairs) >= 2
     first, *others = (each.recipe for each in arms.values())

@@ -6,18 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from captum.attr import LayerGradCam
+from captum.attr import LayerGradCam, LayerGradientXActivation
 from PIL import Image
 from skin_photo import skin_pixels
 
 from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
+from skindx.diagnosis.token_heat import token_heat
 from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.combination import Combination
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.preprocess import Preprocess, centre_square
 
 PHOTOS = [skin_pixels(90, 70, seed=seed) for seed in (1, 2)]
-SHAPES = [each.shape[:2] for each in PHOTOS]
 CLASSES = [3, 1]
 
 
@@ -97,12 +97,62 @@ def test_channels_last_and_tokens_stand_where_they_belong(
     assert np.unravel_index(changed_hw.argmax(), cam_hw.shape) == (row, column)
 
 
-def test_a_network_that_reads_its_class_token_alone_has_no_heat(cnn: Member) -> None:
-    blind = member("test_vit", img_size=64, global_pool="token", class_token=True)
-    assert heat_maps(Ensemble((blind,)), maps_of(blind), CLASSES, SHAPES) == [None, None]
-    together = heat_maps(Ensemble((cnn, blind)), maps_of(cnn, blind), CLASSES, SHAPES)
-    alone = heat_maps(Ensemble((cnn,)), maps_of(cnn), CLASSES, SHAPES)
-    np.testing.assert_allclose(together[0], alone[0], atol=1e-6)
+def test_a_class_tokens_heat_is_captums_gradient_times_activation() -> None:
+    reader = member("test_vit", img_size=64, global_pool="token", class_token=True)
+    squares = np.stack([centre_square(each, reader.preprocess) for each in PHOTOS])
+    ours_Nhw = token_heat(reader.classifier, torch.from_numpy(squares), CLASSES)
+    theirs_NTD = LayerGradientXActivation(
+        reader.classifier, reader.classifier.net.blocks[-2]
+    ).attribute(torch.from_numpy(squares).float(), torch.tensor(CLASSES))
+    patches_NT = theirs_NTD.detach().sum(2).relu()[:, -(4 * 4) :]
+    assert ours_Nhw is not None
+    assert ours_Nhw.max() > 0
+    np.testing.assert_allclose(ours_Nhw, patches_NT.reshape(-1, 4, 4).numpy(), rtol=1e-3, atol=1e-6)
+    assert not reader.classifier.net.blocks[-2]._forward_hooks
+    (heat_HW, _) = heat_maps(Ensemble((reader,)), maps_of(reader), CLASSES, PHOTOS)
+    assert heat_HW is not None
+    assert torch.is_grad_enabled()
+
+
+def test_a_class_tokens_heat_points_to_a_planted_patch() -> None:
+    """A vision transformer learns two textures, planted anywhere; its heat must lie on them."""
+    torch.manual_seed(0)
+    preprocess = Preprocess(size=32, crop=1.0)
+    arguments = {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 48, "num_heads": 3}
+    settings = ClassifierSettings(
+        model="vit_tiny_patch16_224", model_args=arguments, preprocess=preprocess
+    )
+    classifier = build_classifier(settings, 3)
+    optimizer = torch.optim.AdamW(classifier.parameters(), lr=2e-3)
+    rng = np.random.default_rng(0)
+    for _ in range(250):
+        pictures, labels, _ = _planted(rng, 32)
+        loss = torch.nn.functional.cross_entropy(classifier(pictures), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    classifier.eval()
+    pictures, labels, cells = _planted(rng, 200)
+    planted_N = labels > 0
+    right_N = (classifier(pictures).argmax(1) == labels) & planted_N
+    assert right_N.sum() > 0.9 * planted_N.sum()
+    heat_Nhw = token_heat(classifier, pictures[right_N], labels[right_N].tolist())
+    assert heat_Nhw is not None
+    found = heat_Nhw.reshape(len(heat_Nhw), -1).argmax(1) == cells[right_N.numpy()]
+    assert found.mean() > 0.9
+
+
+def _planted(rng: np.random.Generator, count: int):
+    """Return grey noise with a striped (1), a chequered (2) or no (0) cell of 8 x 8 pixels."""
+    pictures = rng.integers(90, 160, (count, 32, 32, 3), dtype=np.uint8)
+    labels, cells = rng.integers(0, 3, count), rng.integers(0, 16, count)
+    rows, columns = np.indices((8, 8))
+    textures = {1: 255 * (rows % 2), 2: 255 * (rows // 2 % 2 ^ columns // 2 % 2)}
+    for picture, label, cell in zip(pictures, labels, cells, strict=True):
+        if label:
+            top, left = 8 * (cell // 4), 8 * (cell % 4)
+            picture[top : top + 8, left : left + 8] = textures[int(label)][..., None]
+    return torch.from_numpy(pictures), torch.from_numpy(labels), cells
 
 
 def test_members_count_by_their_weights(cnn: Member) -> None:
@@ -110,7 +160,7 @@ def test_members_count_by_their_weights(cnn: Member) -> None:
     maps = maps_of(cnn, other)
     first, second, mixed = (
         heat_maps(
-            Ensemble((cnn, other), combination=Combination(weights=weights)), maps, CLASSES, SHAPES
+            Ensemble((cnn, other), combination=Combination(weights=weights)), maps, CLASSES, PHOTOS
         )[0]
         for weights in ((1.0, 0.0), (0.0, 1.0), (0.75, 0.25))
     )
@@ -126,7 +176,7 @@ def test_heat_lies_where_the_network_looked(cnn: Member) -> None:
     photo = skin_pixels(180, 90)
     for each, share in ((cnn, 0.9), (narrow, 0.5)):
         maps = Ensemble((each,)).look([photo]).maps
-        (heat_HW,) = heat_maps(Ensemble((each,)), maps, [0], [(90, 180)])
+        (heat_HW,) = heat_maps(Ensemble((each,)), maps, [0], [photo])
         assert heat_HW is not None
         assert heat_HW.shape == (160, 320)
         assert heat_HW.max() == pytest.approx(1)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -25,7 +26,7 @@ class BuildSettings(Settings):
     """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
     min_known: float = Field(default=0.5, ge=0, le=1)
     """Share of the pictures whose label the taxonomy must know; less means the wrong taxonomy."""
-    targets: Mapping[str, int] = Field(default_factory=dict)
+    targets: Mapping[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Class -> pictures that the dataset should hold; the build reports what is missing."""
     sources: tuple[Source, ...] = Field(min_length=1)
     fetch: FetchSettings = Field(default_factory=FetchSettings)
@@ -39,7 +40,7 @@ class BuildSettings(Settings):
     Joined by SHA-256 where the file has it, else by the file name of each picture's URL."""
     blocklist: Path | None = None
     """A block list that several datasets share; that of the dataset folder counts always."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     workers: int = Field(default=0, ge=0)
     """Processes that screen pictures on this machine; 0 takes all cores that this one may use."""
 

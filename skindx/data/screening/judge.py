@@ -1,10 +1,10 @@
 """What a picture must be to enter: its size, its light, its sharpness; limits and measures."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.data.screening.decode import MAX_PIXELS
@@ -47,6 +47,15 @@ class ScreenSettings(Settings):
     def limits(self) -> Limits:
         """Return what a decoding process may use."""
         return Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+
+    @model_validator(mode="after")
+    def _dark_below_bright(self) -> Self:
+        if self.min_luminance >= self.max_luminance:
+            raise ValueError(
+                f"min_luminance={self.min_luminance:g} must be below "
+                f"max_luminance={self.max_luminance:g}, or every image is refused"
+            )
+        return self
 
 
 class Measured(NamedTuple):

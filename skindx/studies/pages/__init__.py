@@ -7,7 +7,17 @@ from typing import Any
 from skindx.studies import formatting
 from skindx.studies.headline import FIGURES
 
-_FILTERS = ("percent", "decimal", "points", "change", "bounds", "shown", "p_value", "first_upper")
+_FILTERS = (
+    "percent",
+    "decimal",
+    "points",
+    "change",
+    "bounds",
+    "shown",
+    "p_equation",
+    "p_value",
+    "first_upper",
+)
 
 
 def render(template: str, **values: Any) -> str:

@@ -52,7 +52,16 @@ class DetectorSettings(Settings):
     """Stop as soon as mAP50 on the validation split reaches this."""
     limit_s: float = Field(3600, gt=0)
     """Stop after the epoch that passes this many seconds."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _warm_in_time(self) -> Self:
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(
+                f"warmup_epochs={self.warmup_epochs:g} is longer than the training of "
+                f"epochs={self.epochs}; the learning rate would never reach its peak"
+            )
+        return self
 
     @model_validator(mode="after")
     def _from_alone(self) -> Self:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
@@ -22,6 +21,7 @@ from skindx.models.bundle import Bundle
 from skindx.models.calibration import apply_temperature
 from skindx.models.combination import log
 from skindx.models.predicting import predict_records
+from skindx.models.saving import save_tensors
 from skindx.training.cluster import resolve_accelerator
 from skindx.training.ensembles.settings import EnsembleSettings
 from skindx.training.feeding.pictures import class_numbers
@@ -75,7 +75,7 @@ def write_targets(run: Path, dataset: Path, settings: TrainSettings, teacher: Bu
     targets_NC = soft_targets(said_NC, truth_N, distil.temperature, distil.share)
     with atomic_file(file) as temporary:
         tensors = {"targets": torch.from_numpy(targets_NC).float()}
-        save_file(tensors, temporary, {"mark": mark})
+        save_tensors(tensors, temporary, {"mark": mark})
 
 
 def soft_targets(

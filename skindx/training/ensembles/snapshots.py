@@ -4,10 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from skindx.errors import UserError
 from skindx.files import atomic_file
+from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 from skindx.training.cluster import Cluster
 from skindx.training.ensembles.soup import State
@@ -24,7 +23,7 @@ def snapshot_file(run: Path, name: str, epoch: int) -> Path:
 def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
     """Write the weights after an epoch, whole or not at all."""
     with atomic_file(snapshot_file(run, name, epoch)) as temporary:
-        save_file({key: tensor.cpu().contiguous() for key, tensor in state.items()}, temporary)
+        save_tensors({key: tensor.cpu().contiguous() for key, tensor in state.items()}, temporary)
 
 
 def snapshot_keeper(

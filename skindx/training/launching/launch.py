@@ -46,7 +46,8 @@ def launch(
         *arguments,
     ]
     try:
-        supervise(command, environment, notes, grace_s, local=not engine.hostfile)
+        expected = None if engine.hostfile else ranks
+        supervise(command, environment, notes, grace_s, local=not engine.hostfile, ranks=expected)
     finally:
         for rank in range(ranks):  # they do so themselves, but not while they are joining
             unlink_shared_buffer(rank, _THIS_MACHINE, port)

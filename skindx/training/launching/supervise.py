@@ -22,12 +22,19 @@ _SPARE_S = 5.0
 
 
 def supervise(
-    command: list[str], environment: dict[str, str], notes: Path, grace_s: float, *, local: bool
+    command: list[str],
+    environment: dict[str, str],
+    notes: Path,
+    grace_s: float,
+    *,
+    local: bool,
+    ranks: int | None = None,
 ) -> None:
     """Run a launcher and its ranks to the end; none of them outlives the call.
 
     On SIGTERM and SIGINT the ranks are asked to save and stop, on a second one they are killed.
     `local` ranks are asked through their standard input, others by a file among the `notes`.
+    `ranks` is how many are expected, where that is known: one that leaves no note is missed.
     Raises StoppedError (KeyboardInterrupt after SIGINT) when they stopped, UserError when a rank
     refused (it printed the sentence), JobError when one failed or died.
     """
@@ -50,7 +57,7 @@ def supervise(
             _end(process, ask, grace_s)
     found = read_notes(notes)
     shutil.rmtree(notes, ignore_errors=True)
-    _tell(process.returncode, found, received)
+    _tell(process.returncode, found, received, ranks)
 
 
 class _Lifeline:
@@ -134,7 +141,9 @@ def _members(group: int) -> list[int]:
     return found
 
 
-def _tell(code: int, notes: list[Note], received: list[tuple[int, float]]) -> None:
+def _tell(
+    code: int, notes: list[Note], received: list[tuple[int, float]], ranks: int | None
+) -> None:
     """Raise what the notes, the launcher's exit code and the signals come to."""
     endings = {note.ending for note in notes}
     if "refused" in endings:
@@ -149,6 +158,13 @@ def _tell(code: int, notes: list[Note], received: list[tuple[int, float]]) -> No
         )
     if stopped := [note for note in notes if note.ending == "stopped"]:
         raise StoppedError(stopped[0].words)
+    missing = set(range(ranks or 0)) - {note.rank for note in notes}
+    if code and missing and (notes or code < 0):
+        numbers = " and ".join(f"rank {rank}" for rank in sorted(missing))
+        raise JobError(
+            f"{numbers} ended before it began to train (killed, if no error of its own stands "
+            "above); run the same command again"
+        )
     # A launcher ends the others when one is gone: who was asked to stop did not go first.
     silent = [note for note in notes if note.ending == "at work"]
     silent = silent or [note for note in notes if note.ending == "asked to stop"]
@@ -156,7 +172,7 @@ def _tell(code: int, notes: list[Note], received: list[tuple[int, float]]) -> No
         raise JobError(
             f"{_names(silent)} was killed (not by an error of its own; out of memory is the most "
             "common reason), and the others ended; run the same command again to go on from the "
-            "last checkpoint"
+            "last checkpoint, or from the start where there is none"
         )
     if code:
         raise JobError(f"a rank ended with code {code}; its own error stands above")

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from skindx.errors import UserError
 from skindx.training.recipes.recipe import Recipe
 from skindx.training.recipes.schedule import peak_rate
 
@@ -41,12 +42,19 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
 def layer_depths(net: nn.Module) -> dict[str, int]:
     """Return how many layers stand above each parameter of a `Classifier`, 0 for its head.
 
-    The layers are timm's: stem, blocks, head.
+    The layers are timm's: stem, blocks, head. Raises UserError for a network that timm has not
+    divided into layers.
     """
     from timm.models import group_parameters
 
     body: Any = net.net
-    layers = group_parameters(body, body.group_matcher(coarse=False), reverse=True)
+    try:
+        layers = group_parameters(body, body.group_matcher(coarse=False), reverse=True)
+    except (AttributeError, NotImplementedError):
+        raise UserError(
+            f"recipe.layer_decay: timm does not divide {type(body).__name__} into layers; set it "
+            "to 1, or choose another model."
+        ) from None
     top = max(layers.values())
     return {f"net.{name}": top - layer for name, layer in layers.items()}
 

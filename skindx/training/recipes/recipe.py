@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from skindx.config import Settings
 
@@ -11,7 +11,7 @@ class Augment(Settings):
     """Random changes of a training picture, drawn anew in each epoch."""
 
     scale: tuple[float, float] = (0.5, 1.0)
-    """Smallest and largest share of the picture that the random crop shows."""
+    """Smallest and largest share of the picture that the random crop shows, 0 < a <= b <= 1."""
     flip: bool = True
     """Mirror and quarter turns: skin has no upright."""
     colour: float = Field(0.15, ge=0, le=0.5)
@@ -22,6 +22,13 @@ class Augment(Settings):
     """How often it is sharpened: a telephone's own processing."""
     holes: float = Field(0, ge=0, le=1)
     """How often one to three rectangles are painted over (coarse dropout; Cutout, 2017)."""
+
+    @field_validator("scale")
+    @classmethod
+    def _shares(cls, scale: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < scale[0] <= scale[1] <= 1:
+            raise ValueError("give [smallest, largest] share, both above 0 and at most 1")
+        return scale
 
 
 class CrossEntropy(Settings):
@@ -93,9 +100,16 @@ class Steps(Settings):
     """The rate is multiplied by a factor at given epochs."""
 
     kind: Literal["steps"] = "steps"
-    epochs: tuple[int, ...]
+    epochs: tuple[Annotated[int, Field(ge=1)], ...]
     """Epochs that are done when it falls."""
     factor: float = Field(0.1, gt=0, lt=1)
+
+    @field_validator("epochs")
+    @classmethod
+    def _ascending(cls, epochs: tuple[int, ...]) -> tuple[int, ...]:
+        if list(epochs) != sorted(set(epochs)):
+            raise ValueError("give each epoch once, in ascending order")
+        return epochs
 
 
 Schedule = Annotated[Cosine | Steps, Field(discriminator="kind")]
@@ -157,6 +171,20 @@ class Recipe(Settings):
                     f"{key} is a setting of {' and '.join(having)}; leave it out for "
                     f"{self.optimizer}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _within_the_epochs(self) -> Self:
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(
+                f"warmup_epochs={self.warmup_epochs:g} is longer than the training of "
+                f"epochs={self.epochs}; the learning rate would never reach its peak"
+            )
+        if self.mix and self.mix.clean_epochs >= self.epochs:
+            raise ValueError(
+                f"mix.clean_epochs={self.mix.clean_epochs} leaves none of epochs={self.epochs} to "
+                "mix in; lower it, or leave mix out"
+            )
         return self
 
     def decisive(self) -> dict[str, Any]:

@@ -1,0 +1,104 @@
+"""Every member is tried in a process of its own before anything of a run is written."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from multiprocessing.connection import Connection
+
+import torch
+
+from skindx.errors import UserError
+from skindx.models.classifier import ClassifierSettings
+from skindx.models.trial import TrialError, try_network
+from skindx.training.settings import MemberSettings, TrainSettings
+
+LIMIT_S = 300.0
+"""A network that computes so long is not refused for it: only what fails is."""
+
+_tried: set[str] = set()
+"""Networks that passed in this process, as JSON."""
+
+
+def probe_members(settings: TrainSettings, classes: int) -> None:
+    """Raise UserError for a member whose network cannot be trained or cannot diagnose.
+
+    A kernel that ends its process ends the trial's alone.
+    """
+    waiting = {}
+    for member in settings.members:
+        resize = settings.recipe_of(member).resize
+        smaller = resize.start if resize else None
+        key = f"{classes} {smaller} {_network(member).model_dump_json()}"
+        if key not in _tried:
+            waiting.setdefault(key, (member, smaller))
+    if not waiting:
+        return
+    tasks = [(_network(member), smaller) for member, smaller in waiting.values()]
+    done, problem = _run_apart(tasks, classes)
+    if problem:
+        member = list(waiting.values())[done][0]
+        raise UserError(
+            f"member {member.name}: {member.model} {problem.rstrip('.')}; choose another model or "
+            "another preprocess.size."
+        )
+    _tried.update(list(waiting)[:done])
+
+
+def _network(member: MemberSettings) -> ClassifierSettings:
+    return ClassifierSettings(
+        model=member.model, model_args=member.model_args, preprocess=member.preprocess
+    )
+
+
+def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) -> tuple[int, str]:
+    """Try networks one after the other; return how many passed, and what failed if one did."""
+    # A fork is ready at once, and computes on one thread as torch's own loader processes do.
+    method = "fork" if sys.platform == "linux" else "spawn"
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_try_all, args=(tasks, classes, theirs), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside other threads
+        process.start()
+    theirs.close()
+    done = 0
+    try:
+        while done < len(tasks):
+            if not ours.poll(LIMIT_S):
+                return len(tasks), ""
+            if problem := ours.recv():
+                return done, problem
+            done += 1
+    except EOFError:
+        process.join()
+        return done, f"ends its process {_ending(process.exitcode)} when it is trained on a CPU"
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    return done, ""
+
+
+def _try_all(
+    tasks: list[tuple[ClassifierSettings, int | None]], classes: int, answers: Connection
+) -> None:
+    # What a dying kernel prints is told in our sentence.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    for network, smaller in tasks:
+        try:
+            try_network(network, classes, smaller)
+        except TrialError as error:
+            answers.send(str(error))
+            return
+        answers.send("")
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"by signal {signal.Signals(-code).name}"
+    return f"with code {code}"

@@ -1,0 +1,40 @@
+"""Where a rank begins: `python -m skindx.training.rank RUN DATASET`.
+
+It notes that it is there before it loads torch and DeepSpeed, which takes seconds: a rank that is
+killed meanwhile is known by its note.
+"""
+
+import gc
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from skindx.training.launching.notes import RANKS, write_note
+
+
+def begin(run: Path) -> None:
+    """Write the first note; a SIGTERM before the training listens for it is noted too."""
+    note = partial(write_note, run / RANKS)
+    note("at work")
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        note("asked to stop")
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, asked)
+
+
+if __name__ == "__main__":
+    begin(Path(sys.argv[1]))
+    from skindx.training.worker import main
+
+    # Torch and DeepSpeed are a million objects that stay to the end: let no collection go through
+    # them, and nobody take them apart, which would keep a core for two seconds after the work.
+    gc.freeze()
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,105 @@
+"""Settings that cannot work are refused in one sentence before a training begins."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import Skindx
+
+from skindx.data.building.recipe import BuildSettings
+from skindx.data.manifest import read_manifest
+from skindx.errors import UserError
+from skindx.taxonomy import Taxonomy
+from skindx.training.run import check
+from skindx.training.settings import TrainSettings
+
+SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"recipe": {"augment": {"scale": [0, 0]}}}, "both above 0 and at most 1"),
+        ({"recipe": {"augment": {"scale": [-1, -0.5]}}}, "both above 0 and at most 1"),
+        ({"recipe": {"augment": {"scale": [1.0, 0.2]}}}, r"\[smallest, largest\] share"),
+        ({"recipe": {"augment": {"scale": [0.5, 3]}}}, "both above 0 and at most 1"),
+        ({"exchange": {"kind": "hierarchical", "ranks_per_node": 0}}, "ranks_per_node"),
+        ({"exchange": {"kind": "hierarchical", "ranks_per_node": -1}}, "ranks_per_node"),
+        ({"recipe": {"epochs": 1, "warmup_epochs": 50}}, "warmup_epochs=50 is longer"),
+        ({"recipe": {"epochs": 3, "mix": {"clean_epochs": 3}}}, "leaves none of epochs=3"),
+        ({"recipe": {"schedule": {"kind": "steps", "epochs": [5, 3]}}}, "ascending"),
+        ({"recipe": {"schedule": {"kind": "steps", "epochs": [0]}}}, "schedule"),
+        ({"recipe": {"learning_rate": float("inf")}}, "finite number"),
+        ({"recipe": {"head_learning_rate": float("inf")}}, "finite number"),
+        ({"recipe": {"loss": {"kind": "focal", "gamma": float("nan")}}}, "finite|greater"),
+        ({"engine": {"timeout_s": float("inf")}}, "finite number"),
+        ({"detector": {"epochs": 1, "warmup_epochs": 2}}, "warmup_epochs=2 is longer"),
+        ({"detector": {"seed": -1}}, "seed"),
+        ({"members": [{"name": "a", "model": "x", "preprocess": {"mean": [0, 0, float("nan")]}}]},
+         "finite number"),
+        ({"members": [{"name": "a", "model": "test_resnet", "seed": -1}]}, "seed"),
+        (
+            {"recipe": {"epochs": 2}, "members": [{"name": "a", "model": "x", "snapshots": 3}]},
+            "snapshots=3 is more than its 2 epochs",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_work(change: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        TrainSettings.parse({**SMALL, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_refuses_a_key_that_stands_twice(
+    skindx: Skindx, small_dataset: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        f"{yaml.safe_dump(SMALL)}recipe: {{epochs: 2}}\nname: x\nrecipe: {{batch: 8}}\n"
+    )
+    code, _, err = skindx("train", small_dataset, "--config", file, "--out", tmp_path / "run")
+    assert code == 2
+    assert re.fullmatch(r"error: .*'recipe' stands in line 6 and again in line 8, .*\n", err)
+    assert not (tmp_path / "run").exists()
+    code, _, err = skindx(
+        "train", small_dataset, "--out", tmp_path / "run", "--set", "recipe={epochs: 2, epochs: 3}"
+    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'epochs' stands in line 1 and again" in err
+
+
+def test_a_build_refuses_what_keeps_no_image() -> None:
+    raw = {"name": "x", "sources": [{"kind": "folder", "path": "x"}]}
+    for change, said in (
+        ({"screen": {"min_luminance": 200, "max_luminance": 100}}, "every image is refused"),
+        ({"targets": {"Melanoma": 0}}, "targets.Melanoma"),
+        ({"seed": -1}, "seed"),
+    ):
+        with pytest.raises(UserError, match=said):
+            BuildSettings.parse({**raw, **change})
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_class_without_images_of_a_split_is_named(small_dataset: Path, split: str) -> None:
+    taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
+    records = [
+        replace(each, split="test") if (each.label, each.split) == ("Disc", split) else each
+        for each in read_manifest(small_dataset)
+    ]
+    settings = TrainSettings.parse({**SMALL, "recipe": {"batch": 8}})
+    with pytest.raises(UserError, match=f"the {split} images show nothing of the class 'Disc'"):
+        check(settings, records, taxonomy)
+
+
+def test_a_class_that_a_fold_cannot_learn_is_named(small_dataset: Path) -> None:
+    taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
+    records = [
+        replace(each, group="one") if each.label == "Disc" else each
+        for each in read_manifest(small_dataset)
+    ]
+    member = {**SMALL["members"][0], "fold": "each"}
+    settings = TrainSettings.parse({"members": [member], "folds": 3, "recipe": {"batch": 8}})
+    with pytest.raises(UserError, match=r"training images of fold \d show nothing of the class"):
+        check(settings, records, taxonomy)
