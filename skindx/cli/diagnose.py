@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import console
+from skindx.cli.options import MissRate, console
 
 
 def diagnose(
@@ -32,6 +32,7 @@ def diagnose(
         int | None,
         typer.Option(help="Fitzpatrick skin type, 1 to 6; decides which set of conditions holds."),
     ] = None,
+    miss_rate: MissRate = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
@@ -54,7 +55,7 @@ def diagnose(
 
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(told, origin="patient")
-    predictor = Predictor.load(bundle)
+    predictor = Predictor.load(bundle, miss_rate=miss_rate)
     answered = answer(predictor, Case(tuple(read_picture(photo) for photo in photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())

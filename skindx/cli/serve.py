@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from skindx.cli.options import MissRate
+
 
 def serve(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
@@ -34,6 +36,7 @@ def serve(
             help="The proxy before it, whose X-Forwarded-For and -Proto are believed.",
         ),
     ] = None,
+    miss_rate: MissRate = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -57,6 +60,7 @@ def serve(
         login=login,
         casebook=casebook,
         proxy=proxy,
+        miss_rate=miss_rate,
         access_log=access_log,
     )
 

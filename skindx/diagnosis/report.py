@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.sheet import Sheet
 from skindx.diagnosis.words import patient_facts, promised
 from skindx.taxonomy import Urgency
@@ -44,6 +45,8 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     sheet.heading("What to do next")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
+    if guaranteed := risk_guarantee(diagnosis):
+        sheet.text(guaranteed, faint=True)
     if diagnosis.abstained:
         sheet.text(diagnosis.abstained, bold=True)
     _conditions(sheet, diagnosis)

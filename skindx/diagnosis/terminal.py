@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.record import Diagnosis, percent
+from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.words import patient_facts, promised
 from skindx.taxonomy import Urgency
 
@@ -25,6 +26,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     step, source = diagnosis.next_step, diagnosis.source
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
+    if guaranteed := risk_guarantee(diagnosis):
+        console.print(Text(guaranteed, style="dim"))
     if diagnosis.abstained:
         console.print(Text(diagnosis.abstained, style="bold"))
     console.print(_candidates(diagnosis))

@@ -24,6 +24,7 @@ from skindx.models.ensemble import Ensemble, Member
 from skindx.models.gallery import ROWS, TENSORS, Gallery
 from skindx.models.novelty import STATISTICS, Novelty
 from skindx.models.seen import SEEN, read_seen, write_seen
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy
 
 INDEX, TAXONOMY, METRICS, CARD = "bundle.json", "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
@@ -108,6 +109,7 @@ def pack(
     combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
+    urgent_risk: UrgentRisk | None = None,
     gallery: Gallery | None = None,
     novelty: Novelty | None = None,
     provenance: dict[str, Any] | None = None,
@@ -126,6 +128,7 @@ def pack(
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
         conformal=conformal,
+        urgent_risk=urgent_risk,
         gallery=gallery.spec if gallery is not None else None,
         novelty=novelty.spec if novelty else None,
         provenance=provenance or {},

@@ -45,6 +45,8 @@ class Wiring:
     casebook: "Casebook | None" = None
     frames: Sequence[str] = ()
     """Sites that may show the page in a frame of theirs."""
+    miss_rate: float | None = None
+    """The level of the urgent risk by which answers are urgent; None: the bundle's default."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -54,7 +56,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     from skindx.ui.page import build_page
 
     version = bundle_version(bundle)
-    pool = Pool(worker_command(bundle.path, version), wiring.pool)
+    command = worker_command(bundle.path, version, wiring.miss_rate)
+    pool = Pool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
 
     @asynccontextmanager

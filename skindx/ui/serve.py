@@ -32,14 +32,16 @@ def serve(
     login: Path | None = None,
     casebook: str | None = None,
     proxy: str | None = None,
+    miss_rate: float | None = None,
     access_log: bool = False,
     frames: Sequence[str] = (),
 ) -> None:
     """Serve page and interface until Ctrl+C or SIGTERM.
 
     `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed; `frames`
-    the sites that may show the page in a frame. Raises UserError for a bundle that is not whole,
-    for an address that is taken or wrong, and for a missing extra.
+    the sites that may show the page in a frame; `miss_rate` is the level of the urgent risk that
+    decides which answers are urgent. Raises UserError for a bundle that is not whole or lacks that
+    level, for an address that is taken or wrong, and for a missing extra.
     """
     go_offline()
     check_free(host, port)
@@ -54,7 +56,7 @@ def serve(
     if access_log:
         _show_access()
     with uploads_folder() as uploads, stoppable():
-        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames)
+        wiring = Wiring(uploads, settings, users, _casebook(casebook), frames, miss_rate)
         _run(build_app(loaded, wiring), host, port, proxy, logged_in=users is not None)
 
 

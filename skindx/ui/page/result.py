@@ -6,6 +6,7 @@ from typing import Any
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Diagnosis, Promise, Share, percent
+from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.words import URGENT_APART
 from skindx.taxonomy import Urgency
 from skindx.ui.html import data_url, render, sentence
@@ -56,6 +57,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         missed=missed(diagnosis.promise),
         familiar=familiar(diagnosis),
         measured=measured(metrics),
+        risk_guarantee=risk_guarantee(diagnosis),
         percent=percent,
         names={each.key: each.name for each in diagnosis.candidates},
         pictures=_pictures(diagnosis, answer.views),
