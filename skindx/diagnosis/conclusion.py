@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.case import SkinType
 from skindx.diagnosis.next_step import next_step
 from skindx.diagnosis.record import NextStep, Promise, Share, UrgentRisk
 from skindx.models.combination import mutual_information
@@ -61,7 +60,7 @@ def conclude(
     probabilities_PC: NDArray[np.float64],
     members_MPC: NDArray[np.float64],
     *,
-    skin_type: SkinType | None = None,
+    skin_type: int | None = None,
     familiarity: float | None = None,
 ) -> Conclusion:
     """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
@@ -82,14 +81,16 @@ def conclude(
         (classes[i], min(float(probabilities_C[i]), 1.0), bool(in_set_C[i])) for i in order
     )
     disagreement = float(mutual_information(members_MC[:, None], predictor.weights)[0])
-    abstained = (
+    # These put the probabilities themselves in doubt, and with them the risk. A set of too many
+    # classes does not: the guarantee of the risk counts such photos in.
+    doubtful = (
         _unfamiliar(familiarity)
         or _differing(probabilities_PC)
-        or _too_many(next_step(ranked).classes, len(classes))
         or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
+    abstained = doubtful or _too_many(next_step(ranked).classes, len(classes))
     risk = _urgent_risk(predictor, probabilities_PC, skin_type)
-    step = next_step(ranked, risk, sure=not abstained)
+    step = next_step(ranked, risk, doubtful=bool(doubtful))
     if abstained and step.urgency == "routine":
         # Who does not know what it is cannot say that it may wait.
         step = step.model_copy(
@@ -141,7 +142,7 @@ def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
 
 
 def _urgent_risk(
-    predictor: Rules, probabilities_PC: NDArray[np.float64], skin_type: SkinType | None
+    predictor: Rules, probabilities_PC: NDArray[np.float64], skin_type: int | None
 ) -> UrgentRisk | None:
     rule = predictor.urgent_risk
     if rule is None:
@@ -160,7 +161,7 @@ def _urgent_risk(
     )
 
 
-def _promise(predictor: Rules, skin_type: SkinType | None) -> Promise | None:
+def _promise(predictor: Rules, skin_type: int | None) -> Promise | None:
     conformal = predictor.conformal
     if conformal is None:
         return None

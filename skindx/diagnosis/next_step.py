@@ -14,13 +14,15 @@ Ranked = Sequence[tuple[SkinClass, float, bool]]
 """All classes, most probable first: class, probability, whether the conformal set holds it."""
 
 
-def next_step(ranked: Ranked, risk: UrgentRisk | None = None, *, sure: bool = True) -> NextStep:
-    """Return the next step for one case; `sure` is false for an answer that abstains.
+def next_step(
+    ranked: Ranked, risk: UrgentRisk | None = None, *, doubtful: bool = False
+) -> NextStep:
+    """Return the next step for one case; `doubtful` when its probabilities are not to be trusted.
 
     The urgent risk decides whether it is urgent. Below the threshold the most urgent class of the
     set decides among the lower tiers, and an urgent class in the set means "soon": what is not
-    ruled out does not wait for a routine visit. An answer that abstains is not lowered in this
-    way: the set alone can make it urgent. Without a risk the set decides everything.
+    ruled out does not wait for a routine visit. A doubtful answer is not lowered in this way: the
+    set alone can make it urgent. Without a risk the set decides everything.
     """
     by_set = _by_set(ranked)
     if risk is None:
@@ -30,7 +32,7 @@ def next_step(ranked: Ranked, risk: UrgentRisk | None = None, *, sure: bool = Tr
     if by_set.urgency != "urgent":
         return by_set.model_copy(update={"because": f"{by_set.because} {_below(risk)}"})
     named = _deciding(_possible(ranked)[0]).name
-    if not sure:
+    if doubtful:
         own, least = risk_words(risk)
         because = (
             f"{named} (urgent) is not ruled out and the answer is not sure, so the advice stays "

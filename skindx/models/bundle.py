@@ -169,7 +169,9 @@ def open_bundle(path: Path) -> Bundle:
         raise UserError(f"{index} is not a bundle's index; pack the bundle again.")
     spec = BundleSpec.parse(raw, origin=str(index))
     _verify(path, spec)
-    return Bundle(path, spec, Taxonomy.load(path / TAXONOMY))
+    taxonomy = Taxonomy.load(path / TAXONOMY)
+    _check_columns(path, spec, len(taxonomy.classes))
+    return Bundle(path, spec, taxonomy)
 
 
 def _weights(member: str) -> str:
@@ -184,6 +186,18 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
         if file.is_file() and file.name != INDEX
     }
     write_json(folder / INDEX, spec.model_copy(update={"files": files}).model_dump(mode="json"))
+
+
+def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
+    """Raise UserError for a rule whose urgent classes lie beyond the taxonomy's last."""
+    for name in ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk"):
+        rule = getattr(spec, name)
+        last = max(rule.urgent_columns, default=-1) if rule else -1
+        if last >= classes:
+            raise UserError(
+                f"bundle {path}: {name} names class {last}, but the taxonomy has {classes}; pack "
+                "the bundle again."
+            )
 
 
 def _verify(path: Path, spec: BundleSpec) -> None:

@@ -143,8 +143,7 @@ def _warned(answers: Answers) -> Bools:
     if answers.sets_NC is None:
         return np.zeros(len(answers), dtype=bool)
     urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
-    warned_N: Bools = answers.sets_NC[:, urgent_C].any(axis=1)
-    return warned_N
+    return np.asarray(answers.sets_NC[:, urgent_C].any(axis=1))
 
 
 def _curve(risk_N: Floats, urgent_N: Bools) -> Iterator[CurvePoint]:
