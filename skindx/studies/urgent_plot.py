@@ -46,12 +46,11 @@ def urgent_plot(scores: UrgentRiskScores | None, size: float = 300.0) -> UrgentP
     def across(missed: float) -> float:
         return size * min(missed, widest) / widest
 
-    line: list[tuple[float, float]] = []
+    line = [(0.0, 0.0)]
     for point in scores.curve:
-        y = size * (1 - point.sent_on)
-        # Between two urgent images over-triage falls at the same number of misses.
-        line += [(line[-1][0], y)] if line else []
-        line.append((across(point.missed), y))
+        # A higher threshold misses the next urgent image first; over-triage falls after that.
+        x, y = across(point.missed), size * (1 - point.sent_on)
+        line += [(x, line[-1][1]), (x, y)]
         if point.missed >= widest:
             break
     marks = tuple(

@@ -1,5 +1,7 @@
 """The urgent risk: thresholds by hand, and its promise over many random splits."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,9 +10,11 @@ from numpy.typing import NDArray
 from scipy.special import logit
 from scipy.stats import binom, norm
 
+from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.models.urgent_risk import RiskPromise, UrgentRisk, rank_of
-from skindx.models.urgent_risk_fit import fit_urgent_risk
+from skindx.models.urgent_risk_fit import fit_risk_on_records, fit_urgent_risk
+from skindx.taxonomy import load_taxonomy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -187,6 +191,31 @@ def test_too_few_urgent_lesions_give_no_threshold() -> None:
     # Many images of eight lesions are eight lesions.
     group_N = np.repeat(np.arange(8), 10)
     assert fitted(np.linspace(0, 1, 80), np.zeros(80, dtype=np.intp), groups=group_N) is None
+
+
+def test_the_order_of_a_manifest_does_not_choose_the_images() -> None:
+    random = np.random.default_rng(3)
+    taxonomy = load_taxonomy("isic9")
+    rows_NC = random.dirichlet(np.ones(len(taxonomy.classes)), 90)
+    records = [
+        Record(
+            f"{n}.jpg",
+            hashlib.sha256(bytes([n])).hexdigest(),
+            "0" * 16,
+            90,
+            90,
+            "Melanoma" if n < 60 else "Nevus",
+            f"lesion {n // 3}",
+            "calibration",
+        )
+        for n in range(90)
+    ]
+    rule = fit_risk_on_records(rows_NC, records, taxonomy)
+    assert rule is not None
+    assert rule.lesions == {"all": 20}
+    order = random.permutation(90)
+    again = fit_risk_on_records(rows_NC[order], [records[n] for n in order], taxonomy)
+    assert again == rule
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -129,6 +129,10 @@ def test_the_plot_holds_every_interval() -> None:
         assert 0 <= mark.left <= mark.x <= mark.right <= plot.size
         assert 0 <= mark.top <= mark.y <= mark.bottom <= plot.size
     assert [mark.is_default for mark in plot.marks] == [False, True]
+    third, end = pytest.approx(plot.size / 3), plot.size
+    right = 0.25 * plot.size
+    assert plot.line[:5] == ((0, 0), (0, 0), (0, third), (right, third), (right, third))
+    assert plot.line[-1] == (0.75 * plot.size, end)
 
 
 @pytest.fixture
