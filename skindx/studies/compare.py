@@ -131,6 +131,7 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
         ensemble_NC=moved.ensemble_NC[:, column_C],
         members_NMC=moved.members_NMC[:, :, column_C],
         sets_NC=None if moved.sets_NC is None else moved.sets_NC[:, column_C],
+        urgent_risk=None,  # its columns are those of the order before
     )
     for what, ours_N, theirs_N in (
         ("label", first.truth_N, moved.truth_N),
