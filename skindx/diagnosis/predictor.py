@@ -21,7 +21,7 @@ from skindx.models.gallery import Gallery
 from skindx.models.novelty import Novelty
 from skindx.models.prediction import Prediction
 from skindx.models.removal import MANIFEST_KEY
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk import UrgentRisk, check_level
 from skindx.taxonomy import Taxonomy
 
 
@@ -81,10 +81,7 @@ class Predictor:
 
     def at_miss_rate(self, miss_rate: float | None) -> Self:
         """Return the predictor at a level of the urgent risk. Raises UserError for one it lacks."""
-        if miss_rate is not None:
-            if self.urgent_risk is None:
-                raise UserError(f"no miss rate can be chosen: {self.no_urgent_risk}")
-            self.urgent_risk.level(miss_rate)
+        check_level(self.urgent_risk, miss_rate)
         return replace(self, miss_rate=miss_rate)
 
     @property

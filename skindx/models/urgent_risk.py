@@ -154,6 +154,19 @@ class UrgentRisk(Settings):
         return np.array([level.thresholds[self.group(level, each)] for each in skin_types])
 
 
+def check_level(rule: UrgentRisk | None, miss_rate: float | None) -> None:
+    """Raise UserError for a miss rate that the rule has no threshold for; None is always there."""
+    if miss_rate is None:
+        return
+    if rule is None:
+        raise UserError(
+            f"the bundle has no threshold for a miss rate of {miss_rate:g}, nor for any other: it "
+            "is of an older version, or had too few calibration lesions with an urgent condition; "
+            "leave out --miss-rate."
+        )
+    rule.level(miss_rate)
+
+
 def urgent_risks(
     probabilities_NC: NDArray[np.float64], urgent_columns: Sequence[int]
 ) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
 from skindx.models.bundle import open_bundle
+from skindx.models.urgent_risk import check_level
 from skindx.offline import go_offline
 from skindx.ui.listening import LOOPBACK, check_free, stoppable, uploads_folder
 
@@ -46,6 +47,7 @@ def serve(
     go_offline()
     check_free(host, port)
     loaded = open_bundle(bundle)
+    check_level(loaded.spec.urgent_risk, miss_rate)
     _check_extra()
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.login.users import Users

@@ -209,7 +209,7 @@ def test_only_the_bundle_that_was_checked_is_loaded(
     with pytest.raises(UserError, match="was replaced"):
         load_bundle(tiny_bundle, "0" * 64)
     version = bundle_version(open_bundle(tiny_bundle))
-    with pytest.raises(UserError, match="no miss rate can be chosen"):
+    with pytest.raises(UserError, match="nor for any other"):
         load_bundle(tiny_bundle, version, 0.05)
 
 
