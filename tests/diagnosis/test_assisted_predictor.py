@@ -180,7 +180,13 @@ def test_the_operator_chooses_among_the_levels_of_the_bundle(tmp_path: Path) -> 
     assert Predictor.load(bundle.path, miss_rate=0.02).miss_rate == 0.02
     with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.1; it has 0.02, 0.05"):
         Predictor.load(bundle.path, miss_rate=0.1)
+    card = (bundle.path / "MODEL_CARD.md").read_text()
+    assert (
+        "urgent from a risk of 0.1000: expected miss rate at most 5% (confidence that this "
+        "threshold keeps to it: 79%; with 95% confidence at most 8.1%)"
+    ) in card
     old = pack_tiny(tmp_path / "old")
+    assert "urgent risk: no threshold" in (old.path / "MODEL_CARD.md").read_text()
     with pytest.raises(UserError, match="nor for any other"):
         Predictor.load(old.path, miss_rate=0.05)
 
