@@ -16,11 +16,15 @@ from kept_cases import answer
 from skindx.casebook.book import Casebook
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.screening.decode import decode
+from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.files import sha256_file
 from skindx.models.bundle import open_bundle
+from skindx.studies.steps import served_steps
 
 FIXTURES = Path(__file__).parent / "fixtures"
+_BUNDLE_VERSIONS = {"v0_1": "c66bc4dd23d0c6ee5459598ae945734e4b42afab015951c504ca4687081fdad4"}
+"""What each version called its own bundle in answers."""
 VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if path.name.startswith("v"))
 
 
@@ -67,6 +71,31 @@ def test_a_bundle_has_all_its_parts(written: Path) -> None:
     assert seen is not None
     assert len(seen) == 108
     assert bundle.metrics() is not None
+
+
+def test_a_bundle_without_a_risk_threshold_follows_the_set_and_says_so(written: Path) -> None:
+    predictor = Predictor.load(written / "whole/bundle")
+    if predictor.urgent_risk is not None:
+        pytest.skip("this version wrote a threshold")
+    assert "no threshold for the risk of an urgent condition" in predictor.no_urgent_risk
+    records = [record for record in read_manifest(written / "dataset") if record.split == "test"]
+    pixels = [decode((written / "dataset" / record.path).read_bytes()) for record in records]
+    predictions = predictor.predict(pixels)
+    for step, prediction in zip(
+        served_steps(predictor, records, predictions), predictions, strict=True
+    ):
+        assert predictor.conformal is not None
+        (set_C,) = predictor.conformal.sets(prediction.probabilities_C[None])
+        in_set = {predictor.taxonomy.classes[column].urgency for column in np.flatnonzero(set_C)}
+        assert (step == "urgent") == ("urgent" in in_set)
+
+
+def test_a_bundle_keeps_the_version_that_answers_name(
+    written: Path, request: pytest.FixtureRequest
+) -> None:
+    """What is added to a bundle later does not rename those that lack it."""
+    named = _BUNDLE_VERSIONS[request.node.callspec.params["written"]]
+    assert bundle_version(open_bundle(written / "whole/bundle")) == named
 
 
 @pytest.mark.distributed

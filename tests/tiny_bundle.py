@@ -18,6 +18,8 @@ from skindx.models.detector import DetectorSpec
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.novelty import Novelty, fit_novelty
 from skindx.models.preprocess import Preprocess
+from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk_fit import fit_urgent_risk
 from skindx.offline import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
@@ -47,6 +49,7 @@ def pack_tiny(
     temperature: float = 0.5,
     broken: bool = False,
     conformal: Conformal | None = None,
+    urgent_risk: UrgentRisk | None = None,
     gallery: Gallery | None = None,
     novelty: Novelty | None = None,
     seen: Sequence[Record] | None = None,
@@ -72,6 +75,7 @@ def pack_tiny(
         temperature=temperature,
         detector=parts,
         conformal=conformal,
+        urgent_risk=urgent_risk,
         gallery=gallery,
         novelty=novelty,
         seen=seen,
@@ -79,7 +83,7 @@ def pack_tiny(
 
 
 def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
-    """Pack a bundle that has all parts: sets, gallery and novelty, made of painted noise.
+    """Pack a bundle that has all parts: sets, urgent risk, gallery, novelty; of painted noise.
 
     40 pictures in 20 groups of two; every other one may be shown.
     """
@@ -98,6 +102,7 @@ def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
     return pack_tiny(
         path,
         detector=detector,
+        urgent_risk=fit_urgent_risk(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         conformal=fit_conformal(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         gallery=gallery,
         novelty=fit_novelty(gallery, look.embeddings_ND[40:]),

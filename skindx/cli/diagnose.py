@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Expect, console
+from skindx.cli.options import Expect, MissRate, console
 
 
 def diagnose(
@@ -33,6 +33,7 @@ def diagnose(
         typer.Option(help="Fitzpatrick skin type, 1 to 6; decides which set of conditions holds."),
     ] = None,
     expect: Expect = None,
+    miss_rate: MissRate = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     pdf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
@@ -56,7 +57,7 @@ def diagnose(
 
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(told, origin="patient")
-    predictor = Predictor.load(bundle, expect=expect)
+    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     answered = answer(predictor, Case(read_pictures(photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())

@@ -16,6 +16,15 @@ Sets = Annotated[
     typer.Option("--set", metavar="A.B=V", help="Override one setting; may be repeated."),
 ]
 
+MissRate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATE",
+        help="Share of urgent lesions that may be missed: 0.02, 0.05 or 0.1, as far as the bundle "
+        "has a threshold for it; default: 0.05. A lower rate makes more answers urgent.",
+    ),
+]
+
 
 Expect = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Expect
+from skindx.cli.options import Expect, MissRate
 
 
 def serve(
@@ -56,6 +56,7 @@ def serve(
         int | None,
         typer.Option(min=4, help="Most connections of one address at a time; default: 100."),
     ] = None,
+    miss_rate: MissRate = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
@@ -83,6 +84,7 @@ def serve(
         proxy=proxy,
         allowed_hosts=allowed_host or (),
         per_address=per_address,
+        miss_rate=miss_rate,
         access_log=access_log,
         expect=expect,
     )

@@ -30,6 +30,8 @@ _UNKNOWN_NO_HEAT = (
     "There is no heat map: it would explain a name that the model does not stand behind."
 )
 
+_ADDED_LATER = ("urgent_risk", "whole_urgent_risk")
+
 # C = classes, M = members
 
 
@@ -64,6 +66,8 @@ def assemble(
         ),
         promise=conclusion.promise,
         no_promise=predictor.no_sets,
+        urgent_risk=conclusion.urgent_risk,
+        no_urgent_risk=predictor.no_urgent_risk,
         votes=tuple(
             Vote(member=name, key=keys[row_C.argmax()], probability=min(float(row_C.max()), 1))
             for name, row_C in zip(predictor.members, members_MC, strict=True)
@@ -119,7 +123,9 @@ def bundle_version(bundle: Bundle) -> str:
         if name not in (METRICS, CARD) and not name.startswith(f"{EXPORTS}/")
     }
     deciding = bundle.spec.model_copy(update={"files": files})
-    return hashlib.sha256(deciding.model_dump_json().encode()).hexdigest()
+    # A bundle of an older version lacks these; its version does not change when they stay empty.
+    unset = {name for name in _ADDED_LATER if getattr(deciding, name) is None}
+    return hashlib.sha256(deciding.model_dump_json(exclude=unset).encode()).hexdigest()
 
 
 def _boxes(prediction: Prediction, opened: Opened) -> tuple[LesionBox, ...] | None:

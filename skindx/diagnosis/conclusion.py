@@ -1,21 +1,21 @@
 """What follows from the probabilities: the set of classes, the next step, or an honest abstention.
 
-Urgency is that of the most urgent class which the conformal set does not rule out.
+The urgent risk decides whether the next step is urgent; the conformal set names conditions, and
+decides where the bundle has no threshold of the risk.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.case import SkinType
-from skindx.diagnosis.record import NextStep, Promise, Share, next_step
+from skindx.diagnosis.next_step import next_step
+from skindx.diagnosis.record import NextStep, Promise, Share, UrgentRisk
 from skindx.models.combination import mutual_information
-from skindx.taxonomy import URGENCY_ADVICE, SkinClass
-
-if TYPE_CHECKING:
-    from skindx.diagnosis.predictor import Predictor
+from skindx.models.conformal import Conformal
+from skindx.models.urgent_risk import UrgentRisk as UrgentRiskRule
+from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy
 
 LARGEST_SET = 5
 """A set of more classes, or of more than half of all, is no answer."""
@@ -25,6 +25,21 @@ LEAST_FAMILIARITY = 0.05
 """Stranger than 19 of 20 calibration pictures, though not so strange that it is refused."""
 
 # P = photos of the case, C = classes, M = members
+
+
+class Rules(Protocol):
+    """What a conclusion needs of a predictor."""
+
+    @property
+    def taxonomy(self) -> Taxonomy: ...
+    @property
+    def conformal(self) -> Conformal | None: ...
+    @property
+    def urgent_risk(self) -> UrgentRiskRule | None: ...
+    @property
+    def miss_rate(self) -> float | None: ...
+    @property
+    def weights(self) -> tuple[float, ...] | None: ...
 
 
 @dataclass(frozen=True)
@@ -37,20 +52,22 @@ class Conclusion:
     abstained: str
     promise: Promise | None
     disagreement: float
+    urgent_risk: UrgentRisk | None = None
 
 
 def conclude(
-    predictor: "Predictor",
+    predictor: Rules,
     probabilities_PC: NDArray[np.float64],
     members_MPC: NDArray[np.float64],
     *,
-    skin_type: SkinType | None = None,
+    skin_type: int | None = None,
     familiarity: float | None = None,
 ) -> Conclusion:
     """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
 
     The set is what any of the photos leaves possible: each photo's own set keeps its promise, so
-    all of them together do, whereas nothing was ever promised of a mean.
+    all of them together do, whereas nothing was ever promised of a mean. The urgent risk is the
+    highest of the photos for the same reason.
     """
     classes, conformal = predictor.taxonomy.classes, predictor.conformal
     probabilities_C, members_MC = probabilities_PC.mean(axis=0), members_MPC.mean(axis=1)
@@ -64,13 +81,16 @@ def conclude(
         (classes[i], min(float(probabilities_C[i]), 1.0), bool(in_set_C[i])) for i in order
     )
     disagreement = float(mutual_information(members_MC[:, None], predictor.weights)[0])
-    step = next_step(ranked)
-    abstained = (
+    # These put the probabilities themselves in doubt, and with them the risk. A set of too many
+    # classes does not: the guarantee of the risk counts such photos in.
+    doubtful = (
         _unfamiliar(familiarity)
         or _differing(probabilities_PC)
-        or _too_many(step.classes, len(classes))
         or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
+    abstained = doubtful or _too_many(next_step(ranked).classes, len(classes))
+    risk = _urgent_risk(predictor, probabilities_PC, skin_type)
+    step = next_step(ranked, risk, doubtful=bool(doubtful))
     if abstained and step.urgency == "routine":
         # Who does not know what it is cannot say that it may wait.
         step = step.model_copy(
@@ -80,7 +100,8 @@ def conclude(
                 "because": "Nothing urgent stands out, but the answer is not sure enough to wait.",
             }
         )
-    return Conclusion(ranked, step, abstained, _promise(predictor, skin_type), disagreement)
+    promise = _promise(predictor, skin_type)
+    return Conclusion(ranked, step, abstained, promise, disagreement, risk)
 
 
 def _unfamiliar(familiarity: float | None) -> str:
@@ -120,7 +141,27 @@ def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
     )
 
 
-def _promise(predictor: "Predictor", skin_type: SkinType | None) -> Promise | None:
+def _urgent_risk(
+    predictor: Rules, probabilities_PC: NDArray[np.float64], skin_type: int | None
+) -> UrgentRisk | None:
+    rule = predictor.urgent_risk
+    if rule is None:
+        return None
+    level = rule.level(predictor.miss_rate)
+    group = rule.group(level, skin_type)
+    promise = rule.promise(level, group)
+    return UrgentRisk(
+        risk=float(rule.risks(probabilities_PC).max()),
+        threshold=level.thresholds[group],
+        miss_rate=level.miss_rate,
+        confidence=promise.confidence,
+        bound=promise.bound,
+        lesions=promise.lesions,
+        group=group,
+    )
+
+
+def _promise(predictor: Rules, skin_type: int | None) -> Promise | None:
     conformal = predictor.conformal
     if conformal is None:
         return None

@@ -1,7 +1,7 @@
 """The served predictor: decoded pictures in, calibrated predictions out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,7 @@ from skindx.models.least_side import least_side
 from skindx.models.novelty import Novelty
 from skindx.models.prediction import Prediction
 from skindx.models.removal import MANIFEST_KEY
+from skindx.models.urgent_risk import UrgentRisk, check_level
 from skindx.taxonomy import Taxonomy
 
 
@@ -41,6 +42,8 @@ class Predictor:
     """How familiar a photo is; None for an older bundle, and without calibration pictures."""
     backend: str = EAGER
     """What runs the networks' bodies, such as `openvino bf16`."""
+    miss_rate: float | None = None
+    """Which level of the urgent risk decides whether a next step is urgent; None: the default."""
 
     @classmethod
     def load(
@@ -49,8 +52,12 @@ class Predictor:
         device: str = "cpu",
         backend: Backend = "auto",
         expect: str | None = None,
+        miss_rate: float | None = None,
     ) -> Self:
-        """Open and verify a bundle. Raises UserError for a bundle that is not whole.
+        """Open and verify a bundle.
+
+        Raises UserError for a bundle that is not whole, and for a miss rate that it was not fitted
+        for.
 
         `expect`: its digest or the first digits, by which another bundle is refused.
 
@@ -73,7 +80,12 @@ class Predictor:
             bundle.gallery(),
             bundle.novelty(),
             answers,
-        )
+        ).at_miss_rate(miss_rate)
+
+    def at_miss_rate(self, miss_rate: float | None) -> Self:
+        """Return the predictor at a level of the urgent risk. Raises UserError for one it lacks."""
+        check_level(self.urgent_risk, miss_rate)
+        return replace(self, miss_rate=miss_rate)
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -110,6 +122,31 @@ class Predictor:
                 "well; without the detector they promise nothing, so none is shown."
             )
         return "The bundle had no calibration pictures, so it can promise no set of classes."
+
+    @property
+    def urgent_risk(self) -> UrgentRisk | None:
+        """The thresholds of the urgent risk, fitted on answers as this predictor gives them.
+
+        None: the next step follows the sets of classes; `no_urgent_risk` says why.
+        """
+        spec = self.bundle.spec
+        return spec.whole_urgent_risk if self._without_crops else spec.urgent_risk
+
+    @property
+    def no_urgent_risk(self) -> str:
+        """Why there is no threshold of the urgent risk, in a sentence; empty where there is."""
+        if self.urgent_risk:
+            return ""
+        if self._without_crops and self.bundle.spec.urgent_risk:
+            return (
+                "The threshold of the urgent risk was fitted for answers that look at the "
+                "detector's box as well, so the next step follows the conditions instead."
+            )
+        return (
+            "This bundle has no threshold for the risk of an urgent condition: it is of an older "
+            "version, or had too few calibration images of urgent conditions. The next step "
+            "follows the most urgent condition that is not ruled out."
+        )
 
     @property
     def _without_crops(self) -> bool:

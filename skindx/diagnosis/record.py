@@ -1,23 +1,16 @@
 """What a diagnosis says: plain values, for a page, a terminal or a file."""
 
-from collections.abc import Sequence
-
 from pydantic import ConfigDict, Field
 
 from skindx.config import Settings
 from skindx.diagnosis.case import Patient
 from skindx.diagnosis.guarantee import SET_HOLDS
-from skindx.taxonomy import SkinClass, Urgency
+from skindx.taxonomy import Urgency
 
 NOTICE = (
     "This is no medical device and no diagnosis: it is a research tool and can be wrong. "
     "Never let it keep you from seeing a clinician."
 )
-
-CARRIED = 0.9
-"""Without sets the next step looks at the classes that together carry this much probability."""
-
-_BY_URGENCY: tuple[Urgency, ...] = ("routine", "unknown", "soon", "urgent")
 
 
 def percent(probability: float) -> str:
@@ -135,6 +128,30 @@ class Promise(_Said):
         return self.urgent_level is not None and self.urgent_level != self.level
 
 
+class UrgentRisk(_Said):
+    """The estimated risk that it is an urgent condition, and the threshold it is compared with."""
+
+    risk: float = Field(ge=0, le=1)
+    """Summed probability of the urgent classes, the highest of the photos."""
+    threshold: float = Field(ge=0, le=1)
+    """The next step is urgent from this risk on."""
+    miss_rate: float = Field(gt=0, lt=1)
+    """The share of urgent lesions below the threshold is at most this, on average."""
+    confidence: float = Field(ge=0, le=1)
+    """How sure it is that this threshold itself keeps to the miss rate."""
+    bound: float = Field(ge=0, le=1)
+    """The miss rate of this threshold is at most this, with 95 % confidence."""
+    lesions: int = Field(ge=1)
+    """Calibration lesions with an urgent condition behind the threshold."""
+    group: str = "all"
+    """Whose lesions they were: `all`, or a skin type that the case names."""
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the risk reaches the threshold."""
+        return self.risk >= self.threshold
+
+
 class Source(_Said):
     """The bundle that answered; `version` does not change when the bundle is evaluated."""
 
@@ -162,7 +179,7 @@ class Vote(_Said):
 
 
 class NextStep(_Said):
-    """What to do, by the most urgent class that remains likely."""
+    """What to do, by the urgent risk and by the most urgent class that remains likely."""
 
     urgency: Urgency
     advice: str
@@ -183,6 +200,10 @@ class Diagnosis(_Said):
     promise: Promise | None = None
     """None for a bundle without conformal sets."""
     no_promise: str = ""
+    """Why there is none, in a sentence."""
+    urgent_risk: UrgentRisk | None = None
+    """None where the bundle has no threshold: the next step then follows the set of classes."""
+    no_urgent_risk: str = ""
     """Why there is none, in a sentence."""
     votes: tuple[Vote, ...] = Field(min_length=1)
     disagreement: float = Field(0.0, ge=0, le=1)
@@ -216,45 +237,3 @@ class Diagnosis(_Said):
         if same == 0:
             return f"None of the {total} networks puts {first.name} first: only their mean does."
         return f"The networks disagree: {same} of {total} put {first.name} first."
-
-
-def next_step(ranked: Sequence[tuple[SkinClass, float, bool]]) -> NextStep:
-    """Return the next step for all classes, most probable first: probability, whether in the set.
-
-    It follows the most urgent class of the set, however harmless the likeliest one is. Without
-    sets those classes stand for it that together carry 90 %. A class of unknown urgency outweighs
-    a routine one, since nobody can say that it may wait.
-    """
-    in_set = [each for each, _, inside in ranked if inside]
-    leading, carried = (in_set, 0.0) if in_set else _leading(ranked)
-    deciding = max(leading, key=lambda each: _BY_URGENCY.index(each.urgency))
-    tier = "of unknown urgency" if deciding.urgency == "unknown" else deciding.urgency
-    share = percent(carried).replace(">", "more than") + " of the probability"
-    name, count = f"{deciding.name} ({tier})", len(leading)
-    if in_set:
-        because = (
-            f"{name} is the only condition in the set; others remain possible."
-            if count == 1
-            else f"{name} is the most urgent of the {count} conditions in the set."
-        )
-    elif count == 1:
-        because = f"{name} alone carries {share}."
-    else:
-        because = f"{name} is the most urgent of the {count} classes that together carry {share}."
-    return NextStep(
-        urgency=deciding.urgency, advice=deciding.advice, because=because, classes=count
-    )
-
-
-def _leading(
-    ranked: Sequence[tuple[SkinClass, float, bool]],
-) -> tuple[list[SkinClass], float]:
-    """Return the classes that together carry 90 %, and what they carry."""
-    leading: list[SkinClass] = []
-    carried = 0.0
-    for each, probability, _ in ranked:
-        leading.append(each)
-        carried += probability
-        if carried >= CARRIED - 1e-9:
-            break
-    return leading, carried

@@ -8,6 +8,7 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
 from skindx.diagnosis.sheet import Sheet
 from skindx.diagnosis.words import patient_facts
@@ -48,6 +49,8 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     sheet.heading("What to do next")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
+    if guaranteed := risk_guarantee(diagnosis):
+        sheet.text(guaranteed, faint=True)
     if diagnosis.abstained:
         sheet.text(f"The model does not know. {diagnosis.abstained}", bold=True)
     _conditions(sheet, diagnosis)

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.record import Diagnosis, percent
+from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
 from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
@@ -27,6 +28,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     step, source = diagnosis.next_step, diagnosis.source
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
+    if guaranteed := risk_guarantee(diagnosis):
+        console.print(Text(guaranteed, style="dim"))
     if diagnosis.abstained:
         console.print(Text(f"The model does not know. {diagnosis.abstained}", style="bold"))
     console.print(_candidates(diagnosis))

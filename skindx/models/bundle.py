@@ -31,6 +31,7 @@ from skindx.models.gallery import ROWS, TENSORS, Gallery
 from skindx.models.novelty import STATISTICS, Novelty
 from skindx.models.saving import save_tensors
 from skindx.models.seen import SEEN, read_seen, write_seen
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
 
@@ -117,6 +118,7 @@ def pack(
     combination: Combination = EQUAL,
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
+    urgent_risk: UrgentRisk | None = None,
     gallery: Gallery | None = None,
     novelty: Novelty | None = None,
     provenance: dict[str, Any] | None = None,
@@ -135,6 +137,7 @@ def pack(
         members=tuple(member for member, _ in members),
         detector=detector.spec if detector else None,
         conformal=conformal,
+        urgent_risk=urgent_risk,
         gallery=gallery.spec if gallery is not None else None,
         novelty=novelty.spec if novelty else None,
         provenance=provenance or {},
@@ -176,7 +179,9 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     for name in sorted(needed - set(spec.files)):
         raise UserError(f"bundle {path}: {INDEX} does not list {name}; pack the bundle again.")
     verify_files(path, spec.files)
-    return Bundle(path, spec, Taxonomy.load(path / TAXONOMY), digest_of(content))
+    taxonomy = Taxonomy.load(path / TAXONOMY)
+    _check_columns(path, spec, len(taxonomy.classes))
+    return Bundle(path, spec, taxonomy, digest_of(content))
 
 
 def _weights(member: str) -> str:
@@ -191,3 +196,15 @@ def write_index(folder: Path, spec: BundleSpec) -> None:
         if file.is_file() and file.name != INDEX
     }
     write_json(folder / INDEX, spec.model_copy(update={"files": files}).model_dump(mode="json"))
+
+
+def _check_columns(path: Path, spec: BundleSpec, classes: int) -> None:
+    """Raise UserError for a rule whose urgent classes lie beyond the taxonomy's last."""
+    for name in ("conformal", "whole_conformal", "urgent_risk", "whole_urgent_risk"):
+        rule = getattr(spec, name)
+        last = max(rule.urgent_columns, default=-1) if rule else -1
+        if last >= classes:
+            raise UserError(
+                f"bundle {path}: {name} names class {last}, but the taxonomy has {classes}; pack "
+                "the bundle again."
+            )

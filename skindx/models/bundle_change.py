@@ -13,6 +13,7 @@ from skindx.models.card import model_card
 from skindx.models.conformal import Conformal
 from skindx.models.fusion import FusionSpec
 from skindx.models.gallery import ROWS, TENSORS, Gallery
+from skindx.models.urgent_risk import UrgentRisk
 
 
 def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
@@ -30,13 +31,23 @@ def set_fusion(
     fusion: FusionSpec,
     conformal: Conformal | None,
     whole_conformal: Conformal | None = None,
+    *,
+    urgent_risk: UrgentRisk | None = None,
+    whole_urgent_risk: UrgentRisk | None = None,
 ) -> Bundle:
-    """Put how the crop around the best box is judged, and the sets' rules, into the bundle.
+    """Put how the crop around the best box is judged, and the rules for it, into the bundle.
 
-    `whole_conformal` is for whoever serves the bundle without its detector.
+    `whole_conformal` and `whole_urgent_risk` are for whoever serves the bundle without its
+    detector.
     """
     bundle = open_bundle(path)
-    change = {"fusion": fusion, "conformal": conformal, "whole_conformal": whole_conformal}
+    change = {
+        "fusion": fusion,
+        "conformal": conformal,
+        "whole_conformal": whole_conformal,
+        "urgent_risk": urgent_risk,
+        "whole_urgent_risk": whole_urgent_risk,
+    }
     _rewrite(_changed(bundle, change), {}, bundle.metrics())
     return open_bundle(path)
 

@@ -12,6 +12,7 @@ from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec
 from skindx.models.gallery import GallerySpec
 from skindx.models.novelty import NoveltySpec
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.models.views import Views
 
 
@@ -41,6 +42,11 @@ class BundleSpec(Settings):
     """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
     whole_conformal: Conformal | None = None
     """Those of answers by the whole picture alone, where `conformal` is of answers with a crop."""
+    urgent_risk: UrgentRisk | None = None
+    """From which risk the next step is urgent; None for an older bundle, and where there were too
+    few calibration images of urgent classes. The next step then follows the set of classes."""
+    whole_urgent_risk: UrgentRisk | None = None
+    """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
     gallery: GallerySpec | None = None
     novelty: NoveltySpec | None = None
     """How familiar a photo is, by how far it lies from the gallery; None without calibration."""

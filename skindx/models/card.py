@@ -4,6 +4,7 @@ from typing import Any
 
 from skindx.models.bundle_spec import BundleSpec
 from skindx.models.conformal import ALL
+from skindx.models.urgent_risk_card import measured_risk_lines, urgent_risk_lines
 from skindx.taxonomy import Taxonomy
 
 _FIGURES = (
@@ -32,6 +33,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- detector: {'yes' if spec.detector else 'none'}",
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- conformal sets: {_sets(spec)}",
+        *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk)),
         f"- gallery: {_gallery(spec)}",
         f"- strange photos: {_strange(spec)}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
@@ -83,6 +85,7 @@ def _misses(metrics: dict[str, Any]) -> list[str]:
     lines += [
         f"- {each['name']}: {_missed(each)}" for each in metrics.get("cancers", ()) if each["n"]
     ]
+    lines += measured_risk_lines(metrics.get("urgent_risk"))
     if sets:
         lines.append(
             f"- conformal sets for {sets['level']:.0%}: {_interval(sets['coverage'])} hold the "

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.models.conformal import ALL, Conformal
 from skindx.models.prediction import Prediction
-from skindx.taxonomy import SkinClass
+from skindx.models.urgent_risk import UrgentRisk
+from skindx.taxonomy import SkinClass, Urgency
 
 # N = pictures, C = classes, M = members
 
@@ -40,6 +41,10 @@ class Answers:
     """The same of urgent classes; None where they have no threshold of their own."""
     fitted_types: tuple[int, ...] = ()
     """Skin types that have thresholds of their own."""
+    urgent_risk: UrgentRisk | None = None
+    """The thresholds of the urgent risk; None for a bundle without any."""
+    steps: tuple[Urgency, ...] | None = None
+    """The urgency of each image's next step, as it is served; None: of an older version."""
 
     def with_sets(self, rule: Conformal) -> Self:
         """Return the same answers with the conformal sets of a rule."""
@@ -101,4 +106,5 @@ class Answers:
             skin_types=tuple(self.skin_types[row] for row in rows),
             sources=tuple(self.sources[row] for row in rows),
             sets_NC=None if self.sets_NC is None else self.sets_NC[rows],
+            steps=None if self.steps is None else tuple(self.steps[row] for row in rows),
         )

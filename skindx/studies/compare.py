@@ -35,7 +35,8 @@ class Compared:
 class ComparedPart:
     """Some of the pictures: the share that each predictor finds, and which of them only one does.
 
-    Found means named rightly; among urgent classes that some urgent class is named.
+    Found means named rightly; among urgent classes that some urgent class is named; for the next
+    step that it is urgent, or of other classes that it is not.
     """
 
     attribute: str
@@ -130,6 +131,7 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
         ensemble_NC=moved.ensemble_NC[:, column_C],
         members_NMC=moved.members_NMC[:, :, column_C],
         sets_NC=None if moved.sets_NC is None else moved.sets_NC[:, column_C],
+        urgent_risk=None,  # its columns are those of the order before
     )
     for what, ours_N, theirs_N in (
         ("label", first.truth_N, moved.truth_N),
@@ -155,6 +157,7 @@ def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, B
         if (kind_C[truth_N] == name).any():
             ours_N, theirs_N = (kind_C[each] == name for each in said)
             yield "not to be missed", name, kind_C[truth_N] == name, ours_N, theirs_N
+    yield from _by_step(first, second, urgent_C[truth_N])
     for i, info in enumerate(first.classes):
         if (truth_N == i).any():
             yield "class", info.name, truth_N == i, first.right_N, second.right_N
@@ -163,6 +166,19 @@ def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, B
         ("source", [each or UNKNOWN for each in first.sources]),
     ):
         yield from _by(attribute, values, first.right_N, second.right_N)
+
+
+def _by_step(
+    first: Answers, second: Answers, urgent_N: Bools
+) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
+    """Yield what both sent on as urgent, where both evaluations say which next step they gave."""
+    if first.steps is None or second.steps is None:
+        return
+    ours_N, theirs_N = (np.array(side.steps) == "urgent" for side in (first, second))
+    if urgent_N.any():
+        yield "next step", "urgent classes, sent on as urgent", urgent_N, ours_N, theirs_N
+    if not urgent_N.all():
+        yield "next step", "other classes, not sent on as urgent", ~urgent_N, ~ours_N, ~theirs_N
 
 
 def _by(

@@ -20,6 +20,7 @@ from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.models.conformal import Conformal
 from skindx.models.prediction import Prediction
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.studies.answers import Answers
 from skindx.studies.assisted import measure_assistance
 from skindx.studies.external import join_taxonomies
@@ -30,6 +31,7 @@ from skindx.studies.predictions import PREDICTIONS, write_predictions
 from skindx.studies.report import write_report
 from skindx.studies.results import Evaluation
 from skindx.studies.score import score, score_boxes
+from skindx.studies.steps import served_steps
 from skindx.taxonomy import Taxonomy
 
 METRICS = "metrics.json"
@@ -58,6 +60,12 @@ class Served(Protocol):
     def members(self) -> tuple[str, ...]: ...
     @property
     def conformal(self) -> Conformal | None: ...
+    @property
+    def urgent_risk(self) -> UrgentRisk | None: ...
+    @property
+    def miss_rate(self) -> float | None: ...
+    @property
+    def weights(self) -> tuple[float, ...] | None: ...
     @property
     def trained_on(self) -> str: ...
     @property
@@ -142,6 +150,8 @@ def evaluate_served(
     answers = Answers.of(records, predictions, classes, predictor.members)
     if predictor.conformal:
         answers = answers.with_sets(predictor.conformal)
+    steps = served_steps(predictor, records, predictions)
+    answers = replace(answers, urgent_risk=predictor.urgent_risk, steps=steps)
     evaluation = score(
         answers,
         draws=draws,

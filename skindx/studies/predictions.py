@@ -10,8 +10,9 @@ import numpy as np
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.files import atomic_file
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.studies.answers import Answers
-from skindx.taxonomy import SkinClass
+from skindx.taxonomy import SkinClass, Urgency
 
 PREDICTIONS = "predictions.parquet"
 _NEEDED = ("path", "sha256", "group", "label", "predicted", "skin_type", "source")
@@ -22,7 +23,9 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     """Write one row a picture: who it is, its label, and what was said about it.
 
     `probability_CLASS` is the ensemble's, `member_NAME` a list in the order of the classes, `set`
-    the keys in the conformal set. Classes and members are told in the file's metadata.
+    the keys in the conformal set, `urgent_risk` the summed probability of the urgent classes,
+    `next_step` the urgency that was advised. Classes, members and the thresholds of the urgent
+    risk are in the file's metadata.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -46,7 +49,13 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
             [key for key, held in zip(keys, set_C, strict=True) if held]
             for set_C in answers.sets_NC
         ]
+    if answers.urgent_risk is not None:
+        columns["urgent_risk"] = answers.urgent_risk.risks(answers.ensemble_NC)
+    if answers.steps is not None:
+        columns["next_step"] = list(answers.steps)
+    rule = answers.urgent_risk
     told = {
+        "urgent_risk": rule.model_dump(mode="json") if rule else None,
         "classes": [each.model_dump(mode="json") for each in answers.classes],
         "members": list(answers.members),
         "level": answers.level,
@@ -73,6 +82,7 @@ def read_predictions(evaluation: Path) -> Answers:
         classes = tuple(SkinClass.model_validate(each) for each in told["classes"])
         members = tuple(map(str, told["members"]))
         keys = [each.key for each in classes]
+        rule = told.get("urgent_risk")
         number = {key: i for i, key in enumerate(keys)}
         columns = {name: table.column(name).to_pylist() for name in _NEEDED}
         answers = Answers(
@@ -91,6 +101,8 @@ def read_predictions(evaluation: Path) -> Answers:
             level=told["level"],
             urgent_level=told.get("urgent_level"),
             fitted_types=tuple(told.get("fitted_types", ())),
+            urgent_risk=UrgentRisk.model_validate(rule) if rule else None,
+            steps=_steps(table),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -98,6 +110,12 @@ def read_predictions(evaluation: Path) -> Answers:
             "or a damaged one; run `skindx evaluate` again."
         ) from None
     return answers
+
+
+def _steps(table: Any) -> tuple[Urgency, ...] | None:
+    if "next_step" not in table.column_names:
+        return None
+    return tuple(table.column("next_step").to_pylist())
 
 
 def _sets(table: Any, keys: Sequence[str]) -> Any:

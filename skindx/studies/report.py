@@ -16,6 +16,8 @@ from skindx.studies.pages import render
 from skindx.studies.plots import confusion_plot, reliability_plot, risk_plot, top_confusions
 from skindx.studies.results import Evaluation
 from skindx.studies.set_scores import SetScores
+from skindx.studies.urgent_plot import urgent_plot
+from skindx.studies.urgent_scores import UrgentRiskScores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +51,7 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
         confusions=top_confusions(evaluation),
         reliability=reliability_plot(evaluation),
         risk=risk_plot(evaluation),
+        urgent_plot=urgent_plot(evaluation.urgent_risk),
         matched_by=MATCHED_BY,
     )
 
@@ -95,6 +98,8 @@ def sentences(evaluation: Evaluation) -> list[str]:
         for each in evaluation.cancers
         if each.n
     ]
+    if evaluation.urgent_risk:
+        said += _said_of_risk(evaluation.urgent_risk)
     said.append(verdict(evaluation))
     if evaluation.sets:
         sets = evaluation.sets
@@ -142,9 +147,22 @@ def _said_of_groups(sets: SetScores) -> list[str]:
         alarms = sets.false_alarms
         said.append(
             f"An urgent class in the set: {alarms.raised} of {alarms.n} pictures of other "
-            f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}; so many are sent on in vain."
+            f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}."
         )
     return said
+
+
+def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
+    return [
+        f"Urgent risk, level {percent(level.miss_rate)}"
+        f"{' (default)' if level.miss_rate == scores.default else ''}: "
+        f"{level.misses.missed} of {level.misses.n} pictures of urgent classes missed, "
+        f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
+        f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
+        f"{bounds(level.false_alarms.rate)}."
+        for level in scores.levels
+        if level.misses and level.false_alarms
+    ]
 
 
 def verdict(evaluation: Evaluation) -> str:

@@ -11,6 +11,7 @@ from skindx.studies.headline import Scores
 from skindx.studies.misses import CancerMisses, UrgentMisses
 from skindx.studies.plain import plain
 from skindx.studies.set_scores import SetScores
+from skindx.studies.urgent_scores import UrgentRiskScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Evaluation:
     cancers: tuple[CancerMisses, ...]
     sets: SetScores | None
     """None for a bundle without conformal sets."""
+    urgent_risk: UrgentRiskScores | None
+    """None for a bundle without a threshold of the urgent risk."""
     breakdowns: tuple[Breakdown, ...]
     has_detector: bool
     detector: DetectionScore | None

@@ -25,6 +25,7 @@ from skindx.studies.headline import FIGURES, LEVEL, SEED, measure_scores
 from skindx.studies.misses import cancer_misses, share, urgent_misses
 from skindx.studies.results import ClassScore, Difference, Evaluation
 from skindx.studies.set_scores import set_scores
+from skindx.studies.urgent_scores import urgent_scores
 
 # N = pictures, C = classes, M = members
 
@@ -63,6 +64,7 @@ def score(
         urgent=urgent_misses(answers),
         cancers=cancer_misses(answers),
         sets=set_scores(answers, draws=draws),
+        urgent_risk=urgent_scores(answers),
         breakdowns=breakdowns(answers, draws=draws),
         has_detector=has_detector,
         detector=detector,

@@ -57,6 +57,8 @@ class Wiring:
     """Further names that requests may be for."""
     per_address: int = PER_ADDRESS
     """Requests at a time."""
+    miss_rate: float | None = None
+    """The level of the urgent risk by which answers are urgent; None: the bundle's default."""
 
 
 def build_app(bundle: Bundle, wiring: Wiring) -> App:
@@ -66,7 +68,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     from skindx.ui.page import build_page
 
     version = bundle_version(bundle)
-    pool = Pool(worker_command(bundle.path, version, wiring.expect), wiring.pool)
+    command = worker_command(bundle.path, version, wiring.expect, wiring.miss_rate)
+    pool = Pool(command, wiring.pool)
     metrics = Metrics(bundle, version, lambda: pool.status)
     folder = UploadFolder(wiring.uploads)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.urgent_risk import check_level
 from skindx.offline import go_offline
 from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
@@ -30,6 +31,7 @@ def serve(
     proxy: str | None = None,
     allowed_hosts: Sequence[str] = (),
     per_address: int | None = None,
+    miss_rate: float | None = None,
     access_log: bool = False,
     frames: Sequence[str] = (),
     expect: str | None = None,
@@ -39,15 +41,17 @@ def serve(
     `proxy` are the addresses whose X-Forwarded-For and X-Forwarded-Proto are believed,
     `allowed_hosts` the names beside `host` and localhost that requests may be for, `per_address`
     the most connections of one address, `frames` the sites that may show the page in a frame,
-    `casebook_key` the case book's key file, and `expect` the digest of the only bundle to serve.
-    Raises UserError for a bundle that is not whole or another one, for an address that is taken or
-    wrong, for a case book that others could open without a login, and for a missing extra.
+    `casebook_key` the case book's key file, `expect` the digest of the only bundle to serve, and
+    `miss_rate` the level of the urgent risk that decides which answers are urgent. Raises UserError
+    for a bundle that is not whole, another one or without that level, for an address that is taken
+    or wrong, for a case book that others could open without a login, and for a missing extra.
     """
     go_offline()
     if casebook is not None and login is None:
         _check_private(host, proxy)
     check_free(host, port)
     loaded = open_bundle(bundle, expect)
+    check_level(loaded.spec.urgent_risk, miss_rate)
     _check_extra()
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.connections import Patience
@@ -71,6 +75,7 @@ def serve(
             host,
             allowed_hosts,
             patience.per_address,
+            miss_rate,
         )
         greeting = _greeting(host, port, loaded, logged_in=users is not None)
         if proxy is not None and not allowed_hosts:

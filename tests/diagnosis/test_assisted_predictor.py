@@ -13,11 +13,13 @@ from tiny_bundle import pack_tiny, pack_whole
 from skindx.data.boxes import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
+from skindx.errors import UserError
 from skindx.models.bundle import open_bundle
 from skindx.models.bundle_change import set_fusion
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec, box_crop
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
 
@@ -138,6 +140,72 @@ def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> 
     # A crop that counts nothing changes no answer.
     set_fusion(bundle.path, FusionSpec(weight=0), whole)
     assert Predictor.load(bundle.path).conformal == whole
+
+
+def test_a_risk_threshold_fitted_with_crops_is_not_used_without_them(tmp_path: Path) -> None:
+    fused, whole = (
+        UrgentRisk(
+            urgent_columns=(3,),
+            lesions={"all": 57},
+            levels=(RiskLevel(miss_rate=0.05, thresholds={"all": threshold}),),
+        )
+        for threshold in (0.3, 0.2)
+    )
+    bundle = pack_tiny(tmp_path / "bundle", urgent_risk=whole)
+    assert Predictor.load(bundle.path).urgent_risk == whole
+    box_sees = SimpleNamespace(detect=None, spec=DetectorSpec())
+    half = FusionSpec(weight=0.4)
+    set_fusion(bundle.path, half, None, urgent_risk=fused, whole_urgent_risk=whole)
+    predictor = Predictor.load(bundle.path)
+    assert (predictor.urgent_risk, predictor.no_urgent_risk) == (whole, "")
+    assert replace(predictor, detector=box_sees).urgent_risk == fused
+    set_fusion(bundle.path, half, None, urgent_risk=fused)
+    predictor = Predictor.load(bundle.path)
+    assert predictor.urgent_risk is None
+    assert "the next step follows the conditions" in predictor.no_urgent_risk
+    with pytest.raises(UserError, match="nor for any other"):
+        Predictor.load(bundle.path, miss_rate=0.05)
+
+
+def test_the_operator_chooses_among_the_levels_of_the_bundle(tmp_path: Path) -> None:
+    rule = UrgentRisk(
+        urgent_columns=(3,),
+        lesions={"all": 57},
+        levels=tuple(
+            RiskLevel(miss_rate=rate, thresholds={"all": 2 * rate}) for rate in (0.02, 0.05)
+        ),
+    )
+    bundle = pack_tiny(tmp_path / "bundle", urgent_risk=rule)
+    assert Predictor.load(bundle.path).miss_rate is None
+    assert Predictor.load(bundle.path, miss_rate=0.02).miss_rate == 0.02
+    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.1; it has 0.02, 0.05"):
+        Predictor.load(bundle.path, miss_rate=0.1)
+    card = (bundle.path / "MODEL_CARD.md").read_text()
+    assert (
+        "urgent from a risk of 0.1000: expected miss rate at most 5% (confidence that this "
+        "threshold keeps to it: 79%; with 95% confidence at most 8.1%)"
+    ) in card
+    old = pack_tiny(tmp_path / "old")
+    assert "urgent risk: no threshold" in (old.path / "MODEL_CARD.md").read_text()
+    with pytest.raises(UserError, match="nor for any other"):
+        Predictor.load(old.path, miss_rate=0.05)
+
+
+@pytest.mark.parametrize("name", ["urgent_risk", "conformal"])
+def test_a_rule_of_another_taxonomy_is_refused(tmp_path: Path, name: str) -> None:
+    bundle = pack_tiny(tmp_path / "bundle")
+    index = bundle.path / "bundle.json"
+    raw = json.loads(index.read_text())
+    raw["urgent_risk"] = {
+        "urgent_columns": [3],
+        "lesions": {"all": 57},
+        "levels": [{"miss_rate": 0.05, "thresholds": {"all": 0.2}}],
+    }
+    raw["conformal"] = {"pictures": 60, "thresholds": {"all": 0.2}}
+    raw[name]["urgent_columns"] = [99]
+    index.write_text(json.dumps(raw))
+    with pytest.raises(UserError, match=f"{name} names class 99, but the taxonomy has 9"):
+        open_bundle(bundle.path)
 
 
 def test_the_parts_of_a_whole_bundle_are_offered_and_an_older_one_has_none(

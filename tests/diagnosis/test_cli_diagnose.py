@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from skin_photo import skin_photo
+from tiny_bundle import pack_tiny
 from typer.testing import CliRunner
 
 from skindx.cli import app
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 
 @pytest.fixture
@@ -66,3 +68,33 @@ def test_a_refused_photo_leaves_no_report(tiny_bundle: Path, photos: list[str]) 
     with pytest.raises(Refused, match=r"^photo 2: the photo is too blurred"):
         typed(tiny_bundle, photos[0], str(blurred), "--pdf", str(report))
     assert not report.exists()
+
+
+def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -> None:
+    """The same photo is urgent by one level and not by another."""
+    plain = pack_tiny(tmp_path / "plain")
+    urgent = [n for n, each in enumerate(plain.taxonomy.classes) if each.urgency == "urgent"]
+    risk = sum(
+        candidate["probability"]
+        for candidate in json.loads(typed(plain.path, photos[0], "--json"))["candidates"]
+        if candidate["urgency"] == "urgent"
+    )
+    rule = UrgentRisk(
+        urgent_columns=tuple(urgent),
+        lesions={"all": 57},
+        levels=(
+            RiskLevel(miss_rate=0.02, thresholds={"all": 0.0}),
+            RiskLevel(miss_rate=0.05, thresholds={"all": 1.0}),
+        ),
+    )
+    bundle = pack_tiny(tmp_path / "bundle", urgent_risk=rule).path
+    said = [
+        json.loads(typed(bundle, photos[0], "--json", *words))
+        for words in ((), ("--miss-rate", "0.05"), ("--miss-rate", "0.02"))
+    ]
+    levels = [each["urgent_risk"]["miss_rate"] for each in said]
+    assert levels == [0.05, 0.05, 0.02]
+    assert [each["next_step"]["urgency"] == "urgent" for each in said] == [False, False, True]
+    assert said[0]["urgent_risk"]["risk"] >= risk - 1e-9  # of the five candidates that are listed
+    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.1; it has 0.02, 0.05"):
+        typed(bundle, photos[0], "--miss-rate", "0.1")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from skindx.diagnosis.conclusion import Conclusion, conclude
 from skindx.models.conformal import Conformal, MeasuredShare
+from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency
 
 URGENCIES: list[Urgency] = ["routine", "soon", "urgent", "unknown"] + ["routine"] * 8
@@ -34,10 +35,16 @@ def concluded(
     *photos: np.ndarray,
     conformal: Conformal | None = RULE,
     members: list[np.ndarray] | None = None,
+    urgent_risk: UrgentRisk | None = None,
+    miss_rate: float | None = None,
     **facts: object,
 ) -> Conclusion:
     predictor = SimpleNamespace(
-        taxonomy=SimpleNamespace(classes=CLASSES), conformal=conformal, weights=None
+        taxonomy=SimpleNamespace(classes=CLASSES),
+        conformal=conformal,
+        weights=None,
+        urgent_risk=urgent_risk,
+        miss_rate=miss_rate,
     )
     probabilities_PC = np.stack(photos)
     members_MPC = np.stack([np.stack([each] * len(photos)) for each in members or [photos[0]] * 2])
@@ -125,3 +132,128 @@ def test_no_class_of_the_set_is_more_urgent_than_the_advice(
     shares = [share for _, share, _ in said.ranked]
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) == pytest.approx(1)
+
+
+RISK = UrgentRisk(
+    urgent_columns=(2,),
+    lesions={"all": 57, "skin type 5": 20},
+    levels=(
+        RiskLevel(miss_rate=0.02, thresholds={"all": 0.05}),
+        RiskLevel(miss_rate=0.05, thresholds={"all": 0.3, "skin type 5": 0.1}),
+    ),
+)
+
+
+def test_the_risk_decides_whether_the_next_step_is_urgent() -> None:
+    said = concluded(of(0.64, 0.01, 0.32), urgent_risk=RISK)
+    assert said.next_step.urgency == "urgent"
+    assert said.next_step.because == (
+        "The estimated risk of an urgent condition is 32.0 %; the advice is urgent from 30.0 % on. "
+        "The likeliest of these is C2."
+    )
+    assert said.urgent_risk is not None
+    assert (said.urgent_risk.risk, said.urgent_risk.threshold) == (pytest.approx(0.32), 0.3)
+    assert (said.urgent_risk.miss_rate, said.urgent_risk.lesions) == (0.05, 57)
+    assert (said.urgent_risk.confidence, said.urgent_risk.bound) == pytest.approx(
+        (0.785, 0.081), abs=1e-3
+    )
+
+
+def test_an_urgent_condition_outside_the_set_can_still_make_it_urgent() -> None:
+    said = concluded(of(0.88, 0.01, 0.08), urgent_risk=RISK, miss_rate=0.02)
+    assert held(said) == {"c0"}
+    assert said.next_step.urgency == "urgent"
+    assert "The likeliest of these is C2." in said.next_step.because
+
+
+def test_an_urgent_condition_in_the_set_below_the_threshold_does_not_wait() -> None:
+    """The set does not rule it out, so the answer is no routine visit; nor is it urgent."""
+    said = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK)
+    assert held(said) == {"c0", "c2"}
+    assert said.abstained == ""
+    assert said.next_step.urgency == "soon"
+    assert said.next_step.advice.startswith("See a clinician within the next weeks")
+    assert said.next_step.because == (
+        "C2 (urgent) is not ruled out, so this should not wait for a routine visit. The estimated "
+        "risk of an urgent condition is 25.0 %, below the 30.0 % from which the advice is urgent."
+    )
+    # The operator's stricter level makes the same photo urgent.
+    strict = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK, miss_rate=0.02)
+    assert strict.next_step.urgency == "urgent"
+
+
+def test_below_the_threshold_the_set_decides_among_the_lower_tiers() -> None:
+    routine = concluded(of(0.95, 0.01, 0.01), urgent_risk=RISK)
+    assert routine.next_step.urgency == "routine"
+    assert "only condition in the set" in routine.next_step.because
+    assert "risk of an urgent condition is 1.0 %, below" in routine.next_step.because
+    soon = concluded(of(0.5, 0.4, 0.05), urgent_risk=RISK)
+    assert soon.next_step.urgency == "soon"
+    assert "C1 (soon) is the most urgent" in soon.next_step.because
+
+
+def test_a_doubtful_answer_is_not_lowered_by_the_risk() -> None:
+    said = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK, familiarity=0.04)
+    assert said.abstained
+    assert said.next_step.urgency == "urgent"
+    assert "not ruled out and the answer is not sure" in said.next_step.because
+    torn = concluded(
+        of(0.5, 0.1, 0.25),
+        members=[of(0.98), of(0.01, 0.01, 0.01, 0.01, 0.95)],
+        urgent_risk=RISK,
+    )
+    assert "networks contradict" in torn.abstained
+    assert torn.next_step.urgency == "urgent"
+    wait = concluded(of(0.99), urgent_risk=RISK, familiarity=0.04)
+    assert wait.next_step.urgency == "unknown"
+
+
+def test_a_set_of_too_many_conditions_never_tells_to_wait() -> None:
+    """The guarantee of the risk counts such photos in, so that it may say soon, but not less."""
+    wide = RULE.model_copy(update={"thresholds": {"all": 0.01}})
+    said = concluded(of(0.4, 0.2, 0.05), conformal=wide, urgent_risk=RISK)
+    assert "cannot be told apart" in said.abstained
+    assert said.next_step.urgency == "soon"
+
+
+def test_of_several_photos_the_highest_risk_counts() -> None:
+    said = concluded(of(0.9, 0.01, 0.01), of(0.6, 0.01, 0.35), urgent_risk=RISK)
+    assert said.next_step.urgency == "urgent"
+    assert said.urgent_risk is not None
+    assert said.urgent_risk.risk == pytest.approx(0.35)
+
+
+def test_a_skin_type_is_judged_by_its_own_threshold() -> None:
+    said = concluded(of(0.8, 0.01, 0.12), urgent_risk=RISK, skin_type=5)
+    assert said.next_step.urgency == "urgent"
+    assert said.urgent_risk is not None
+    assert (said.urgent_risk.group, said.urgent_risk.lesions) == ("skin type 5", 20)
+    assert concluded(of(0.8, 0.01, 0.12), urgent_risk=RISK).next_step.urgency == "routine"
+
+
+def test_the_digits_tell_risk_and_threshold_apart() -> None:
+    said = concluded(of(0.6, 0.01, 0.2999), urgent_risk=RISK)
+    assert "29.990 %, below the 30.000 %" in said.next_step.because
+
+
+@given(
+    st.lists(st.floats(0.001, 1), min_size=12, max_size=12),
+    st.sampled_from([None, 0.01, 0.5]),
+    st.sampled_from([0.02, 0.05]),
+)
+def test_no_risk_makes_an_answer_reassuring(
+    drawn: list[float], familiarity: float | None, miss_rate: float
+) -> None:
+    facts: dict[str, float | None] = {"familiarity": familiarity, "miss_rate": miss_rate}
+    said = concluded(np.array(drawn) / sum(drawn), urgent_risk=RISK, **facts)
+    by_set = concluded(np.array(drawn) / sum(drawn), familiarity=familiarity)
+    advised, before = (SEVERITY.index(each.next_step.urgency) for each in (said, by_set))
+    assert said.urgent_risk is not None
+    if said.urgent_risk.is_urgent:
+        assert said.next_step.urgency == "urgent"
+    else:
+        assert advised >= min(before, SEVERITY.index("soon"))
+    if familiarity == 0.01:
+        assert advised >= before
+    if said.abstained:
+        assert said.next_step.urgency != "routine"

@@ -3,6 +3,7 @@
 import getpass
 import socket
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import Promise, Share, Similar
+from skindx.diagnosis.record import Promise, Share, Similar, UrgentRisk
 from skindx.diagnosis.report import report_pdf
 from skindx.errors import UserError
 
@@ -71,6 +72,27 @@ def test_the_notice_and_the_next_step_come_first(
     assert "?uszczyca - ??????? ??" in words
     assert "Zoë Dvorák" in words
     assert "Nævus" in words
+
+
+def test_the_guarantee_of_the_risk_stands_under_the_next_step(
+    answered: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fonts, "dejavu", lambda: None)
+    risk = UrgentRisk(
+        risk=0.03, threshold=0.08, miss_rate=0.05, confidence=0.787, bound=0.0805, lesions=57
+    )
+    update = {"urgent_risk": risk, "abstained": ""}
+    sure = replace(answered, diagnosis=answered.diagnosis.model_copy(update=update))
+    words = words_of(report_pdf(sure, None, WHEN))
+    order = [
+        sure.diagnosis.next_step.advice.split(",")[0],
+        "set on 57 calibration lesions",
+        "confidence at most 8.1",
+        "What it may be",
+    ]
+    places = [words.find(each) for each in order]
+    assert -1 not in places, list(zip(order, places, strict=True))
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("script", ["乾癬", "병변"])

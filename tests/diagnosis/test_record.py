@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skindx.diagnosis.next_step import next_step
 from skindx.diagnosis.record import (
     Candidate,
     Diagnosis,
@@ -10,7 +11,6 @@ from skindx.diagnosis.record import (
     Photo,
     Source,
     Vote,
-    next_step,
     percent,
 )
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Urgency

@@ -12,6 +12,7 @@ from skindx.data.boxes import Box
 from skindx.data.manifest import Record, Split, write_manifest
 from skindx.models.conformal import Conformal
 from skindx.models.prediction import Prediction
+from skindx.models.urgent_risk import UrgentRisk
 from skindx.studies.answers import Answers
 from skindx.studies.results import Evaluation
 from skindx.studies.score import score, score_boxes
@@ -37,6 +38,9 @@ class FakePredictor:
     members: tuple[str, ...] = ("alpha", "beta")
     taxonomy: Taxonomy = TAXONOMY
     conformal: Conformal | None = None
+    urgent_risk: UrgentRisk | None = None
+    miss_rate: float | None = None
+    weights: tuple[float, ...] | None = None
     trained_on: str = ""
     seen: dict[str, Split] | None = None
     batches: list[int] = field(default_factory=list)

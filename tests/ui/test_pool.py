@@ -16,8 +16,10 @@ from network_guard import guarded_environment
 
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.case import Case, Patient
+from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import JobError, UserError
+from skindx.models.bundle import open_bundle
 from skindx.ui.pool import wire
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.line import Line, Ticket
@@ -206,6 +208,9 @@ def test_only_the_bundle_that_was_checked_is_loaded(
         monkeypatch.setattr(setting, lambda threads: None)  # other tests have theirs
     with pytest.raises(UserError, match="was replaced"):
         load_bundle(tiny_bundle, "0" * 64)
+    version = bundle_version(open_bundle(tiny_bundle))
+    with pytest.raises(UserError, match="nor for any other"):
+        load_bundle(tiny_bundle, version, 0.05)
 
 
 ORPHANS = """

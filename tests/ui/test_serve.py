@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
-from served import Served, serving
+from served import Served, free_port, serving
 
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.errors import UserError
@@ -250,3 +250,8 @@ def test_an_altered_bundle_is_not_served(tiny_bundle: Path, tmp_path: Path) -> N
         port = probe.getsockname()[1]
     with pytest.raises(UserError, match="altered"):
         serve(copy, port=port)
+
+
+def test_a_level_that_the_bundle_lacks_is_refused_before_anything_starts(tiny_bundle: Path) -> None:
+    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.05, nor for any other"):
+        serve(tiny_bundle, port=free_port(), miss_rate=0.05)

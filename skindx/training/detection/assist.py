@@ -14,6 +14,7 @@ from skindx.models.conformal_fit import fit_on_records
 from skindx.models.detector import Detector
 from skindx.models.fusion import FusionSpec, assist, box_crops, fit_weight
 from skindx.models.removal import FOLDED
+from skindx.models.urgent_risk_fit import fit_risk_on_records
 from skindx.training.feeding.pictures import class_numbers
 
 _BATCH = 32
@@ -25,8 +26,9 @@ Crops = Mapping[int, NDArray[np.uint8]]
 def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     """Fit the weight on the validation pictures in which the bundle's detector is sure of a box.
 
-    Conformal sets are fitted again, on calibration alone, since they must fit what is served;
-    those of the whole picture stay beside them, for whoever serves it without the detector.
+    Conformal sets and thresholds of the urgent risk are fitted again, on calibration alone, since
+    they must fit what is served; those of the whole picture stay beside them, for whoever serves
+    it without the detector.
     Raises UserError for a picture that cannot be read, and without ultralytics.
     """
     bundle = open_bundle(path)
@@ -53,15 +55,19 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     )
     fusion = FusionSpec(weight=weight, margin=margin)
     plain = bundle.spec.whole_conformal or bundle.spec.conformal
+    plain_risk = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
     if not (plain and weight):
-        return set_fusion(path, fusion, plain)
+        return set_fusion(path, fusion, plain, urgent_risk=plain_risk)
     held = split_of(records, "calibration")
     looked = _looked(detector, dataset, held, margin)
     fused_NC = np.concatenate(
         [assist(ensemble, crops, ensemble.probabilities(p), weight)[0] for _, p, crops in looked]
     )
     fused = fit_on_records(fused_NC, held, bundle.taxonomy, plain.level)
-    return set_fusion(path, fusion, fused, plain)
+    fused_risk = fit_risk_on_records(fused_NC, held, bundle.taxonomy) if plain_risk else None
+    return set_fusion(
+        path, fusion, fused, plain, urgent_risk=fused_risk, whole_urgent_risk=plain_risk
+    )
 
 
 def _looked(

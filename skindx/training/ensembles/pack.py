@@ -17,7 +17,7 @@ from rich.console import Console
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle import Bundle, pack
-from skindx.models.conformal import Conformal
+from skindx.models.conformal import ALL, Conformal
 from skindx.models.conformal_fit import fit_on_records
 from skindx.models.ensemble import Ensemble
 from skindx.models.gallery import Gallery
@@ -26,6 +26,8 @@ from skindx.models.least_side import calibration_side
 from skindx.models.novelty import FEWEST, Novelty, fit_novelty
 from skindx.models.predicting import look_at_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
+from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.urgent_risk_fit import fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.cluster import resolve_accelerator
 from skindx.training.detection.store import packed_origin, packed_parts
@@ -70,7 +72,9 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
     gallery = make_gallery(ensemble, dataset, learned)
     print(_shown(gallery))
-    conformal, novelty = fit_on_calibration(ensemble, dataset, records, taxonomy, gallery)
+    conformal, novelty, urgent_risk = fit_on_calibration(
+        ensemble, dataset, records, taxonomy, gallery
+    )
     return pack(
         run / "bundle",
         settings.name,
@@ -80,6 +84,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         combination=assembly.combination,
         detector=packed_parts(run, settings),
         conformal=conformal,
+        urgent_risk=urgent_risk,
         gallery=gallery,
         novelty=novelty,
         provenance={
@@ -100,18 +105,18 @@ def fit_on_calibration(
     records: Sequence[Record],
     taxonomy: Taxonomy,
     gallery: Gallery,
-) -> tuple[Conformal | None, Novelty | None]:
-    """Fit conformal sets and the novelty score on the calibration split, in one pass over it.
+) -> tuple[Conformal | None, Novelty | None, UrgentRisk | None]:
+    """Fit sets, novelty score and urgent risk on the calibration split, in one pass over it.
 
     Nothing else looks at that split. None, and a line that says so, where it has too few pictures.
     """
     held = split_of(records, "calibration")
     if not held:
         print(
-            "no conformal sets and no check for strange photos: the dataset has no calibration "
-            "pictures to fit them on"
+            "no conformal sets, no urgent-risk threshold and no check for strange photos: the "
+            "dataset has no calibration pictures to fit them on"
         )
-        return None, None
+        return None, None, None
     said, embeddings = [], []
     for _, _, look in look_at_records(ensemble, dataset, held):
         said.append(look.probabilities_NC)
@@ -122,7 +127,23 @@ def fit_on_calibration(
             f"no check for strange photos: {len(held)} calibration pictures are too few to say "
             f"what is strange, it takes {FEWEST}"
         )
-    return fit_on_records(np.concatenate(said), held, taxonomy), novelty
+    said_NC = np.concatenate(said)
+    urgent_risk = fit_risk_on_records(said_NC, held, taxonomy)
+    print(_risk_shown(urgent_risk))
+    return fit_on_records(said_NC, held, taxonomy), novelty, urgent_risk
+
+
+def _risk_shown(rule: UrgentRisk | None) -> str:
+    if rule is None:
+        return (
+            "no urgent-risk threshold: it takes 9 calibration lesions with an urgent condition; "
+            "the next step follows the conformal set"
+        )
+    rates = ", ".join(f"{level.miss_rate:.0%}" for level in rule.levels)
+    return (
+        f"urgent-risk thresholds for miss rates of {rates}, fitted on {rule.lesions[ALL]} "
+        "calibration lesions with an urgent condition"
+    )
 
 
 def _shown(gallery: Gallery) -> str:

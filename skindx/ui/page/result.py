@@ -7,6 +7,7 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import NOTICE, Diagnosis, percent
+from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
@@ -71,6 +72,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
         lacks=lacks(diagnosis.unknown_urgent),
         familiar=familiar(diagnosis),
         measured=measured(metrics),
+        risk_guarantee=risk_guarantee(diagnosis),
         percent=percent,
         names={each.key: each.name for each in diagnosis.candidates},
         pictures=_pictures(diagnosis, answer.views),

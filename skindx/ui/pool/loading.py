@@ -12,16 +12,22 @@ from skindx.ui.faults import hide_messages
 from skindx.ui.pool.worker import Answerer, work
 
 
-def worker_command(bundle: Path, version: str, expect: str | None = None) -> tuple[str, ...]:
+def worker_command(
+    bundle: Path, version: str, expect: str | None = None, miss_rate: float | None = None
+) -> tuple[str, ...]:
     """Return what starts a worker; `process.started` adds a connection and a folder."""
-    return (sys.executable, "-m", "skindx.ui.pool", str(bundle.resolve()), version, expect or "")
+    level = "" if miss_rate is None else str(miss_rate)
+    words = (str(bundle.resolve()), version, expect or "", level)
+    return (sys.executable, "-m", "skindx.ui.pool", *words)
 
 
-def load_bundle(bundle: Path, version: str, expect: str | None = None) -> Answerer:
+def load_bundle(
+    bundle: Path, version: str, expect: str | None = None, miss_rate: float | None = None
+) -> Answerer:
     """Return what answers cases by a bundle.
 
-    Raises UserError for one that is not whole, one that is no longer of this `version`, and one
-    that does not have the digest which is expected.
+    Raises UserError for one that is not whole, one that is no longer of this `version`, one that
+    does not have the digest which is expected, and one without a threshold for the miss rate.
     """
     import cv2
     import torch
@@ -33,7 +39,7 @@ def load_bundle(bundle: Path, version: str, expect: str | None = None) -> Answer
     from skindx.diagnosis.diagnose import answer_many, bundle_version
     from skindx.diagnosis.predictor import Predictor
 
-    predictor = Predictor.load(bundle, expect=expect)
+    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     if bundle_version(predictor.bundle) != version:
         raise UserError(
             f"bundle {bundle} was replaced while it was served; start `skindx serve` again."
@@ -42,11 +48,11 @@ def load_bundle(bundle: Path, version: str, expect: str | None = None) -> Answer
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a worker: BUNDLE VERSION EXPECT DESCRIPTOR FOLDER."""
+    """Run a worker: BUNDLE VERSION EXPECT MISS_RATE DESCRIPTOR FOLDER; "" for what is not given."""
     go_offline()
-    bundle, version, expect, descriptor, folder = arguments
     hide_messages()
-    bundle, version, descriptor, folder = arguments
+    bundle, version, expect, level, descriptor, folder = arguments
+    miss_rate = float(level) if level else None
     with socket.socket(fileno=int(descriptor)) as connection:
-        load = partial(load_bundle, Path(bundle), version, expect or None)
+        load = partial(load_bundle, Path(bundle), version, expect or None, miss_rate)
         work(connection, Path(folder), load)

@@ -1,0 +1,241 @@
+"""The urgent risk: thresholds by hand, and its promise over many random splits."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import logit
+from scipy.stats import binom, norm
+
+from skindx.data.manifest import Record
+from skindx.errors import UserError
+from skindx.models.urgent_risk import RiskPromise, UrgentRisk, rank_of
+from skindx.models.urgent_risk_fit import fit_risk_on_records, fit_urgent_risk
+from skindx.taxonomy import load_taxonomy
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+URGENT_C = np.array([True, False, False, True, False])
+TWO = np.array([True, False])
+
+
+def fitted(risk_N: Floats, truth_N: Ints, **facts: object) -> UrgentRisk | None:
+    """Fit on two classes, the first urgent."""
+    rows_NC = np.column_stack([risk_N, 1 - risk_N])
+    return fit_urgent_risk(rows_NC, truth_N, urgent_C=TWO, **facts)  # type: ignore[arg-type]
+
+
+def lesions(random: np.random.Generator, count: int, most: int) -> tuple[Floats, Ints]:
+    """Return risks of urgent images and their lesion: 1 to `most` images, much alike."""
+    size_G = random.integers(1, most + 1, count)
+    group_N = np.repeat(np.arange(count), size_G)
+    score_N = random.normal(1.5, 1, count)[group_N] + 0.3 * random.normal(size=len(group_N))
+    return 1 / (1 + np.exp(-score_N)), group_N
+
+
+def missed(threshold: float) -> float:
+    """Return the miss rate of a threshold: the share of single images whose risk lies below it."""
+    return float(norm.cdf(logit(threshold), 1.5, np.hypot(1, 0.3)))
+
+
+def test_the_risk_is_the_summed_probability_of_the_urgent_classes() -> None:
+    rows_NC = np.random.default_rng(0).dirichlet(np.ones(5), 40)
+    rule = fit_urgent_risk(rows_NC, np.zeros(40, dtype=np.intp), urgent_C=URGENT_C)
+    assert rule is not None
+    np.testing.assert_allclose(rule.risks(rows_NC), rows_NC[:, 0] + rows_NC[:, 3])
+    with pytest.raises(ValueError, match="do not fit 3 classes"):
+        rule.risks(rows_NC[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("lesions", "miss_rate", "rank"),
+    [(57, 0.02, 1), (57, 0.05, 2), (57, 0.1, 5), (19, 0.05, 1), (18, 0.05, 0), (49, 0.02, 1)],
+)
+def test_threshold_by_hand(lesions: int, miss_rate: float, rank: int) -> None:
+    """The m-th smallest of n risks, m the greatest with m / (n + 1) <= the miss rate."""
+    assert rank_of(lesions, miss_rate) == rank
+    risk_N = np.arange(1, lesions + 1) / 100
+    rule = fitted(risk_N, np.zeros(lesions, dtype=np.intp), miss_rates=[miss_rate])
+    if not rank:
+        assert rule is None
+        return
+    assert rule is not None
+    level = rule.level(miss_rate)
+    assert level.thresholds == {"all": rank / 100}
+    promise = rule.promise(level)
+    # Exactly the binomial test of Learn then Test: at most m - 1 misses of n at this rate.
+    assert promise.confidence == pytest.approx(1 - binom.cdf(rank - 1, lesions, miss_rate))
+    assert binom.cdf(rank - 1, lesions, promise.bound) == pytest.approx(0.05)
+
+
+def test_57_lesions_promise_what_they_can() -> None:
+    promise = RiskPromise(miss_rate=0.05, lesions=57)
+    assert promise.confidence == pytest.approx(0.785, abs=0.001)
+    assert promise.bound == pytest.approx(0.081, abs=0.001)
+    assert RiskPromise(miss_rate=0.02, lesions=57).bound == pytest.approx(0.051, abs=0.001)
+
+
+@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize(("count", "miss_rate"), [(57, 0.05), (57, 0.02), (120, 0.1)])
+def test_the_promise_holds_over_many_splits(count: int, miss_rate: float, most: int) -> None:
+    """Also where lesions have several images, which are no independent evidence.
+
+    The mean miss rate stays at or below the level, and is at most the level, or the bound, with
+    the confidence that is stated.
+    """
+    random = np.random.default_rng([count, most])
+    rates = []
+    for _ in range(800):
+        risk_N, group_N = lesions(random, count, most)
+        rule = fitted(
+            risk_N,
+            np.zeros(len(risk_N), dtype=np.intp),
+            groups=group_N,
+            miss_rates=[miss_rate],
+        )
+        assert rule is not None
+        level = rule.level(miss_rate)
+        rates.append(missed(level.thresholds["all"]))
+    promise = rule.promise(level)
+    rate_D = np.array(rates)
+    error = 3 / np.sqrt(len(rate_D))
+    assert rate_D.mean() <= miss_rate + error * rate_D.std()
+    # The share of splits that keep the level is the confidence, not merely above it.
+    within = (rate_D <= miss_rate).mean()
+    spread = np.sqrt(promise.confidence * (1 - promise.confidence))
+    assert abs(within - promise.confidence) <= error * spread
+    assert (rate_D <= promise.bound).mean() >= 0.95 - error * np.sqrt(0.05 * 0.95)
+
+
+def test_images_of_one_lesion_taken_as_independent_would_break_the_promise() -> None:
+    """The same data without groups states a confidence that is not kept."""
+    random = np.random.default_rng(0)
+    kept = []
+    for _ in range(200):
+        risk_N, group_N = lesions(random, 20, 1)
+        risk_N, group_N = np.repeat(risk_N, 12), np.repeat(group_N, 12)
+        truth_N = np.zeros(len(risk_N), dtype=np.intp)
+        naive, honest = (fitted(risk_N, truth_N, groups=each) for each in (None, group_N))
+        assert naive is not None
+        assert honest is not None
+        assert honest.lesions == {"all": 20}
+        bounds = [rule.promise(rule.level(0.05)).bound for rule in (naive, honest)]
+        rates = [missed(rule.level(0.05).thresholds["all"]) for rule in (naive, honest)]
+        kept.append([rate <= bound for rate, bound in zip(rates, bounds, strict=True)])
+    naive_share, honest_share = np.mean(kept, axis=0)
+    assert honest_share >= 0.9
+    assert naive_share < 0.88
+
+
+@given(
+    st.integers(9, 150),
+    st.integers(0, 60),
+    st.floats(0.01, 0.5),
+    st.integers(0, 2**32),
+)
+def test_invariants(urgent: int, other: int, miss_rate: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    risk_N = random.random(urgent + other).round(2)
+    truth_N = np.repeat([0, 1], [urgent, other]).astype(np.intp)
+    rule = fitted(risk_N, truth_N, miss_rates=[miss_rate, miss_rate / 2])
+    if rank_of(urgent, miss_rate) == 0:
+        assert rule is None
+        return
+    assert rule is not None
+    level = rule.level(miss_rate)
+    below = (risk_N[:urgent] < level.thresholds["all"]).sum()
+    # The correction: so many misses among n + 1 lesions, were the new one missed as well.
+    assert (below + 1) / (urgent + 1) <= miss_rate + 1e-9
+    promise = rule.promise(level)
+    assert 0 < promise.confidence < 1
+    assert promise.bound >= (below + 1) / (urgent + 1) - 1e-9
+    assert (level.sent_on is None) == (other == 0)
+    thresholds = [each.thresholds["all"] for each in rule.levels]
+    assert thresholds == sorted(thresholds)
+    assert UrgentRisk.parse(rule.model_dump(mode="json")) == rule
+
+
+def test_a_skin_type_with_enough_lesions_has_its_own_threshold() -> None:
+    risk_N = np.arange(1, 41) / 100
+    types = [5] * 19 + [2] * 10 + [None] * 11
+    rule = fitted(risk_N, np.zeros(40, dtype=np.intp), skin_types=types)
+    assert rule is not None
+    assert [level.miss_rate for level in rule.levels] == [0.05, 0.1]
+    five, ten = rule.levels
+    assert five.thresholds == {"all": 0.02, "skin type 5": 0.01}
+    assert ten.thresholds == {"all": 0.04, "skin type 5": 0.02, "skin type 2": 0.20}
+    assert rule.lesions == {"all": 40, "skin type 5": 19, "skin type 2": 10}
+    assert rule.thresholds(five, [None, 5, 2]).tolist() == [0.02, 0.01, 0.02]
+    assert rule.promise(ten, rule.group(ten, 2)).lesions == 10
+
+
+def test_levels_are_chosen_by_their_miss_rate() -> None:
+    rule = fitted(np.linspace(0, 1, 57), np.zeros(57, dtype=np.intp))
+    assert rule is not None
+    assert rule.default == 0.05
+    assert rule.level(None) == rule.level(0.05)
+    with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.2; it has 0.02, 0.05"):
+        rule.level(0.2)
+    few = fitted(np.linspace(0, 1, 10), np.zeros(10, dtype=np.intp))
+    assert few is not None
+    assert few.default == 0.1
+
+
+def test_too_few_urgent_lesions_give_no_threshold() -> None:
+    assert fitted(np.linspace(0, 1, 8), np.zeros(8, dtype=np.intp)) is None
+    assert fitted(np.linspace(0, 1, 50), np.ones(50, dtype=np.intp)) is None
+    # Many images of eight lesions are eight lesions.
+    group_N = np.repeat(np.arange(8), 10)
+    assert fitted(np.linspace(0, 1, 80), np.zeros(80, dtype=np.intp), groups=group_N) is None
+
+
+def test_the_order_of_a_manifest_does_not_choose_the_images() -> None:
+    random = np.random.default_rng(3)
+    taxonomy = load_taxonomy("isic9")
+    rows_NC = random.dirichlet(np.ones(len(taxonomy.classes)), 90)
+    records = [
+        Record(
+            f"{n}.jpg",
+            hashlib.sha256(bytes([n])).hexdigest(),
+            "0" * 16,
+            90,
+            90,
+            "Melanoma" if n < 60 else "Nevus",
+            f"lesion {n // 3}",
+            "calibration",
+        )
+        for n in range(90)
+    ]
+    rule = fit_risk_on_records(rows_NC, records, taxonomy)
+    assert rule is not None
+    assert rule.lesions == {"all": 20}
+    order = random.permutation(90)
+    again = fit_risk_on_records(rows_NC[order], [records[n] for n in order], taxonomy)
+    assert again == rule
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        fitted(np.array([np.nan]), np.zeros(1, dtype=np.intp))
+    with pytest.raises(ValueError, match="need probabilities"):
+        fitted(np.zeros(2), np.zeros(1, dtype=np.intp))
+    good = {
+        "urgent_columns": [0],
+        "lesions": {"all": 57},
+        "levels": [{"miss_rate": 0.05, "thresholds": {"all": 0.1}}],
+    }
+    assert UrgentRisk.parse(good).default == 0.05
+    for change, said in (
+        ({"lesions": {"all": 10}}, "too few lesions for a level of 0.05"),
+        ({"lesions": {}}, "too few lesions"),
+        ({"urgent_columns": [-1]}, "from 0"),
+        ({"levels": [{"miss_rate": 0.05, "thresholds": {}}]}, "must hold 'all'"),
+        ({"levels": [{"miss_rate": 0.05, "thresholds": {"all": 1.5}}]}, r"in 0\.\.1"),
+        ({"levels": [*good["levels"]] * 2}, "ascending"),  # type: ignore[misc]
+    ):
+        with pytest.raises(UserError, match=said):
+            UrgentRisk.parse(good | change)
