@@ -16,7 +16,11 @@ from skindx.models.conformal import Conformal
 from skindx.models.conformal_fit import fit_conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.novelty import Novelty, fit_novelty
+from skindx.models.ood.features import Features
+from skindx.models.ood.images import OodImages, OodRow
+from skindx.models.ood.kinds import DEFAULT
+from skindx.models.ood.measuring import features_of
+from skindx.models.ood.storing import OodPart
 from skindx.models.preprocess import Preprocess
 from skindx.offline import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
@@ -48,7 +52,7 @@ def pack_tiny(
     broken: bool = False,
     conformal: Conformal | None = None,
     gallery: Gallery | None = None,
-    novelty: Novelty | None = None,
+    ood: OodPart | None = None,
     seen: Sequence[Record] | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
@@ -73,20 +77,21 @@ def pack_tiny(
         detector=parts,
         conformal=conformal,
         gallery=gallery,
-        novelty=novelty,
+        ood=ood,
         seen=seen,
     )
 
 
 def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
-    """Pack a bundle that has all parts: sets, gallery and novelty, made of painted noise.
+    """Pack a bundle that has all parts: sets, gallery and OOD check, made of painted noise.
 
     40 pictures in 20 groups of two; every other one may be shown.
     """
     bundle = pack_tiny(path)
     random, keys = np.random.default_rng(0), bundle.taxonomy.keys
     pictures = [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(80)]
-    look = bundle.ensemble().look(pictures)
+    ensemble = bundle.ensemble()
+    look = ensemble.look(pictures)
     rows = [
         GalleryRow(f"{n:064x}", keys[n // 2 % len(keys)], n // 2, "CC BY 4.0", "A. Painter")
         for n in range(40)
@@ -100,8 +105,17 @@ def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
         detector=detector,
         conformal=fit_conformal(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         gallery=gallery,
-        novelty=fit_novelty(gallery, look.embeddings_ND[40:]),
+        ood=_ood(rows, features_of(ensemble, pictures, look)),
     )
+
+
+def _ood(rows: Sequence[GalleryRow], features: Features) -> OodPart:
+    """Fit the check: the gallery's pictures are for training, the others for calibration."""
+    train = [OodRow(row.sha256, row.label, f"g{row.group}", "train") for row in rows]
+    held = [OodRow(f"{n:064x}", "", f"c{n}", "calibration") for n in range(100, 140)]
+    part = OodPart.fit(DEFAULT, OodImages((*train, *held), features))
+    assert part is not None
+    return part
 
 
 def _detector() -> DetectorParts:

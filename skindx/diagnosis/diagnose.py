@@ -18,6 +18,7 @@ from skindx.diagnosis.similar import similar_cases
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
 from skindx.models.ensemble import Look
+from skindx.models.ood.measuring import features_of
 from skindx.models.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_picture
 
 # P = photos of a case, C = classes, M = members
 
-_FAR = (
-    "the photo does not look like anything that the networks learned from, so nothing they say "
-    "of it would mean anything; take it again, near and sharp, or show the place to a clinician."
+_OUT_OF_DISTRIBUTION = (
+    "the photo is unlike the images that the networks were trained on (out-of-distribution check), "
+    "so their answer would mean nothing; take it again, near and sharp, or ask a clinician."
 )
 
 
@@ -106,7 +107,7 @@ def _judge(
 ) -> _Judged:
     """Combine what is said of a case's own photos.
 
-    Raises Refused for a photo unlike all that is known, UserError for a bundle without sense.
+    Raises Refused for a photo that is out of distribution, UserError for a bundle without sense.
     """
     photos, places, predictions = own
     probabilities_PC = np.stack([each.probabilities_C for each in predictions])
@@ -117,12 +118,13 @@ def _judge(
             "are damaged, train and pack it again."
         )
     familiarity = None
-    if predictor.novelty:
-        familiar_P = predictor.novelty.familiarity(look.embeddings_ND[places])
-        strangest = int(familiar_P.argmin())
-        familiarity = float(familiar_P[strangest])
-        if predictor.novelty.is_far(familiarity):
-            raise Refused("unfamiliar", _FAR, strangest).among(len(photos))
+    if ood := predictor.ood:
+        pixels = [seen.opened.pixels_HWC for seen in photos]
+        p_values_P = ood.p_values(features_of(predictor.ensemble, pixels, look, ood.needs, places))
+        least = int(p_values_P.argmin())
+        familiarity = float(p_values_P[least])
+        if ood.is_out(familiarity):
+            raise Refused("unfamiliar", _OUT_OF_DISTRIBUTION, least).among(len(photos))
     conclusion = conclude(
         predictor,
         probabilities_PC,

@@ -18,7 +18,7 @@ from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
 from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.gallery import Gallery
-from skindx.models.novelty import Novelty
+from skindx.models.ood.check import OodCheck
 from skindx.models.prediction import Prediction
 from skindx.models.removal import MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
@@ -37,8 +37,8 @@ class Predictor:
     """How the crop around the best box is judged beside the whole picture."""
     gallery: Gallery | None = None
     """Pictures that the bundle learned from; None for a bundle of an older version."""
-    novelty: Novelty | None = None
-    """How familiar a photo is; None for an older bundle, and without calibration pictures."""
+    ood: OodCheck | None = None
+    """The out-of-distribution check; None without enough calibration images."""
     backend: str = EAGER
     """What runs the networks' bodies, such as `openvino bf16`."""
 
@@ -63,7 +63,7 @@ class Predictor:
             missing,
             bundle.spec.fusion,
             bundle.gallery(),
-            bundle.novelty(),
+            bundle.ood(),
             answers,
         )
 
@@ -140,7 +140,7 @@ class Predictor:
         """Return the same predictions, and what the networks see in the whole pictures.
 
         One pass gives both: the maps are for heat maps, the embeddings for `gallery` and
-        `novelty`. All pictures are one batch; at least one is needed.
+        `ood`. All pictures are one batch; at least one is needed.
         """
         look = self.ensemble.look(pictures)
         whole = (look.probabilities_NC, look.member_MNC)

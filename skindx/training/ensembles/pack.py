@@ -21,8 +21,10 @@ from skindx.models.conformal import Conformal
 from skindx.models.conformal_fit import fit_on_records
 from skindx.models.ensemble import Ensemble
 from skindx.models.gallery import Gallery
-from skindx.models.gallery_making import make_gallery
-from skindx.models.novelty import FEWEST, Novelty, fit_novelty
+from skindx.models.gallery_making import make_gallery, stratified
+from skindx.models.ood.check import FEWEST
+from skindx.models.ood.collecting import CAP, Collector
+from skindx.models.ood.storing import OodPart
 from skindx.models.predicting import look_at_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
@@ -67,9 +69,10 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
     ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
-    gallery = make_gallery(ensemble, dataset, learned)
+    collector = Collector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
+    gallery = make_gallery(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
-    conformal, novelty = fit_on_calibration(ensemble, dataset, records, taxonomy, gallery)
+    conformal, ood = fit_on_calibration(ensemble, dataset, records, taxonomy, collector)
     return pack(
         run / "bundle",
         settings.name,
@@ -80,7 +83,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         detector=packed_parts(run, settings),
         conformal=conformal,
         gallery=gallery,
-        novelty=novelty,
+        ood=ood,
         provenance={
             "dataset": dataset.resolve().name,
             MANIFEST_KEY: sha256_file(dataset / MANIFEST),
@@ -97,30 +100,30 @@ def fit_on_calibration(
     dataset: Path,
     records: Sequence[Record],
     taxonomy: Taxonomy,
-    gallery: Gallery,
-) -> tuple[Conformal | None, Novelty | None]:
-    """Fit conformal sets and the novelty score on the calibration split, in one pass over it.
+    collector: Collector,
+) -> tuple[Conformal | None, OodPart | None]:
+    """Fit conformal sets and the OOD check on the calibration split, in one pass over it.
 
     Nothing else looks at that split. None, and a line that says so, where it has too few pictures.
     """
     held = split_of(records, "calibration")
     if not held:
         print(
-            "no conformal sets and no check for strange photos: the dataset has no calibration "
-            "pictures to fit them on"
+            "no conformal sets and no out-of-distribution check: the dataset has no calibration "
+            "images to fit them on"
         )
         return None, None
-    said, embeddings = [], []
-    for _, _, look in look_at_records(ensemble, dataset, held):
+    said = []
+    for batch, pictures, look in look_at_records(ensemble, dataset, held):
         said.append(look.probabilities_NC)
-        embeddings.append(look.embeddings_ND)
-    novelty = fit_novelty(gallery, np.concatenate(embeddings))
-    if novelty is None:
+        collector.calibration(batch, pictures, look)
+    ood = collector.part()
+    if ood is None:
         print(
-            f"no check for strange photos: {len(held)} calibration pictures are too few to say "
-            f"what is strange, it takes {FEWEST}"
+            f"no out-of-distribution check: it takes {FEWEST} calibration images (here "
+            f"{len(held)}) and training images that differ"
         )
-    return fit_on_records(np.concatenate(said), held, taxonomy), novelty
+    return fit_on_records(np.concatenate(said), held, taxonomy), ood
 
 
 def _shown(gallery: Gallery) -> str:
