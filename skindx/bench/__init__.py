@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "detector": "skindx.bench.detector",
     "exchange": "skindx.bench.exchange",
     "loader": "skindx.bench.loader",
+    "ood": "skindx.bench.ood",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",
     "serve": "skindx.bench.serve",
