@@ -60,4 +60,4 @@ def _stages(net: nn.Module) -> list[str]:
 
 def _moments(map_BKHW: Tensor) -> Tensor:
     flat_BKP = map_BKHW.float().flatten(2)
-    return torch.cat([flat_BKP.mean(2), flat_BKP.std(2)], dim=1)
+    return torch.cat([flat_BKP.mean(2), flat_BKP.std(2, correction=0)], dim=1)
