@@ -28,7 +28,7 @@ TRAINING = """
 name: tiny
 engine: {accelerator: cpu, ranks: 1}
 recipe: {epochs: 1, batch: 16}
-members: [{name: m, model: test_resnet, preprocess: {size: 32}}]
+members: [{name: m, model: test_efficientnet, preprocess: {size: 64}}]
 """
 
 

@@ -207,3 +207,30 @@ def test_what_a_kill_left_goes_and_a_lost_bundle_comes_back(whole: Path) -> None
     clear_leftovers(whole)
     assert not old.exists()
     clear_leftovers(whole.parent / "nowhere" / "bundle")
+
+
+def test_the_check_forgets_removed_images_of_both_splits(whole: Path) -> None:
+    """It is then the check that the images which are left would have given."""
+    before = open_bundle(whole)
+    images, spec = before.ood_images(), before.spec.ood
+    assert images is not None
+    assert spec is not None
+    gone = [f"{6:064x}", f"{101:064x}"]  # one for training, with its twin; one for calibration
+    left = images.without(gone)
+    assert len(left) == len(images) - 3
+    vector = images.features.pooled_MND[0][6].astype(np.float16).tobytes()
+    assert vector in (whole / FEATURES).read_bytes()
+    drop_from_gallery(whole, gone)
+    after = open_bundle(whole)
+    check, expected = after.ood(), left.fit(spec.detectors)
+    assert check is not None
+    assert expected is not None
+    assert after.spec.ood is not None
+    assert (after.spec.ood.images, check.images) == (39, 39)
+    np.testing.assert_allclose(check.scores_NK, expected.scores_NK, rtol=1e-5)
+    for file in (path for path in whole.rglob("*") if path.is_file()):
+        assert vector not in file.read_bytes()
+    # Of too few calibration images no rate can be promised: the check goes, the bundle stays.
+    drop_from_gallery(whole, [f"{n:064x}" for n in range(102, 125)])
+    assert open_bundle(whole).ood() is None
+    assert not (whole / "ood").exists()

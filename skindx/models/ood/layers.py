@@ -51,7 +51,9 @@ class Gram(Fitted):
         gaussians, scales, usual = [], [], []
         for layer_NK in learned.features.layers_LNK:
             points_NK = cls._points(layer_NK)
-            scale_K = points_NK.std(axis=0) + np.float32(1e-6)
+            spread_K = points_NK.std(axis=0)
+            # A channel that is silent on all training images keeps its own scale.
+            scale_K = np.where(spread_K > 1e-6, spread_K, np.float32(1))
             found = fit_gaussian(points_NK / scale_K, labels_N)
             if found is None:
                 return None
