@@ -1,7 +1,7 @@
 """The served predictor: decoded pictures in, calibrated predictions out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +19,8 @@ from skindx.models.exports.spec import Backend
 from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.gallery import Gallery
 from skindx.models.ood.check import OodCheck
-from skindx.models.prediction import Prediction
+from skindx.models.ood.measuring import features_of
+from skindx.models.prediction import Checked, Prediction
 from skindx.models.removal import MANIFEST_KEY
 from skindx.taxonomy import Taxonomy
 
@@ -128,11 +129,19 @@ class Predictor:
     ) -> list[Prediction]:
         """Predict decoded pictures (H x W x 3 RGB uint8, sizes may differ).
 
-        `confidence` is the least score of a box; none: the bundle's own threshold.
+        `confidence` is the least score of a box; none: the bundle's own threshold. Predictions say
+        what the out-of-distribution check finds; nothing is refused here.
         """
         if not pictures:
             return []
-        return self._predict(pictures, self.ensemble.probabilities(pictures), confidence)
+        if not self.ood:
+            return self._predict(pictures, self.ensemble.probabilities(pictures), confidence)
+        predictions, look = self.look(pictures, confidence=confidence)
+        p_values_N = self.ood.p_values(features_of(self.ensemble, pictures, look, self.ood.needs))
+        return [
+            replace(prediction, ood=Checked(float(p_value), self.ood.rate))
+            for prediction, p_value in zip(predictions, p_values_N, strict=True)
+        ]
 
     def look(
         self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None

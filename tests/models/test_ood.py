@@ -170,7 +170,7 @@ def test_a_typing_error_lists_the_kinds() -> None:
     with pytest.raises(ValidationError, match="'relative_mahalanobis'"):
         ADAPTER.validate_python({"kind": "mahalanobs"})
     with pytest.raises(ValidationError, match="exports deliver no layer but the last"):
-        OodSpec(detectors=[{"kind": "gram"}], images=99)
+        OodSpec.model_validate({"detectors": [{"kind": "gram"}], "images": 99})
 
 
 @given(st.integers(0, 2**32))
@@ -247,13 +247,13 @@ def test_a_bundle_carries_its_check(tmp_path: Path) -> None:
 def test_tensors_that_do_not_fit_the_index_are_refused(tmp_path: Path) -> None:
     check = check_of(["knn", "image"])
     save_check(check, tmp_path)
-    spec = OodSpec(detectors=[{"kind": "knn"}, {"kind": "image"}], images=99)
+    spec = OodSpec.model_validate({"detectors": [{"kind": "knn"}, {"kind": "image"}], "images": 99})
     asked = features(5, 7)
     np.testing.assert_array_equal(load_check(tmp_path, spec).scores(asked), check.scores(asked))
     for wrong in (
         spec.model_copy(update={"images": 98}),
-        OodSpec(detectors=[{"kind": "image"}, {"kind": "knn"}], images=99),
-        OodSpec(detectors=[{"kind": "knn"}], images=99),
+        OodSpec.model_validate({"detectors": [{"kind": "image"}, {"kind": "knn"}], "images": 99}),
+        OodSpec.model_validate({"detectors": [{"kind": "knn"}], "images": 99}),
     ):
         with pytest.raises(UserError, match="does not hold what the index says"):
             load_check(tmp_path, wrong)

@@ -87,7 +87,7 @@ class OodCheck:
     @property
     def needs(self) -> frozenset[Need]:
         """The parts of `Features` that the detectors read."""
-        return frozenset().union(*(detector.needs for detector in self.detectors))
+        return frozenset(need for detector in self.detectors for need in detector.needs)
 
     def scores(self, features: Features) -> Floats:
         """Return each detector's scores Q x K."""

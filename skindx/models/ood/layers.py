@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.config import Settings
 from skindx.models.ood.features import Features, Floats, Learned, Singles
@@ -82,7 +83,7 @@ class Gram(Fitted):
         return scores_N
 
     @staticmethod
-    def _labels(learned: Learned) -> np.ndarray:
+    def _labels(learned: Learned) -> NDArray[np.str_]:
         return np.zeros_like(learned.labels_N)
 
     @staticmethod
@@ -96,7 +97,7 @@ class MahalanobisLayers(Gram):
     """The same of channel means alone, by class."""
 
     @staticmethod
-    def _labels(learned: Learned) -> np.ndarray:
+    def _labels(learned: Learned) -> NDArray[np.str_]:
         return learned.labels_N
 
     @staticmethod
