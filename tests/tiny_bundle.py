@@ -16,7 +16,11 @@ from skindx.models.conformal import Conformal
 from skindx.models.conformal_fit import fit_conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.novelty import Novelty, fit_novelty
+from skindx.models.ood.features import Features
+from skindx.models.ood.images import OodImages, OodRow
+from skindx.models.ood.kinds import DEFAULT
+from skindx.models.ood.measuring import features_of
+from skindx.models.ood.storing import OodPart
 from skindx.models.preprocess import Preprocess
 from skindx.models.urgent_risk import UrgentRisk
 from skindx.models.urgent_risk_fit import fit_urgent_risk
@@ -51,7 +55,7 @@ def pack_tiny(
     conformal: Conformal | None = None,
     urgent_risk: UrgentRisk | None = None,
     gallery: Gallery | None = None,
-    novelty: Novelty | None = None,
+    ood: OodPart | None = None,
     seen: Sequence[Record] | None = None,
 ) -> Bundle:
     """Pack a bundle; its weights are random under one seed, or no numbers when `broken`."""
@@ -77,20 +81,21 @@ def pack_tiny(
         conformal=conformal,
         urgent_risk=urgent_risk,
         gallery=gallery,
-        novelty=novelty,
+        ood=ood,
         seen=seen,
     )
 
 
 def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
-    """Pack a bundle that has all parts: sets, urgent risk, gallery, novelty; of painted noise.
+    """Pack a bundle that has all parts: sets, urgent risk, gallery, OOD check; of painted noise.
 
     40 pictures in 20 groups of two; every other one may be shown.
     """
     bundle = pack_tiny(path)
     random, keys = np.random.default_rng(0), bundle.taxonomy.keys
     pictures = [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(80)]
-    look = bundle.ensemble().look(pictures)
+    ensemble = bundle.ensemble()
+    look = ensemble.look(pictures)
     rows = [
         GalleryRow(f"{n:064x}", keys[n // 2 % len(keys)], n // 2, "CC BY 4.0", "A. Painter")
         for n in range(40)
@@ -105,8 +110,17 @@ def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
         urgent_risk=fit_urgent_risk(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         conformal=fit_conformal(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         gallery=gallery,
-        novelty=fit_novelty(gallery, look.embeddings_ND[40:]),
+        ood=_ood(rows, features_of(ensemble, pictures, look)),
     )
+
+
+def _ood(rows: Sequence[GalleryRow], features: Features) -> OodPart:
+    """Fit the check: the gallery's pictures are for training, the others for calibration."""
+    train = [OodRow(row.sha256, row.label, f"g{row.group}", "train") for row in rows]
+    held = [OodRow(f"{n:064x}", "", f"c{n}", "calibration") for n in range(100, 140)]
+    part = OodPart.fit(DEFAULT, OodImages((*train, *held), features))
+    assert part is not None
+    return part
 
 
 def _detector() -> DetectorParts:

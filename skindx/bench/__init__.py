@@ -22,6 +22,7 @@ BENCHES: dict[str, str] = {
     "exchange": "skindx.bench.exchange",
     "intervals": "skindx.bench.intervals",
     "loader": "skindx.bench.loader",
+    "ood": "skindx.bench.ood",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",
     "serve": "skindx.bench.serve",

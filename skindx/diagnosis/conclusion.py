@@ -22,7 +22,7 @@ LARGEST_SET = 5
 MOST_DISAGREEMENT = 0.4
 """Of 1, at which each member is sure of another class."""
 LEAST_FAMILIARITY = 0.05
-"""Stranger than 19 of 20 calibration pictures, though not so strange that it is refused."""
+"""Out-of-distribution score above 19 of 20 calibration images, below the rejection threshold."""
 
 # P = photos of the case, C = classes, M = members
 

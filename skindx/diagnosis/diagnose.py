@@ -18,6 +18,7 @@ from skindx.diagnosis.similar import similar_cases
 from skindx.diagnosis.view import small_view, view_jpeg
 from skindx.errors import UserError
 from skindx.models.ensemble import Look
+from skindx.models.ood.measuring import features_of
 from skindx.models.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ __all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_picture
 
 # P = photos of a case, C = classes, M = members
 
-_FAR = (
-    "the photo does not look like anything that the networks learned from, so nothing they say "
-    "of it would mean anything; take it again, near and sharp, or show the place to a clinician."
+_OUT_OF_DISTRIBUTION = (
+    "the photo is unlike the images that the networks were trained on (out-of-distribution check), "
+    "so their answer would mean nothing; take it again, near and sharp, or ask a clinician."
 )
 
 
@@ -66,7 +67,7 @@ def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | 
     needed = _needed(predictor)
     for n, case in enumerate(cases):
         passed, refused[n] = see(case, needed, predictor.least_side)
-        if refused[n] and not (passed and predictor.novelty):
+        if refused[n] and not (passed and predictor.ood):
             answers[n] = Refused.of(refused[n], len(case.photos))
         else:  # where one photo is refused, the networks may still refuse another
             seen[n] = passed
@@ -101,22 +102,20 @@ def _needed(predictor: "Predictor") -> int | None:
     return max(sides)
 
 
-def _familiarity(
-    predictor: "Predictor", embeddings_PD: NDArray[np.float32], photos: Sequence[int]
+def _out_of_distribution(
+    predictor: "Predictor", look: Look, places: slice, photos: Mapping[int, Seen]
 ) -> tuple[float | None, list[int]]:
-    """Return how familiar the strangest of a case's photos is, and which photos are too strange.
+    """Return the least p-value of a case's photos, and which of them are out of distribution.
 
-    None for a bundle that cannot tell.
+    None for a bundle without a check.
     """
-    if not predictor.novelty:
+    ood = predictor.ood
+    if ood is None:
         return None, []
-    familiar_P = predictor.novelty.familiarity(embeddings_PD)
-    strange = [
-        photo
-        for photo, familiarity in zip(photos, familiar_P, strict=True)
-        if predictor.novelty.is_far(float(familiarity))
-    ]
-    return float(familiar_P.min()), strange
+    pixels = [seen.opened.pixels_HWC for seen in photos.values()]
+    p_values_P = ood.p_values(features_of(predictor.ensemble, pixels, look, ood.needs, places))
+    out = [n for n, p_value in zip(photos, p_values_P, strict=True) if ood.is_out(float(p_value))]
+    return float(p_values_P.min()), out
 
 
 def _judge(
@@ -128,7 +127,7 @@ def _judge(
 ) -> _Judged:
     """Combine what is said of a case's own photos.
 
-    Raises Refused for those refused before and those unlike all that is known, UserError for a
+    Raises Refused for the photos refused before and those out of distribution, UserError for a
     bundle without sense.
     """
     photos, places, predictions = own
@@ -139,13 +138,18 @@ def _judge(
             f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
             "are damaged, train and pack it again."
         )
-    familiarity, strange = _familiarity(predictor, look.embeddings_ND[places], tuple(photos))
-    if refused or strange:
-        far = [
-            Refusal(n, "unfamiliar", _FAR, small_view(case.photos[n], photos[n].opened.pixels_HWC))
-            for n in strange
+    familiarity, out = _out_of_distribution(predictor, look, places, photos)
+    if refused or out:
+        unfamiliar = [
+            Refusal(
+                n,
+                "unfamiliar",
+                _OUT_OF_DISTRIBUTION,
+                small_view(case.photos[n], photos[n].opened.pixels_HWC),
+            )
+            for n in out
         ]
-        raise Refused.of([*refused, *far], len(case.photos))
+        raise Refused.of([*refused, *unfamiliar], len(case.photos))
     conclusion = conclude(
         predictor,
         probabilities_PC,

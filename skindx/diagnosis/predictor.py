@@ -18,8 +18,9 @@ from skindx.models.exports.spec import Backend
 from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.gallery import Gallery
 from skindx.models.least_side import least_side
-from skindx.models.novelty import Novelty
-from skindx.models.prediction import Prediction
+from skindx.models.ood.check import OodCheck
+from skindx.models.ood.measuring import features_of
+from skindx.models.prediction import Checked, Prediction
 from skindx.models.removal import MANIFEST_KEY
 from skindx.models.urgent_risk import UrgentRisk, check_level
 from skindx.taxonomy import Taxonomy
@@ -38,8 +39,8 @@ class Predictor:
     """How the crop around the best box is judged beside the whole picture."""
     gallery: Gallery | None = None
     """Pictures that the bundle learned from; None for a bundle of an older version."""
-    novelty: Novelty | None = None
-    """How familiar a photo is; None for an older bundle, and without calibration pictures."""
+    ood: OodCheck | None = None
+    """The out-of-distribution check; None without enough calibration images."""
     backend: str = EAGER
     """What runs the networks' bodies, such as `openvino bf16`."""
     miss_rate: float | None = None
@@ -78,7 +79,7 @@ class Predictor:
             missing,
             bundle.spec.fusion,
             bundle.gallery(),
-            bundle.novelty(),
+            bundle.ood(),
             answers,
         ).at_miss_rate(miss_rate)
 
@@ -178,11 +179,19 @@ class Predictor:
     ) -> list[Prediction]:
         """Predict decoded pictures (H x W x 3 RGB uint8, sizes may differ).
 
-        `confidence` is the least score of a box; none: the bundle's own threshold.
+        `confidence` is the least score of a box; none: the bundle's own threshold. Predictions say
+        what the out-of-distribution check finds; nothing is refused here.
         """
         if not pictures:
             return []
-        return self._predict(pictures, self.ensemble.probabilities(pictures), confidence)
+        if not self.ood:
+            return self._predict(pictures, self.ensemble.probabilities(pictures), confidence)
+        predictions, look = self.look(pictures, confidence=confidence)
+        p_values_N = self.ood.p_values(features_of(self.ensemble, pictures, look, self.ood.needs))
+        return [
+            replace(prediction, ood=Checked(float(p_value), self.ood.rate))
+            for prediction, p_value in zip(predictions, p_values_N, strict=True)
+        ]
 
     def look(
         self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
@@ -190,7 +199,7 @@ class Predictor:
         """Return the same predictions, and what the networks see in the whole pictures.
 
         One pass gives both: the maps are for heat maps, the embeddings for `gallery` and
-        `novelty`. All pictures are one batch; at least one is needed.
+        `ood`. All pictures are one batch; at least one is needed.
         """
         look = self.ensemble.look(pictures)
         whole = (look.probabilities_NC, look.member_MNC)

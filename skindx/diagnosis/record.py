@@ -209,7 +209,7 @@ class Diagnosis(_Said):
     disagreement: float = Field(0.0, ge=0, le=1)
     """How much the members contradict each other: 0 all say the same, 1 each is sure of another."""
     familiarity: float | None = Field(None, ge=0, le=1)
-    """Share of calibration pictures that lie farther from what the model knows; None: unknown."""
+    """p-value of the out-of-distribution check, the least of all photos; None: no check."""
     photos: tuple[Photo, ...] = Field(min_length=1)
     similar: tuple[Similar, ...] = ()
     """Nearest first."""

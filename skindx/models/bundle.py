@@ -28,7 +28,11 @@ from skindx.models.detector import (
 )
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.gallery import ROWS, TENSORS, Gallery
-from skindx.models.novelty import STATISTICS, Novelty
+from skindx.models.novelty import STATISTICS, load_novelty
+from skindx.models.ood.check import OodCheck
+from skindx.models.ood.images import FEATURES, OodImages
+from skindx.models.ood.images import ROWS as OOD_ROWS
+from skindx.models.ood.storing import CHECK, OodPart, load_check
 from skindx.models.saving import save_tensors
 from skindx.models.seen import SEEN, read_seen, write_seen
 from skindx.models.urgent_risk import UrgentRisk
@@ -81,9 +85,19 @@ class Bundle:
         """Return what the bundle shows of the pictures that it learned from; None for none."""
         return Gallery.load(self.path, self.spec.gallery) if self.spec.gallery else None
 
-    def novelty(self) -> Novelty | None:
-        """Return how to tell whether a photo is familiar; None where too little is known."""
-        return Novelty.load(self.path, self.spec.novelty) if self.spec.novelty else None
+    def ood(self) -> OodCheck | None:
+        """Return the out-of-distribution check; None where too few images were there to fit it."""
+        if self.spec.ood:
+            return load_check(self.path, self.spec.ood)
+        return self.novelty()
+
+    def novelty(self) -> OodCheck | None:
+        """Return the out-of-distribution check of a bundle of version 0.1; None in a newer one."""
+        return load_novelty(self.path, self.spec.novelty) if self.spec.novelty else None
+
+    def ood_images(self) -> OodImages | None:
+        """Return what the check was fitted on; None without one, and in a bundle of version 0.1."""
+        return OodImages.load(self.path) if self.spec.ood else None
 
     def seen(self) -> Mapping[str, Split] | None:
         """Return the split of each picture that the bundle was made from, by SHA-256.
@@ -120,7 +134,7 @@ def pack(
     conformal: Conformal | None = None,
     urgent_risk: UrgentRisk | None = None,
     gallery: Gallery | None = None,
-    novelty: Novelty | None = None,
+    ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
 ) -> Bundle:
@@ -139,7 +153,7 @@ def pack(
         conformal=conformal,
         urgent_risk=urgent_risk,
         gallery=gallery.spec if gallery is not None else None,
-        novelty=novelty.spec if novelty else None,
+        ood=ood.spec if ood else None,
         provenance=provenance or {},
     )
     with atomic_folder(path) as folder:
@@ -150,7 +164,7 @@ def pack(
             save_tensors({key: value.contiguous() for key, value in state.items()}, file)
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
-        for part in (gallery, novelty):
+        for part in (gallery, ood):
             if part is not None:
                 part.save(folder)
         if seen is not None:
@@ -172,6 +186,7 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     spec = BundleSpec.parse(parse_json(content, origin), origin, expand=False)
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
     needed |= {ROWS, TENSORS} if spec.gallery else set()
+    needed |= {CHECK, OOD_ROWS, FEATURES} if spec.ood else set()
     needed |= {STATISTICS} if spec.novelty else set()
     needed |= (
         {f"detector/{name}" for name in (MODEL_YAML, MODEL_WEIGHTS)} if spec.detector else set()

@@ -1,6 +1,7 @@
 """What changes in a bundle after it was packed; each change takes its place in one step."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ from skindx.models.bundle_spec import BundleSpec
 from skindx.models.card import model_card
 from skindx.models.conformal import Conformal
 from skindx.models.fusion import FusionSpec
-from skindx.models.gallery import ROWS, TENSORS, Gallery
+from skindx.models.gallery import Gallery
+from skindx.models.ood.storing import OodPart
 from skindx.models.urgent_risk import UrgentRisk
+
+GALLERY, OOD = "gallery", "ood"
+"""Folders of a bundle that one part fills alone."""
 
 
 def add_metrics(path: Path, metrics: dict[str, Any], expect: str | None = None) -> Bundle:
@@ -55,7 +60,20 @@ def set_fusion(
 def set_gallery(path: Path, gallery: Gallery) -> None:
     """Put another gallery in the place of the bundle's own, in one step."""
     bundle = open_bundle(path)
-    _rewrite(_changed(bundle, {"gallery": gallery.spec}), {}, bundle.metrics(), gallery)
+    _rewrite(_changed(bundle, {"gallery": gallery.spec}), {}, bundle.metrics(), {GALLERY: gallery})
+
+
+def set_known(path: Path, gallery: Gallery | None, ood: OodPart | None) -> None:
+    """Put another gallery and another OOD check in the place of the bundle's own, in one step.
+
+    None for the gallery leaves it as it is; None for the check takes it out of the bundle.
+    """
+    bundle = open_bundle(path)
+    parts: dict[str, Gallery | OodPart | None] = {OOD: ood}
+    change: dict[str, Any] = {"ood": ood.spec if ood else None}
+    if gallery is not None:
+        parts[GALLERY], change["gallery"] = gallery, gallery.spec
+    _rewrite(_changed(bundle, change), {}, bundle.metrics(), parts)
 
 
 def add_provenance(path: Path, facts: dict[str, Any]) -> None:
@@ -85,18 +103,20 @@ def _rewrite(
     bundle: Bundle,
     facts: dict[str, Any],
     metrics: dict[str, Any] | None,
-    gallery: Gallery | None = None,
+    parts: Mapping[str, Gallery | OodPart | None] | None = None,
 ) -> None:
+    """Write the bundle anew; `parts` take the place of all files in the folders they name."""
+    parts = parts or {}
     provenance = bundle.spec.provenance | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
-    anew = {METRICS, CARD} | ({ROWS, TENSORS} if gallery is not None else set())
     with atomic_folder(bundle.path) as folder:
         for name in spec.files:
-            if name not in anew:
+            if name not in (METRICS, CARD) and name.split("/")[0] not in parts:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 _link(bundle.path / name, folder / name)
-        if gallery is not None:
-            gallery.save(folder)
+        for part in parts.values():
+            if part is not None:
+                part.save(folder)
         if metrics is not None:
             write_json(folder / METRICS, metrics)
         write_text(folder / CARD, _card(spec, bundle, metrics))

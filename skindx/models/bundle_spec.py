@@ -12,6 +12,7 @@ from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec
 from skindx.models.gallery import GallerySpec
 from skindx.models.novelty import NoveltySpec
+from skindx.models.ood.check import OodSpec
 from skindx.models.urgent_risk import UrgentRisk
 from skindx.models.views import Views
 
@@ -48,8 +49,10 @@ class BundleSpec(Settings):
     whole_urgent_risk: UrgentRisk | None = None
     """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
     gallery: GallerySpec | None = None
+    ood: OodSpec | None = None
+    """Whether a photo is out of distribution; None without enough calibration images."""
     novelty: NoveltySpec | None = None
-    """How familiar a photo is, by how far it lies from the gallery; None without calibration."""
+    """The same in bundles of version 0.1."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of every file of the bundle, by its path inside it."""

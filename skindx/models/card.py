@@ -4,6 +4,7 @@ from typing import Any
 
 from skindx.models.bundle_spec import BundleSpec
 from skindx.models.conformal import ALL
+from skindx.models.ood.check import rate_interval
 from skindx.models.urgent_risk_card import measured_risk_lines, urgent_risk_lines
 from skindx.taxonomy import Taxonomy
 
@@ -35,7 +36,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- conformal sets: {_sets(spec)}",
         *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk)),
         f"- gallery: {_gallery(spec)}",
-        f"- strange photos: {_strange(spec)}",
+        f"- out-of-distribution photos: {_out_of_distribution(spec)}",
         f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
     ]
     lines += [f"- {key}: {_plain(value)}" for key, value in spec.provenance.items()]
@@ -126,12 +127,19 @@ def _gallery(spec: BundleSpec) -> str:
     return f"{spec.gallery.pictures} pictures learned from, {spec.gallery.shown} to be shown"
 
 
-def _strange(spec: BundleSpec) -> str:
-    if spec.novelty is None:
-        return "not told apart"
+def _out_of_distribution(spec: BundleSpec) -> str:
+    """Return what the check refuses, or that there is none."""
+    if spec.ood:
+        kinds = " and ".join(detector.kind for detector in spec.ood.detectors)
+        images, rate = spec.ood.images, spec.ood.rate
+    elif spec.novelty:
+        kinds, images, rate = "mahalanobis", spec.novelty.pictures, spec.novelty.rate
+    else:
+        return "not checked"
+    low, high = rate_interval(images)
     return (
-        f"refused if farther from what was learned than {1 - spec.novelty.rate:.1%} of "
-        f"{spec.novelty.pictures} calibration pictures"
+        f"refused above the {1 - rate:.1%} quantile of {images} calibration images ({kinds}); of "
+        f"photos like these {low:.1%} to {high:.1%} (95 % interval) are then refused"
     )
 
 

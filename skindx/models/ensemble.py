@@ -32,6 +32,8 @@ class Look:
     """Pooled features of all members side by side, of length 1 in all."""
     maps: tuple[Tensor, ...]
     """Each member's last map of the picture as it is (the first view), N x ..."""
+    pooled_MND: tuple[NDArray[np.float32], ...]
+    """Each member's own pooled features, before they are made of length 1."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,10 @@ class Member:
     def look(
         self, pictures: Sequence[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float32], Tensor]:
-        """Return what `log_probabilities` does, pooled features N x D of length 1, and the maps."""
+        """Return what `log_probabilities` does, pooled features N x D, and the maps."""
         squares = np.stack([centre_square(each, self.preprocess) for each in pictures])
         log_NC, map_ = self._judge(squares)
-        pooled_ND = torch.nn.functional.normalize(self.classifier.pooled(map_).float(), dim=1)
-        return log_NC, pooled_ND.cpu().numpy(), map_
+        return log_NC, self.classifier.pooled(map_).float().cpu().numpy(), map_
 
     def _judge(self, squares_BSS3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], Tensor]:
         """Return log-probabilities, the mean over the views, and the first view's map."""
@@ -119,9 +120,13 @@ class Ensemble:
                 for log_NC, member in zip(logs, self.members, strict=True)
             ]
         )
+        units = [
+            each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in pooled
+        ]
         return Look(
             combine(member_MNC, self.temperature, self.combination),
             member_MNC,
-            (np.concatenate(pooled, axis=1) / math.sqrt(len(pooled))).astype(np.float32),
+            (np.concatenate(units, axis=1) / math.sqrt(len(units))).astype(np.float32),
             maps,
+            pooled,
         )

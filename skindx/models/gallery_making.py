@@ -1,17 +1,18 @@
 """Make a bundle's gallery of the pictures that its members trained on."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.data.gallery.thumbnails import small_jpeg
 from skindx.data.manifest import Record
 from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
 from skindx.data.publish.row import web_address
-from skindx.models.ensemble import Ensemble
+from skindx.models.ensemble import Ensemble, Look
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.predicting import look_at_records
 
@@ -20,9 +21,15 @@ LONGEST_SIDE = 224
 
 
 def make_gallery(
-    ensemble: Ensemble, dataset: Path, records: Sequence[Record], cap: int = CAP
+    ensemble: Ensemble,
+    dataset: Path,
+    records: Sequence[Record],
+    cap: int = CAP,
+    also: Callable[[Sequence[Record], Sequence[NDArray[np.uint8]], Look], None] | None = None,
 ) -> Gallery:
     """Embed pictures of `dataset`, at most `cap`, in one pass that holds a batch of them at a time.
+
+    `also` is called with each batch, its pixels, and what the networks saw.
 
     A picture has a small copy where `skindx publish` would give it away: its licence allows that,
     and no person and no open flag speaks against it. Raises UserError for a picture that is gone
@@ -35,6 +42,8 @@ def make_gallery(
     embeddings, thumbnails = [], []
     for batch, pictures, look in look_at_records(plain, dataset, chosen):
         embeddings.append(look.embeddings_ND.astype(np.float16))
+        if also:
+            also(batch, pictures, look)
         thumbnails += [
             b"" if record.sha256 in withheld else small_jpeg(pixels, LONGEST_SIDE)
             for record, pixels in zip(batch, pictures, strict=True)

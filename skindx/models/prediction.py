@@ -11,6 +11,14 @@ from skindx.data.boxes import Box
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """What the out-of-distribution check says of a picture: it is refused at `rate` and below."""
+
+    p_value: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Calibrated class probabilities of one picture, and its lesion boxes.
 
@@ -24,3 +32,5 @@ class Prediction:
     boxes: tuple[Box, ...] | None = None
     whole_C: NDArray[np.float64] | None = None
     """The ensemble's probabilities by the whole picture alone, where a box was looked at beside."""
+    ood: Checked | None = None
+    """The out-of-distribution check; None where there is none, or where it was not asked."""

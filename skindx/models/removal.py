@@ -1,6 +1,6 @@
 """What a take-down means for a bundle: weights cannot forget, so it says what it learned.
 
-Its gallery can, and does.
+Its gallery and its out-of-distribution check can, and do.
 """
 
 import re
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from skindx.data.removal.blocklist import Blocked
 from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import add_provenance, set_gallery
+from skindx.models.bundle_change import add_provenance, set_gallery, set_known
+from skindx.models.ood.storing import OodPart
 
 MANIFEST_KEY = "manifest sha256"
 LEARNED = "taken down since, but learned from"
@@ -73,15 +74,20 @@ def shown_of(path: Path, sha256s: Collection[str]) -> int:
 def drop_from_gallery(path: Path, sha256s: Collection[str]) -> int:
     """Take pictures and their groups out of a bundle's gallery, in one step; return how many.
 
-    Nothing is written where none of them is there. Raises UserError for no bundle.
+    The out-of-distribution check is fitted again without them, or goes where too few images are
+    left. That of a bundle of version 0.1 holds no image, only means over many, and stays. Nothing
+    is written where none of them is there. Raises UserError for no bundle.
     """
-    gallery = open_bundle(path).gallery()
-    if gallery is None:
-        return 0
-    left = gallery.without(sha256s)
-    if len(left) < len(gallery):
+    bundle = open_bundle(path)
+    gallery, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
+    left = gallery.without(sha256s) if gallery is not None else None
+    lost = len(gallery) - len(left) if gallery is not None and left is not None else 0
+    known = images.without(sha256s) if images is not None else None
+    if images is not None and known is not None and spec and len(known) < len(images):
+        set_known(path, left, OodPart.fit(spec.detectors, known))
+    elif lost and left is not None:
         set_gallery(path, left)
-    return len(gallery) - len(left)
+    return lost
 
 
 def clear_leftovers(path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skindx.data.manifest import Record
-from skindx.metrics import effective_size, wilson_interval
+from skindx.metrics import share_interval
 from skindx.models.conformal import ALL, MeasuredShare, skin_type_group
 from skindx.models.urgent_risk import MISS_RATES, RiskLevel, UrgentRisk, rank_of, urgent_risks
 from skindx.taxonomy import Taxonomy
@@ -93,6 +93,5 @@ def _share_from(
     """Return the share of risks at or above a threshold, counted as many times as groups tell."""
     if not len(risk_N):
         return None
-    share = float((risk_N >= threshold).mean())
-    interval = wilson_interval(share, effective_size(groups_N))
-    return MeasuredShare(value=share, low=interval.low, high=interval.high, pictures=len(risk_N))
+    found = share_interval(risk_N >= threshold, groups_N)
+    return MeasuredShare(value=found.value, low=found.low, high=found.high, pictures=len(risk_N))

@@ -26,6 +26,7 @@ from skindx.studies.assisted import measure_assistance
 from skindx.studies.external import join_taxonomies
 from skindx.studies.headline import SEED
 from skindx.studies.mistakes import worst_mistakes
+from skindx.studies.ood_score import score_ood
 from skindx.studies.origin import Origin, hardware, versions
 from skindx.studies.predictions import PREDICTIONS, write_predictions
 from skindx.studies.report import write_report
@@ -146,6 +147,7 @@ def evaluate_served(
         return _read(dataset / record.path, decode)
 
     predictions = _predict(predictor, records, read, progress)
+    checked = score_ood(records, predictions)
     classes = predictor.taxonomy.classes
     answers = Answers.of(records, predictions, classes, predictor.members)
     if predictor.conformal:
@@ -160,7 +162,7 @@ def evaluate_served(
         external=external,
     )
     assisted = measure_assistance(answers, predictions, draws=draws)
-    evaluation = replace(evaluation, assisted=assisted, seen=seen)
+    evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked)
     origin = Origin(
         bundle=bundle,
         dataset=str(dataset),

@@ -3,7 +3,7 @@
 `python -m skindx.studies.gates FOLDER ...` prints it for folders of sound photos of skin; the
 thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
 prints instead how well that bundle tells the test pictures of DATA from the folders' photos and
-from what is painted, see `skindx.studies.strange`.
+from what is painted, see `skindx.studies.ood`; `--json FILE` writes the figures as well.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from skindx.diagnosis.gates.blur import sharpness
 from skindx.diagnosis.gates.reduced import SIDE
 from skindx.diagnosis.gates.skin import skin_share
 from skindx.errors import UserError
+from skindx.files import write_json
 from skindx.studies.no_skin import KINDS
 
 PHOTOS = 200
@@ -79,6 +80,14 @@ def tally(photos: list[Pixels]) -> str:
 
 def photos_of(folder: Path, count: int = PHOTOS) -> list[Pixels]:
     """Return decoded photos of a folder and those below it. Raises UserError if there is none."""
+    return [pixels for pixels, _ in sourced_photos_of(folder, count)]
+
+
+def sourced_photos_of(folder: Path, count: int = PHOTOS) -> list[tuple[Pixels, str]]:
+    """Return the same with the name of each photo's source.
+
+    Roboflow's augmented copies of a photo bear its name before `.rf.`; any other is its own source.
+    """
     files = sorted(each for each in folder.rglob("*") if each.suffix.lower() in (".jpg", ".png"))
     if not files:
         raise UserError(f"{folder} holds no JPEG or PNG photo; give a folder of photos of skin.")
@@ -86,10 +95,11 @@ def photos_of(folder: Path, count: int = PHOTOS) -> list[Pixels]:
     return list(_decoded([files[place] for place in chosen]))
 
 
-def _decoded(files: list[Path]) -> Iterator[Pixels]:
+def _decoded(files: list[Path]) -> Iterator[tuple[Pixels, str]]:
     for file in files:
         try:
-            yield decode(file.read_bytes(), at_least=(2 * SIDE, 2 * SIDE), rough=False)
+            pixels = decode(file.read_bytes(), at_least=(2 * SIDE, 2 * SIDE), rough=False)
+            yield pixels, file.name.partition(".rf.")[0]
         except DamagedPicture:
             continue
 
@@ -99,10 +109,11 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("python -m skindx.studies.gates", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="sound photos")
     parser.add_argument("--bundle", nargs=2, type=Path, metavar=("BUNDLE", "DATA"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="figures of --bundle")
     asked = parser.parse_args(arguments)
     if asked.bundle:
         bundle, dataset = asked.bundle
-        _print_strange(bundle, dataset, asked.folders)
+        _print_ood(bundle, dataset, asked.folders, asked.json)
     else:
         _print_gates(asked.folders)
 
@@ -121,14 +132,17 @@ def _print_gates(folders: list[Path]) -> None:
         print(f"  {name:22}", tally(pictures), flush=True)
 
 
-def _print_strange(bundle: Path, dataset: Path, folders: list[Path]) -> None:
+def _print_ood(bundle: Path, dataset: Path, folders: list[Path], json: Path | None) -> None:
     from skindx.diagnosis.predictor import Predictor
-    from skindx.studies.strange import table
+    from skindx.studies.ood import report, table
 
     predictor = Predictor.load(bundle)
-    others = [(each.name, photos_of(each)) for each in folders]
-    for line in table(predictor, dataset, others):
+    others = [(folder.name, sourced_photos_of(folder)) for folder in folders]
+    found = report(predictor, dataset, others)
+    for line in table(found):
         print(line, flush=True)
+    if json:
+        write_json(json, found)
 
 
 if __name__ == "__main__":

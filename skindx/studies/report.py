@@ -108,6 +108,12 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
         )
         said += _said_of_groups(sets)
+    if evaluation.ood:
+        ood = evaluation.ood
+        said.append(
+            f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
+            f"pictures are refused, {percent(ood.promised)} promised for the bundle's own kind."
+        )
     said += [
         f"By {each.attribute}: {each.note}."
         for each in evaluation.breakdowns

@@ -9,6 +9,7 @@ from skindx.studies.breakdown import Breakdown
 from skindx.studies.external import External
 from skindx.studies.headline import Scores
 from skindx.studies.misses import CancerMisses, UrgentMisses
+from skindx.studies.ood_score import OodScore
 from skindx.studies.plain import plain
 from skindx.studies.set_scores import SetScores
 from skindx.studies.urgent_scores import UrgentRiskScores
@@ -75,6 +76,8 @@ class Evaluation:
     """What boxes change; None for a bundle without a fusion weight."""
     seen: int = 0
     """Pictures that were left out, because the bundle was made from them."""
+    ood: OodScore | None = None
+    """What the out-of-distribution check refuses; None for a bundle without one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""

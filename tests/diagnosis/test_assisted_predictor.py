@@ -19,6 +19,7 @@ from skindx.models.bundle_change import set_fusion
 from skindx.models.conformal import Conformal
 from skindx.models.detector import DetectorSpec
 from skindx.models.fusion import FusionSpec, box_crop
+from skindx.models.ood.measuring import features_of
 from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
@@ -214,10 +215,10 @@ def test_the_parts_of_a_whole_bundle_are_offered_and_an_older_one_has_none(
     predictor = Predictor.load(pack_whole(tmp_path / "bundle").path)
     assert predictor.conformal is not None
     assert predictor.gallery is not None
-    assert predictor.novelty is not None
+    assert predictor.ood is not None
     _, look = predictor.look(pictures)
     assert len(predictor.gallery.nearest(look.embeddings_ND[0], 3)) == 3
-    (familiarity, *_) = predictor.novelty.familiarity(look.embeddings_ND)
-    assert 0 < familiarity <= 1
-    assert (plain.gallery, plain.novelty, plain.conformal) == (None, None, None)
+    (p_value, *_) = predictor.ood.p_values(features_of(predictor.ensemble, pictures, look))
+    assert 0 < p_value <= 1
+    assert (plain.gallery, plain.ood, plain.conformal) == (None, None, None)
     assert "had no calibration pictures" in plain.no_sets

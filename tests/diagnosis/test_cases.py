@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
@@ -22,7 +23,8 @@ from skindx.errors import UserError
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Ensemble, Look
 from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.novelty import Familiar, Novelty, NoveltySpec
+from skindx.models.ood.check import OodCheck
+from skindx.models.ood.energy import Energy
 
 PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
@@ -122,20 +124,21 @@ def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor
     assert "no pictures to compare" in without.diagnosis.no_similar
 
 
-def test_what_is_far_from_all_that_is_known_is_refused(predictor: Predictor) -> None:
-    """Whatever the networks say, distances are above 0 and below infinity."""
-    size = predictor.ensemble.look([np.zeros((64, 64, 3), np.uint8)]).embeddings_ND.shape[1]
-    still = Familiar(*(np.zeros(shape, np.float32) for shape in ((1, size), (0, size), 0)), 1.0)
-    spec = NoveltySpec(pictures=99)
-    known = replace(predictor, novelty=Novelty(spec, still, np.full(99, np.inf)))
+def check_of(scores: NDArray[np.float64]) -> OodCheck:
+    return OodCheck((Energy(),), scores[:, None])
+
+
+def test_a_photo_out_of_distribution_is_refused(predictor: Predictor) -> None:
+    """Whatever the networks say, energies are finite."""
+    known = replace(predictor, ood=check_of(np.full(99, np.inf)))
     said = answer(known, Case(PHOTOS[:1]))
     assert said.diagnosis.familiarity == pytest.approx(1)
-    strict = replace(predictor, novelty=Novelty(spec, still, np.full(99, -1.0)))
-    with pytest.raises(Refused, match=r"^photo \d: the photo does not look like") as caught:
+    strict = replace(predictor, ood=check_of(np.full(99, -np.inf)))
+    with pytest.raises(Refused, match=r"^photo \d: the photo is unlike the images") as caught:
         answer(strict, Case(PHOTOS[:2]))
     assert caught.value.gate == "unfamiliar"
-    few = np.array([-1.0] * 96 + [np.inf] * 3)
-    doubtful = answer(replace(predictor, novelty=Novelty(spec, still, few)), Case(PHOTOS[:1]))
+    few = np.array([-np.inf] * 96 + [np.inf] * 3)
+    doubtful = answer(replace(predictor, ood=check_of(few)), Case(PHOTOS[:1]))
     assert doubtful.diagnosis.familiarity == pytest.approx(0.04)
     assert "does not look much like" in doubtful.diagnosis.abstained
 

@@ -179,4 +179,4 @@ def test_an_older_bundle_has_no_gallery(tmp_path: Path) -> None:
     bundle = pack_tiny(tmp_path / "bundle")
     assert len(bundle.spec.members) == len(MODELS)
     assert bundle.gallery() is None
-    assert bundle.novelty() is None
+    assert bundle.ood() is None

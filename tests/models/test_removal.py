@@ -13,6 +13,9 @@ from skindx.errors import UserError
 from skindx.models.bundle import CARD, open_bundle
 from skindx.models.bundle_change import add_metrics, add_provenance
 from skindx.models.gallery import ROWS, TENSORS
+from skindx.models.ood.images import FEATURES
+from skindx.models.ood.images import ROWS as OOD_ROWS
+from skindx.models.ood.storing import CHECK
 from skindx.models.removal import (
     FOLDED,
     LEARNED,
@@ -129,9 +132,9 @@ def test_a_gallery_loses_a_picture_and_what_shows_the_same(whole: Path) -> None:
         assert embedding not in data
         assert gone.encode() not in data
     assert after.metrics() == before.metrics()
-    same = {n: h for n, h in before.spec.files.items() if n not in (CARD, ROWS, TENSORS)}
-    assert same == {n: h for n, h in after.spec.files.items() if n not in (CARD, ROWS, TENSORS)}
-    assert after.novelty() is not None
+    changed = {CARD, ROWS, TENSORS, CHECK, FEATURES, OOD_ROWS}
+    assert before.spec.files.keys() == after.spec.files.keys()
+    assert changed >= {n for n, h in before.spec.files.items() if after.spec.files[n] != h}
     stamp = (whole / CARD).stat().st_mtime_ns
     assert drop_from_gallery(whole, [gone]) == 0
     assert (whole / CARD).stat().st_mtime_ns == stamp
@@ -204,3 +207,30 @@ def test_what_a_kill_left_goes_and_a_lost_bundle_comes_back(whole: Path) -> None
     clear_leftovers(whole)
     assert not old.exists()
     clear_leftovers(whole.parent / "nowhere" / "bundle")
+
+
+def test_the_check_forgets_removed_images_of_both_splits(whole: Path) -> None:
+    """It is then the check that the images which are left would have given."""
+    before = open_bundle(whole)
+    images, spec = before.ood_images(), before.spec.ood
+    assert images is not None
+    assert spec is not None
+    gone = [f"{6:064x}", f"{101:064x}"]  # one for training, with its twin; one for calibration
+    left = images.without(gone)
+    assert len(left) == len(images) - 3
+    vector = images.features.pooled_MND[0][6].astype(np.float16).tobytes()
+    assert vector in (whole / FEATURES).read_bytes()
+    drop_from_gallery(whole, gone)
+    after = open_bundle(whole)
+    check, expected = after.ood(), left.fit(spec.detectors)
+    assert check is not None
+    assert expected is not None
+    assert after.spec.ood is not None
+    assert (after.spec.ood.images, check.images) == (39, 39)
+    np.testing.assert_allclose(check.scores_NK, expected.scores_NK, rtol=1e-5)
+    for file in (path for path in whole.rglob("*") if path.is_file()):
+        assert vector not in file.read_bytes()
+    # Of too few calibration images no rate can be promised: the check goes, the bundle stays.
+    drop_from_gallery(whole, [f"{n:064x}" for n in range(102, 125)])
+    assert open_bundle(whole).ood() is None
+    assert not (whole / "ood").exists()

@@ -1,5 +1,6 @@
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -8,6 +9,7 @@ import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
 
 from skindx.errors import UserError
+from skindx.models.prediction import Checked
 from skindx.studies.comparison import compare_folders
 from skindx.studies.evaluation import evaluate, evaluate_served
 
@@ -164,3 +166,25 @@ def test_two_bundles_are_evaluated_and_compared(
     assert steps[-1] == ("second", 35, 35)
     with pytest.raises(UserError, match=r"are no bundles; leave out --dataset"):
         compare_folders(out / "first", out / "second", tmp_path / "new", dataset=dataset)
+
+
+def test_the_share_that_the_ood_check_refuses_is_reported(
+    served: FakePredictor, dataset: Path, tmp_path: Path
+) -> None:
+    """Of the 35 test pictures 0, 8, 16, 24 and 32 have the least p-value that 99 others allow."""
+    table = list(served.table)
+    served.table = [
+        replace(said, ood=Checked(0.01 if n % 8 == 0 else 0.5, 0.01))
+        for n, said in enumerate(table)
+    ]
+    found = evaluate(Path("b"), dataset, tmp_path / "out", draws=50).ood
+    assert found is not None
+    assert (found.n, found.promised, found.refused.value) == (35, 0.01, pytest.approx(5 / 35))
+    assert found.refused.low < 5 / 35 < found.refused.high
+    assert "of these pictures are refused" in (tmp_path / "out" / "report.html").read_text()
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["ood"]["refused"]["value"] == found.refused.value
+    # Without a check in the bundle nothing is said of one.
+    served.table = table
+    assert evaluate(Path("b"), dataset, tmp_path / "none", draws=50).ood is None
+    assert "are refused" not in (tmp_path / "none" / "report.html").read_text()

@@ -131,7 +131,7 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     assert gallery.spec.shown == 0  # their licence is not known
     assert bundle.spec.conformal is not None
     assert bundle.spec.conformal.pictures == 12
-    assert bundle.spec.novelty is None  # 12 calibration pictures are too few
+    assert bundle.spec.ood is None  # 12 calibration pictures are too few
     kept = (run / "train.yaml").read_text()
     others = (
         _settings(recipe={"epochs": 3, "batch": 15}),

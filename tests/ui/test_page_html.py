@@ -115,7 +115,7 @@ def test_an_old_bundle_s_answer_says_what_is_missing() -> None:
         "no gallery",
         "no lesion detector",
         "has not been measured",
-        "cannot tell how familiar",
+        "cannot tell whether a photo is unlike",
         "not calibrated",
     ):
         assert missing in html

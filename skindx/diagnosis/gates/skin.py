@@ -6,7 +6,7 @@ colour at all, and brightness does not: what sets light skin off from dark has n
 Of 200 dermoscopic photos none was refused and of 200 clinical ones 1, a tenth of their light or
 all of it. Painted documents, screens, landscapes, foliage, water and grey noise are all kept out;
 what has the colours of skin without being it, wood and noise of all colours, passes all and is
-left to the networks' own familiarity.
+left to the bundle's out-of-distribution check.
 """
 
 import numpy as np

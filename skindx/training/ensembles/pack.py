@@ -21,9 +21,11 @@ from skindx.models.conformal import ALL, Conformal
 from skindx.models.conformal_fit import fit_on_records
 from skindx.models.ensemble import Ensemble
 from skindx.models.gallery import Gallery
-from skindx.models.gallery_making import make_gallery
+from skindx.models.gallery_making import make_gallery, stratified
 from skindx.models.least_side import calibration_side
-from skindx.models.novelty import FEWEST, Novelty, fit_novelty
+from skindx.models.ood.check import FEWEST
+from skindx.models.ood.collecting import CAP, Collector
+from skindx.models.ood.storing import OodPart
 from skindx.models.predicting import look_at_records
 from skindx.models.removal import FOLDED, MANIFEST_KEY
 from skindx.models.urgent_risk import UrgentRisk
@@ -70,10 +72,11 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
     ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
-    gallery = make_gallery(ensemble, dataset, learned)
+    collector = Collector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
+    gallery = make_gallery(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
-    conformal, novelty, urgent_risk = fit_on_calibration(
-        ensemble, dataset, records, taxonomy, gallery
+    conformal, ood, urgent_risk = fit_on_calibration(
+        ensemble, dataset, records, taxonomy, collector
     )
     return pack(
         run / "bundle",
@@ -86,7 +89,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         conformal=conformal,
         urgent_risk=urgent_risk,
         gallery=gallery,
-        novelty=novelty,
+        ood=ood,
         provenance={
             "dataset": dataset.resolve().name,
             MANIFEST_KEY: sha256_file(dataset / MANIFEST),
@@ -104,33 +107,33 @@ def fit_on_calibration(
     dataset: Path,
     records: Sequence[Record],
     taxonomy: Taxonomy,
-    gallery: Gallery,
-) -> tuple[Conformal | None, Novelty | None, UrgentRisk | None]:
-    """Fit sets, novelty score and urgent risk on the calibration split, in one pass over it.
+    collector: Collector,
+) -> tuple[Conformal | None, OodPart | None, UrgentRisk | None]:
+    """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 
     Nothing else looks at that split. None, and a line that says so, where it has too few pictures.
     """
     held = split_of(records, "calibration")
     if not held:
         print(
-            "no conformal sets, no urgent-risk threshold and no check for strange photos: the "
-            "dataset has no calibration pictures to fit them on"
+            "no conformal sets, no urgent-risk threshold and no out-of-distribution check: the "
+            "dataset has no calibration images to fit them on"
         )
         return None, None, None
-    said, embeddings = [], []
-    for _, _, look in look_at_records(ensemble, dataset, held):
+    said = []
+    for batch, pictures, look in look_at_records(ensemble, dataset, held):
         said.append(look.probabilities_NC)
-        embeddings.append(look.embeddings_ND)
-    novelty = fit_novelty(gallery, np.concatenate(embeddings))
-    if novelty is None:
+        collector.calibration(batch, pictures, look)
+    ood = collector.part()
+    if ood is None:
         print(
-            f"no check for strange photos: {len(held)} calibration pictures are too few to say "
-            f"what is strange, it takes {FEWEST}"
+            f"no out-of-distribution check: it takes {FEWEST} calibration images (here "
+            f"{len(held)}) and training images that differ"
         )
     said_NC = np.concatenate(said)
     urgent_risk = fit_risk_on_records(said_NC, held, taxonomy)
     print(_risk_shown(urgent_risk))
-    return fit_on_records(said_NC, held, taxonomy), novelty, urgent_risk
+    return fit_on_records(said_NC, held, taxonomy), ood, urgent_risk
 
 
 def _risk_shown(rule: UrgentRisk | None) -> str:

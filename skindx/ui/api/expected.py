@@ -30,7 +30,7 @@ def score_shares(metrics: dict[str, Any] | None) -> dict[float, float]:
 
 
 def familiarity_shares() -> dict[float, float]:
-    """Return upper edge -> share; familiarity is a rank among calibration pictures, so uniform."""
+    """Return upper edge -> share; the OOD check's p-value is uniform."""
     return {high: high - low for low, high in pairwise((0.0, *FAMILIARITY_EDGES))}
 
 

@@ -82,12 +82,12 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
 
 
 def familiar(diagnosis: Diagnosis) -> str:
-    """Return how near the photo is to what the model learned, in plain words."""
+    """Return what the out-of-distribution check found, in plain words."""
     if diagnosis.familiarity is None:
-        return "This bundle cannot tell how familiar a photo is to it."
+        return "This bundle cannot tell whether a photo is unlike the images it was trained on."
     return (
-        f"How familiar the photo is: {percent(diagnosis.familiarity)} of the calibration photos "
-        "lie farther from what the model learned."
+        f"Out-of-distribution check: {percent(diagnosis.familiarity)} of the calibration photos "
+        "are as unlike the training images as this photo, or more."
     )
 
 

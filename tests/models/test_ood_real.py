@@ -11,8 +11,10 @@ from sklearn.metrics import roc_auc_score
 from skindx.data.screening.decode import decode
 from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.ensemble import Ensemble, Member
-from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.novelty import fit_novelty
+from skindx.models.ood.check import fit_check
+from skindx.models.ood.features import Features, Learned
+from skindx.models.ood.kinds import DEFAULT
+from skindx.models.ood.measuring import features_of
 from skindx.models.preprocess import Preprocess
 
 Pictures = list[NDArray[np.uint8]]
@@ -36,6 +38,10 @@ def photos(folder: Path, each: int, skip: int = 0) -> tuple[Pictures, list[str]]
     return [decode(file.read_bytes()) for file in files], [file.parent.name for file in files]
 
 
+def measured(ensemble: Ensemble, images: Pictures) -> Features:
+    return features_of(ensemble, images, ensemble.look(images))
+
+
 def letters(seed: int) -> NDArray[np.uint8]:
     random = np.random.default_rng(seed)
     page = np.full((180, 180, 3), 240, np.uint8)
@@ -46,20 +52,20 @@ def letters(seed: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.real
-def test_what_is_no_skin_lies_farther_than_skin_does(real: Path) -> None:
+def test_what_is_no_skin_is_out_of_distribution(real: Path) -> None:
     ensemble = network(real / "weights" / "mobilenetv2_100_qat.pth")
     learned, labels = photos(real / "isic9" / "Train", 14)
     held, _ = photos(real / "isic9" / "Train", 12, skip=60)
     new, _ = photos(real / "isic9" / "Test", 5)
     random = np.random.default_rng(0)
-    strange = [letters(seed) for seed in range(15)]
-    strange += [random.integers(0, 256, (180, 180, 3), dtype=np.uint8) for _ in range(15)]
-    rows = [GalleryRow(f"{n:064x}", label, n) for n, label in enumerate(labels)]
-    gallery = Gallery.of(rows, ensemble.look(learned).embeddings_ND, [b""] * len(rows))
-    novelty = fit_novelty(gallery, ensemble.look(held).embeddings_ND)
-    assert novelty is not None
-    scores = novelty.familiar.distances(ensemble.look(new + strange).embeddings_ND)
-    truth = [0] * len(new) + [1] * len(strange)
-    assert roc_auc_score(truth, scores) > 0.97
-    familiar = novelty.familiarity(ensemble.look(new).embeddings_ND)
-    assert np.mean([novelty.is_far(each) for each in familiar]) < 0.1
+    other = [letters(seed) for seed in range(15)]
+    other += [random.integers(0, 256, (180, 180, 3), dtype=np.uint8) for _ in range(15)]
+    known = Learned(measured(ensemble, learned), np.array(labels), (), ())
+    check = fit_check(DEFAULT, known, measured(ensemble, held))
+    assert check is not None
+    asked = measured(ensemble, new + other)
+    truth = [0] * len(new) + [1] * len(other)
+    assert roc_auc_score(truth, check.combined(asked)) > 0.97
+    p_values_Q = check.p_values(asked)
+    assert np.mean(p_values_Q[: len(new)] <= check.rate) < 0.1
+    assert np.mean(p_values_Q[len(new) :] <= check.rate) > 0.9

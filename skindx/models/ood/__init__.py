@@ -1,0 +1,1 @@
+"""Out-of-distribution (OOD) detection: whether a photo is of the kind that networks know."""

@@ -1,0 +1,158 @@
+"""The check of a bundle: detectors, and how images score that nothing was trained on.
+
+The score of a photo among those of the calibration images gives a conformal p-value (Laxhammar
+and Falkman 2011; Bates et al. 2023, arXiv 2104.08279): whatever the detectors are like, of photos
+that are drawn as the calibration images were, at most the stated rate is refused.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from skindx.config import Settings
+from skindx.models.ood.features import Features, Floats, Learned
+from skindx.models.ood.fitted import Fitted, Need
+from skindx.models.ood.kinds import DETECTORS, AnyDetector
+
+RATE = 0.01
+FEWEST = 19
+"""With fewer calibration images more than every twentieth photo of their kind would be refused."""
+_TAIL = 0.95
+
+# Q = photos, N = calibration images, K = detectors
+
+
+class OodSpec(Settings):
+    """What a bundle's index says of its out-of-distribution check."""
+
+    detectors: tuple[AnyDetector, ...] = Field(min_length=1)
+    images: int = Field(ge=FEWEST)
+    """Calibration images whose scores are known."""
+
+    @field_validator("detectors")
+    @classmethod
+    def _served(cls, detectors: tuple[AnyDetector, ...]) -> tuple[AnyDetector, ...]:
+        for own in detectors:
+            if "layers" in DETECTORS[own.kind].needs:
+                raise ValueError(
+                    f"a bundle cannot carry {own.kind}: exports deliver no layer but the last"
+                )
+        return detectors
+
+    @property
+    def rate(self) -> float:
+        """Share of photos like the calibration images that is refused, at most."""
+        return rate_of(self.images)
+
+
+def rate_of(images: int) -> float:
+    """Return the rate that so many calibration images can hold: 1 %, or what one of them is."""
+    return max(RATE, 1 / (images + 1))
+
+
+def rate_interval(images: int, level: float = 0.95) -> tuple[float, float]:
+    """Return between which shares of photos like the calibration images are refused.
+
+    The rate holds on average over calibration splits; with one of N images it is distributed as
+    Beta(k, N + 1 - k), where k is the rate times N + 1 rounded down (Vovk 2012, arXiv 1209.2673).
+    """
+    from scipy.stats import beta
+
+    k = math.floor(rate_of(images) * (images + 1) + 1e-9)
+    low, high = beta.ppf([(1 - level) / 2, (1 + level) / 2], k, images + 1 - k)
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class OodCheck:
+    """Fitted detectors and the scores of the calibration images."""
+
+    detectors: tuple[Fitted, ...]
+    scores_NK: Floats
+
+    @property
+    def images(self) -> int:
+        """Calibration images."""
+        return len(self.scores_NK)
+
+    @property
+    def rate(self) -> float:
+        """Share of photos like the calibration images that is refused, at most."""
+        return rate_of(self.images)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The parts of `Features` that the detectors read."""
+        return frozenset(need for detector in self.detectors for need in detector.needs)
+
+    def scores(self, features: Features) -> Floats:
+        """Return each detector's scores Q x K."""
+        return np.stack([detector.scores(features) for detector in self.detectors], axis=1)
+
+    def p_values(self, features: Features) -> Floats:
+        """Return the share of calibration images that score as high or higher, Q.
+
+        The photo itself counts as one of them: (r + 1) / (N + 1), never 0.
+        """
+        return p_values(self.scores_NK, self.scores(features))
+
+    def combined(self, features: Features) -> Floats:
+        """Return one score of each photo by the calibration images' scales, Q; for rankings."""
+        return combine(self.scores(features), self.scores_NK)
+
+    def is_out(self, p_value: float) -> bool:
+        """Tell whether a photo is out of distribution, so that it is refused."""
+        return p_value <= self.rate
+
+
+def p_values(known_NK: Floats, asked_QK: Floats) -> Floats:
+    """Return conformal p-values Q of photos among calibration images, by the combined score.
+
+    The scales by which detectors are combined are those of the calibration images and the photo
+    together. All N + 1 are then treated alike, so that the p-value holds exactly.
+    """
+    if known_NK.shape[1] == 1:
+        ordered_N = np.sort(known_NK[:, 0])
+        lower_Q = np.searchsorted(ordered_N, asked_QK[:, 0], side="left")
+        shares_Q: Floats = (len(ordered_N) - lower_Q + 1) / (len(ordered_N) + 1)
+        return shares_Q
+    found_Q = np.empty(len(asked_QK))
+    for q, asked_K in enumerate(asked_QK):
+        all_NK = np.vstack([known_NK, asked_K])
+        combined_N = combine(all_NK, all_NK)
+        found_Q[q] = (combined_N >= combined_N[-1]).mean()
+    return found_Q
+
+
+def combine(scores_NK: Floats, by_NK: NDArray[np.float64]) -> Floats:
+    """Return the highest of each image's scores, on scales that the images `by` define, N.
+
+    A scale runs from the median, 0, to the 95th percentile, 1.
+    """
+    middle_K, tail_K = np.quantile(by_NK, [0.5, _TAIL], axis=0)
+    scale_K = np.where(tail_K > middle_K, tail_K - middle_K, 1.0)
+    combined_N: Floats = ((scores_NK - middle_K) / scale_K).max(axis=1)
+    return combined_N
+
+
+def fit_check(
+    settings: Sequence[AnyDetector], learned: Learned, calibration: Features
+) -> OodCheck | None:
+    """Fit detectors on training images and score the calibration images, which they never saw.
+
+    None where either has too few images for one of the detectors.
+    """
+    if len(calibration) < FEWEST:
+        return None
+    detectors = []
+    for own in settings:
+        detector = DETECTORS[own.kind].fit(own, learned)
+        if detector is None:
+            return None
+        detectors.append(detector)
+    scores = [detector.scores(calibration) for detector in detectors]
+    return OodCheck(tuple(detectors), np.stack(scores, axis=1))

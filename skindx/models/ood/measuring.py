@@ -1,0 +1,54 @@
+"""From photos and what the networks made of them to the features that detectors read."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from skindx.models.ensemble import Ensemble, Look
+from skindx.models.ood.features import Features, Singles
+from skindx.models.ood.fitted import Need
+from skindx.models.ood.image_statistics import image_statistics
+
+# M = members, N = images, C = classes, D = dimensions
+
+SERVED: frozenset[Need] = frozenset({"pooled", "logits", "image"})
+"""What every runtime delivers: exports end in the last map, of which torch makes the rest."""
+
+
+def features_of(
+    ensemble: Ensemble,
+    photos: Sequence[NDArray[np.uint8]],
+    look: Look,
+    needs: Collection[Need] = SERVED,
+    places: slice = slice(None),
+) -> Features:
+    """Return what `needs` names of decoded photos that `ensemble.look` saw at `places`."""
+    nothing_N0 = np.zeros((len(photos), 0), dtype=np.float32)
+    return Features(
+        tuple(part[places] for part in look.pooled_MND) if "pooled" in needs else (),
+        _logits(ensemble, look, places) if "logits" in needs else (),
+        image_statistics(photos) if "image" in needs else nothing_N0,
+    )
+
+
+def _logits(ensemble: Ensemble, look: Look, places: slice) -> tuple[Singles, ...]:
+    with torch.inference_mode():
+        return tuple(
+            member.classifier.head(map_[places]).float().cpu().numpy()
+            for member, map_ in zip(ensemble.members, look.maps, strict=True)
+        )
+
+
+def last_layers(ensemble: Ensemble) -> tuple[tuple[Singles, ...], tuple[Singles, ...]]:
+    """Return each member's last weights C x D and biases C; nothing if one has no linear layer."""
+    weights, biases = [], []
+    for member in ensemble.members:
+        head = member.classifier.net.get_classifier()  # type: ignore[operator]
+        if not isinstance(head, torch.nn.Linear):
+            return (), ()
+        weights.append(head.weight.detach().float().cpu().numpy())
+        bias = head.bias if head.bias is not None else torch.zeros(head.out_features)
+        biases.append(bias.detach().float().cpu().numpy())
+    return tuple(weights), tuple(biases)
