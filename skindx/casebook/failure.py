@@ -44,9 +44,10 @@ def database_errors(what: str, book: str = "the case book") -> Iterator[None]:
     except SQLAlchemyError as error:
         code, cause = _cause(error)
         log.error("the case book cannot be %s: %s (%s)", what, cause, code)
+        unchanged = "" if what == "read" else " nothing was changed;"
         raise UserError(
-            f"{book} cannot be {what}: {cause}; nothing was changed. Try again when whoever runs "
-            "it has looked at it."
+            f"{book} cannot be {what}: {cause};{unchanged} tell the person who runs it, and try "
+            "again later."
         ) from None
 
 

@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from skindx.casebook.keys import Keys, content_of, key_text, line_of, new_key, parsed
@@ -18,6 +18,10 @@ from skindx.files import only_writer
 VARIABLE = "SKINDX_CASEBOOK_KEYS"
 """Environment variable that names the key file."""
 _WAIT_S = 60.0
+
+
+class KeyFileError(UserError):
+    """The key file cannot be used; the sentence names it, for whoever runs the case book."""
 
 
 class KeyFile:
@@ -37,11 +41,15 @@ class KeyFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep all others from changing the file. Raises UserError after a minute of waiting."""
+        """Keep all others from changing the file. Raises KeyFileError after a minute of waiting."""
         with _told(self.path, "opened"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600))
-        with only_writer(self._lock, wait_s=_WAIT_S):
+        with ExitStack() as held:
+            try:
+                held.enter_context(only_writer(self._lock, wait_s=_WAIT_S))
+            except UserError as error:
+                raise KeyFileError(str(error)) from None
             # Left behind by a process that was killed: it holds keys.
             overwrite(self._new)
             self._new.unlink(missing_ok=True)
@@ -56,7 +64,7 @@ class KeyFile:
     def read(self) -> Keys:
         """Return the keys as the file says now.
 
-        Raises UserError for a file that is missing, damaged, or open to others than its owner.
+        Raises KeyFileError for a file that is missing, damaged, or open to others than its owner.
         """
         with _told(self.path, "read"):
             for _ in range(3):
@@ -67,7 +75,7 @@ class KeyFile:
                     if last is not None and stamp == last[0]:
                         return last[1]
                     if found.st_mode & 0o077:
-                        raise UserError(
+                        raise KeyFileError(
                             f"the key file {self.path} can be read by others than its owner; run "
                             f"`chmod 600 {self.path}`."
                         )
@@ -76,7 +84,7 @@ class KeyFile:
                     self._last = (stamp, keys)
                     return keys
                 # Replaced and overwritten while it was read: the new file has another inode.
-        raise UserError(
+        raise KeyFileError(
             f"{self.path} is no key file of a case book, or a damaged one; bring back a whole copy."
         )
 
@@ -150,12 +158,12 @@ def _told(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise UserError(
+        raise KeyFileError(
             f"the key file {path} of this case book is missing, and without it nobody can read the "
             f"cases; bring it back, or name it with --casebook-key or {VARIABLE}."
         ) from None
     except OSError as error:
-        raise UserError(
+        raise KeyFileError(
             f"the key file {path} cannot be {what} ({error.strerror}); look at its permissions "
             "and the room on its disk."
         ) from None

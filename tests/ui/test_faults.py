@@ -99,5 +99,7 @@ def test_a_case_book_that_fails_is_a_sentence_on_the_page(
     monkeypatch.undo()
     book.keys.path.unlink()
     html = _shown(book, taxonomy, "ann", {})
-    assert "is missing" in html
+    assert "The key file of the case book cannot be used" in html
+    assert str(tmp_path) not in html
+    assert "is missing" in caplog.text
     assert SECRET not in caplog.text

@@ -17,7 +17,7 @@ from skindx.offline import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
 from skindx.ui.page.asker import owner_of
-from skindx.ui.page.book import add_book
+from skindx.ui.page.book import add_book, book_error
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
 from skindx.ui.page.look import script
@@ -146,7 +146,7 @@ def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
                 consent=sent.get("consent") == "yes",
             )
         except UserError as error:
-            return followup_html(answer, metrics, keeps=True, problem=str(error))
+            return followup_html(answer, metrics, keeps=True, problem=book_error(error))
         except Exception as error:
             log_fault(log, "a case could not be kept", error)
             return followup_html(answer, metrics, keeps=True, problem=FAILED)

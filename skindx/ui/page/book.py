@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.casebook.book import Casebook
 from skindx.casebook.case import KeptCase
+from skindx.casebook.key_file import KeyFileError
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
@@ -38,11 +39,19 @@ def add_book(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
 
 
+def book_error(error: UserError) -> str:
+    """Return what a person reads of an error; where files lie is for the log."""
+    if not isinstance(error, KeyFileError):
+        return str(error)
+    log.error("%s", error)
+    return "the key file of the case book cannot be used; tell the person who runs this page."
+
+
 def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:
     try:
         return act_on(casebook, taxonomy, owner, sent)
     except UserError as error:
-        return render("book_problem.html.jinja", message=sentence(str(error)))
+        return render("book_problem.html.jinja", message=sentence(book_error(error)))
     except Exception as error:
         log_fault(log, "the case book could not be shown", error)
         return render("book_problem.html.jinja", message=FAILED)
@@ -65,7 +74,7 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
             casebook.delete(owner, sent.get("case", ""))
             done = "The case is deleted, photos and all."
     except UserError as error:
-        problem, unsaved = sentence(str(error)), sent.get("note", "")
+        problem, unsaved = sentence(book_error(error)), sent.get("note", "")
     return book_html(casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved)
 
 
