@@ -96,7 +96,7 @@ def jpeg_passes(jpeg: bytes) -> int:
     Counted as libjpeg reads: scans inside of other segments, such as thumbnails, and behind the
     end of the image are none.
     """
-    passes, progressive, colours, at = 0, False, 0, 2
+    passes, progressive, colours, at = 0, False, b"", 2
     while found := _MARKER.search(jpeg, at):
         marker, at = found[1], found.end()
         if marker == b"\xd9":
