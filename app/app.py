@@ -16,11 +16,15 @@ def main() -> int:
     # The host of a Space names it in SPACE_HOST; elsewhere the person who runs it does.
     names = os.environ.get("SKINDX_ALLOWED_HOSTS", "").split(",")
     names += os.environ.get("SPACE_HOST", "").split(",")
+    # All visitors of a Space come through its host, as one address.
+    per_address = 1000 if "SPACE_ID" in os.environ else None
     try:
         serve(
             Path(bundle),
             host=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
             port=int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+            proxy=os.environ.get("SKINDX_PROXY") or None,
+            per_address=per_address,
             allowed_hosts=[name for name in names if name],
             frames=frames,
         )

@@ -150,7 +150,7 @@ def serving(bundle: Path, folder: Path, **options: Any) -> Iterator[Served]:
 
 
 def _wait(served: Served) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while "skindx is at" not in (served.folder / "stdout").read_text():
         assert served.process.poll() is None, served.stderr()
         assert time.monotonic() < deadline, served.stderr()

@@ -2,6 +2,7 @@
 
 import ctypes.util
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -33,6 +34,20 @@ def test_the_container_runs_what_the_space_runs() -> None:
     assert "/healthz" in recipe
     for package in (ROOT / "app/packages.txt").read_text().split():
         assert package in recipe
+
+
+def test_a_space_answers_to_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr("skindx.ui.serve.serve", lambda _, **options: given.update(options))
+    monkeypatch.setenv("SPACE_HOST", "user-space.hf.space")
+    monkeypatch.setenv("SKINDX_PROXY", "10.0.0.1")
+    monkeypatch.setenv("SKINDX_ALLOWED_HOSTS", "skin.example.org,other.example.org")
+    main = runpy.run_path(str(ROOT / "app/app.py"))["main"]
+    assert main() == 0
+    assert given["proxy"] == "10.0.0.1"
+    assert given["allowed_hosts"] == [
+        "skin.example.org", "other.example.org", "user-space.hf.space"
+    ]  # fmt: skip
 
 
 @pytest.mark.long

@@ -221,6 +221,13 @@ def test_another_site_cannot_be_this_page(annotator: Annotator) -> None:
     assert answer.status_code == 400
 
 
+def test_another_port_of_this_machine_reads_nothing(annotator: Annotator) -> None:
+    for path in ("/", "/config"):
+        answer = httpx.get(annotator.url + path, headers={"origin": "http://localhost:3000"})
+        assert answer.status_code == 200
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
 def test_a_second_reviewer_is_refused(annotator: Annotator) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "skindx", "annotate", annotator.dataset, "--port", str(free_port())],

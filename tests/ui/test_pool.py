@@ -177,6 +177,27 @@ def test_too_many_cases_are_refused_and_none_waits_for_ever() -> None:
     asyncio.run(scenario())
 
 
+def test_the_photos_that_wait_are_bounded_in_bytes() -> None:
+    async def scenario() -> None:
+        async with pool_of(waiting_mb=64, batch=1, patience_s=1.0) as pool:
+            (pid,) = pool.pids
+            os.kill(pid, signal.SIGSTOP)
+            large = Case((bytes(20 << 20),))
+            asked = []
+            for _ in range(4):  # one is in the worker's hands, three wait
+                asked.append(asyncio.ensure_future(pool.diagnose(large)))
+                await asyncio.sleep(0.05)
+            with pytest.raises(Busy):
+                await pool.diagnose(large)
+            small = asyncio.ensure_future(pool.diagnose(Case((b"small",))))
+            for each in (*asked, small):
+                with pytest.raises(Unanswered):
+                    await each
+            os.kill(pid, signal.SIGCONT)
+
+    asyncio.run(scenario())
+
+
 def test_a_stopped_pool_lets_nobody_wait() -> None:
     async def scenario() -> None:
         async with pool_of(batch=1) as pool:

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 65_535
 """Pixels, as in JPEG: one row of more would let a run-length code name gigabytes."""
-_BYTES = 8
-"""Memory that decoding may take, for each pixel of the cap."""
+_BYTES = 7
+"""Memory that decoding may take, for each pixel of the cap: 350 MB of the 400 that a screening
+process has, which needs the rest itself."""
+_FREE_BYTES = 64 << 20
+"""Memory that decoding may take whatever the cap."""
 _PASSES = 12
 """Passes over an image of as many pixels as the cap; encoders make about ten."""
 MAX_PASSES = 100
@@ -24,6 +27,8 @@ MAX_PASSES = 100
 
 # Bytes a pixel at the peak, measured at 49 million pixels with Pillow 12 and libwebp 1.6.
 _RESULT_BYTES = 3
+_BAND_BYTES = 16 << 20
+"""Copies of a band of Pillow's pixels, while it is converted."""
 _WEBP_BYTES = 16
 """Two canvases of libwebp's animation decoder, its copy and Pillow's."""
 _STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
@@ -61,10 +66,11 @@ class Cost:
         pixels = self.width * self.height
         size = f"{self.width} x {self.height} pixels"
         needed = round(pixels * self.pixel_bytes) + self.more_bytes
-        if needed > _BYTES * max_pixels:
+        most = max(_BYTES * max_pixels, _FREE_BYTES)
+        if needed > most:
             message = (
                 f"decoding {size} of this format takes {needed / 1e6:.0f} MB, more than the cap "
-                f"of {_BYTES * max_pixels / 1e6:.0f}"
+                f"of {most / 1e6:.0f}"
             )
             raise DamagedPicture(message, "decode-memory")
         if self.passes > MAX_PASSES or self.passes * pixels > _PASSES * max_pixels:
@@ -96,7 +102,7 @@ def jpeg_passes(jpeg: bytes) -> int:
     Counted as libjpeg reads: scans inside of other segments, such as thumbnails, and behind the
     end of the image are none.
     """
-    passes, progressive, colours, at = 0, False, 0, 2
+    passes, progressive, colours, at = 0, False, b"", 2
     while found := _MARKER.search(jpeg, at):
         marker, at = found[1], found.end()
         if marker == b"\xd9":
@@ -138,7 +144,7 @@ def opened_cost(picture: "Image.Image", data: bytes) -> Cost:
         # Of 16 bits more is unpacked than is stored; to unpack takes time, if no memory.
         stored = max(stored, _PNG_CHANNELS.get(data[25], 1) * data[24] / 8)
     if picture.format != "TIFF":
-        return Cost(width, height, stored + _RESULT_BYTES)
+        return Cost(width, height, stored + _RESULT_BYTES, 1, _BAND_BYTES)
     tags = picture.tag_v2  # type: ignore[attr-defined]
     across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
     bits = tags.get(258, (1,))
@@ -146,4 +152,4 @@ def opened_cost(picture: "Image.Image", data: bytes) -> Cost:
     passes = 1
     if tags.get(259) in _JPEG_IN_TIFF:  # each part may hide as many passes as a file of its own
         passes = -(-data.count(b"\xff\xda") * across * down // max(1, width * height))
-    return Cost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes)
+    return Cost(width, height, stored + _RESULT_BYTES, max(1, passes), part_bytes + _BAND_BYTES)

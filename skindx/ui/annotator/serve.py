@@ -4,11 +4,15 @@ import os
 import threading
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skindx.data.boxes.review import reviewing
 from skindx.errors import UserError
 from skindx.offline import go_offline
 from skindx.ui.listening import LOOPBACK, check_free, discreet, stoppable, uploads_folder
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 HOST = "127.0.0.1"
 
@@ -60,6 +64,7 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             head=f"<script>{asset('annotator.js')}</script>",
             app_kwargs={"middleware": middleware, "openapi_url": None},
         )
+        _answer_no_other_origin(page.app)
         print(f"skindx annotate is at {url} (Ctrl+C stops it).", flush=True)
         try:
             threading.Event().wait()
@@ -68,6 +73,19 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
         finally:
             page.close(verbose=False)
     print(f"{review.looked_at} of {len(review.order)} pictures of {dataset} are looked at.")
+
+
+def _answer_no_other_origin(app: "FastAPI") -> None:
+    """Take away Gradio's layer that lets pages of any other port of this machine read answers.
+
+    It lies around all of ours, so `Headers` cannot take its headers away here.
+    """
+    from gradio.route_utils import CustomCORSMiddleware
+
+    app.user_middleware = [
+        each for each in app.user_middleware if each.cls is not CustomCORSMiddleware
+    ]
+    app.middleware_stack = app.build_middleware_stack()
 
 
 def _reach_itself_directly() -> None:
