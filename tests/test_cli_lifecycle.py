@@ -203,6 +203,23 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     assert err.count("\n") == 1
 
 
+def test_a_write_without_room_is_one_sentence(
+    skindx: Skindx, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write, unlike making a folder, does not say to which file."""
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("skindx.data.gallery.write_pages", no_room)
+    code, _, err = skindx("gallery", data)
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        "error: No space left on device; make room and run the command again."
+    )
+    assert "Traceback" not in err
+
+
 def test_a_folder_below_a_file_is_one_sentence(
     skindx: Skindx, data: Path, pictures: Path, tmp_path: Path
 ) -> None:

@@ -16,15 +16,15 @@ INTERVAL_S = 15.0
 def progress_bars() -> Iterator[Progress]:
     """Yield a callback that shows each stage while the block runs.
 
-    On a terminal it draws one bar a stage; into a file or a pipe it writes plain lines to the
-    error stream: at the beginning of a stage, every INTERVAL_S seconds, and at its end.
+    On a terminal it draws one bar a stage; into a file or a pipe it writes plain lines: at the
+    beginning of a stage, every INTERVAL_S seconds, and at its end.
     """
     from rich import progress as rich
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        stream = sys.stderr  # whoever exchanges it later (cleanvision does) does not silence us
+        stream = sys.stdout  # also if somebody exchanges it while the block runs
         yield plain_lines(lambda line: print(line, file=stream, flush=True))
         return
     columns = (rich.TextColumn("{task.description:8}"), rich.BarColumn(), rich.MofNCompleteColumn())

@@ -17,7 +17,7 @@ def test_without_a_terminal_there_are_plain_lines(capfd: pytest.CaptureFixture[s
         for done in range(3):
             progress("screen", done, 2)
         progress("screen", 2, 2)
-    assert capfd.readouterr() == ("", "screen: 0 of 2\nscreen: 2 of 2\n")
+    assert capfd.readouterr() == ("screen: 0 of 2\nscreen: 2 of 2\n", "")
 
 
 def test_bars_are_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,12 @@ def test_every_picture_is_judged_and_small_classes_get_fewer_folds() -> None:
     vectors = class_vectors(records).vectors_ND
     labels = np.array([0] * 34 + [1] * 6)
     groups = np.array([f"g{n // 2}" for n in range(40)])
-    probabilities, folds = out_of_fold(vectors, labels, groups)
+    seen: list[tuple[str, int, int]] = []
+    probabilities, folds = out_of_fold(
+        vectors, labels, groups, progress=lambda *report: seen.append(report)
+    )
     assert folds == 3
+    assert seen == [("folds", done, 3) for done in range(4)]
     assert np.allclose(probabilities.sum(axis=1), 1)
     with pytest.raises(UserError, match="all its pictures in one group"):
         out_of_fold(vectors, np.array([0] * 38 + [1] * 2), groups)

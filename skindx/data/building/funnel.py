@@ -98,15 +98,13 @@ def count_funnel(
         reason: names.count(issue.label for issue in issues if issue.reason == reason)
         for reason, _ in Counter(issue.reason for issue in issues).most_common()
     }
-    found = [
-        ClassFunnel(
-            key,
-            *(count[key] for count in counts),
-            dict(Counter({why: count[key] for why, count in reasons.items() if count[key]})
-            .most_common()),
+    found = []
+    for key in names.keys:
+        lost = Counter({why: count[key] for why, count in reasons.items() if count[key]})
+        named, fetched, screened, unlike, kept = (count[key] for count in counts)
+        found.append(
+            ClassFunnel(key, named, fetched, screened, unlike, kept, dict(lost.most_common()))
         )
-        for key in names.keys
-    ]  # fmt: skip
     return tuple(sorted(found, key=lambda each: (each.kept > 0, not each.looked_for)))
 
 

@@ -98,7 +98,7 @@ def _brotli(body: bytes, limit: int) -> bytes:
 
 
 def _zstd(body: bytes, limit: int) -> bytes:
-    options = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
     parts, size = [], 0
     while body and size <= limit:
         machine = zstd.ZstdDecompressor(options=options)
