@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from skindx.models.combination import log
 from skindx.models.conformal_fit import fit_on_records
 from skindx.models.predicting import predict_members, predict_records
 from skindx.models.removal import FOLDED
-from skindx.taxonomy import Taxonomy
 from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.pack import fit_on_calibration
 from skindx.training.run import train
@@ -145,28 +143,6 @@ def test_sets_are_fitted_on_calibration_alone_as_the_ensemble_answers(
         predictor.ensemble, small_dataset, others, predictor.taxonomy, predictor.gallery
     )
     assert parts == (None, None, None)
-
-
-@pytest.mark.distributed
-def test_the_risk_threshold_is_fitted_as_the_ensemble_answers(
-    run: Path, small_dataset: Path
-) -> None:
-    predictor = Predictor.load(run / "bundle")
-    assert predictor.urgent_risk is None  # no class of these shapes is urgent
-    first, *others = predictor.taxonomy.classes
-    pressing = first.model_copy(update={"urgency": "urgent"})
-    taxonomy = Taxonomy(name="t", title="T", classes=(pressing, *others))
-    held = [replace(each, split="calibration") for each in read_manifest(small_dataset)]
-    _, _, rule = fit_on_calibration(
-        predictor.ensemble, small_dataset, held, taxonomy, predictor.gallery
-    )
-    assert rule is not None
-    assert rule.lesions == {"all": 30}
-    assert [level.miss_rate for level in rule.levels] == [0.05, 0.1]
-    probabilities_NC, _ = predict_records(predictor.ensemble, small_dataset, held)
-    risk_N = probabilities_NC[[each.label == first.key for each in held], 0]
-    third = rule.level(0.1).thresholds["all"]
-    assert third == pytest.approx(np.sort(risk_N)[2])
 
 
 @pytest.mark.distributed

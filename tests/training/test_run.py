@@ -17,9 +17,6 @@ from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import set_fusion
-from skindx.models.fusion import FusionSpec
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.run import check, train
 from skindx.training.settings import TrainSettings
@@ -148,13 +145,6 @@ def test_the_weight_of_the_crop_is_fitted_and_served(
     run: Path, small_dataset: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(run / "bundle", tmp_path / "bundle")
-    rule = UrgentRisk(
-        urgent_columns=(0,),
-        lesions={"all": 57},
-        levels=(RiskLevel(miss_rate=0.05, thresholds={"all": 0.2}),),
-    )
-    first = open_bundle(tmp_path / "bundle").spec
-    set_fusion(tmp_path / "bundle", FusionSpec(weight=0), first.conformal, urgent_risk=rule)
     fused = fit_fusion(tmp_path / "bundle", small_dataset, 1.5)
     assert fused.spec.fusion is not None
     served = Predictor.load(fused.path)
@@ -173,11 +163,6 @@ def test_the_weight_of_the_crop_is_fitted_and_served(
         plain_sets = open_bundle(run / "bundle").spec.conformal
         assert fused.spec.whole_conformal == plain_sets
         assert served.conformal == fused.spec.conformal
-        # Fitted again for answers with crops: 12 pictures without an urgent class are too few.
-        assert (fused.spec.urgent_risk, fused.spec.whole_urgent_risk) == (None, rule)
-        assert dataclasses.replace(served, detector=None).urgent_risk == rule
-    else:
-        assert (fused.spec.urgent_risk, fused.spec.whole_urgent_risk) == (rule, None)
         assert dataclasses.replace(served, detector=None).conformal == plain_sets
 
 

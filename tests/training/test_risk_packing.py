@@ -1,0 +1,88 @@
+"""Thresholds of the urgent risk are fitted on calibration, as the bundle answers."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skindx.data.loader.source import Files
+from skindx.data.manifest import Record, read_manifest, write_manifest
+from skindx.diagnosis.predictor import Predictor
+from skindx.models.bundle import open_bundle
+from skindx.models.bundle_change import set_fusion
+from skindx.models.fusion import FusionSpec
+from skindx.models.predicting import predict_records
+from skindx.models.urgent_risk_fit import fit_risk_on_records
+from skindx.training.detection import assist
+from skindx.training.ensembles.pack import fit_on_calibration
+
+WRITTEN = Path(__file__).parents[1] / "fixtures/v0_1"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a bundle with a detector and its dataset, whose training images calibrate."""
+    shutil.copytree(WRITTEN, tmp_path / "written")
+    dataset = tmp_path / "written/dataset"
+    records = [
+        replace(record, split="calibration") if record.split == "train" else record
+        for record in read_manifest(dataset)
+    ]
+    write_manifest(dataset, records)
+    return tmp_path / "written/whole/bundle", dataset
+
+
+def calibrating(dataset: Path) -> list[Record]:
+    return [record for record in read_manifest(dataset) if record.split == "calibration"]
+
+
+def test_packing_fits_the_risk_on_calibration_images(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, dataset = folders
+    predictor, records = Predictor.load(bundle), read_manifest(dataset)
+    assert predictor.gallery is not None
+    arguments = (predictor.ensemble, dataset, records, predictor.taxonomy, predictor.gallery)
+    _, _, rule = fit_on_calibration(*arguments)
+    assert rule is not None
+    held = calibrating(dataset)
+    melanoma_N = np.array([record.label == "Melanoma" for record in held])
+    assert rule.lesions == {"all": len({r.group for r in held if r.label == "Melanoma"})}
+    probabilities_NC, _ = predict_records(predictor.ensemble, dataset, held)
+    risk_N = rule.risks(probabilities_NC)
+    for level in rule.levels:
+        assert (risk_N[melanoma_N] < level.thresholds["all"]).mean() < level.miss_rate
+    assert "fitted on" in capsys.readouterr().out
+    few = [record for record in records if record.split != "calibration"] + held[:10]
+    *_, none = fit_on_calibration(*arguments[:2], few, *arguments[3:])
+    assert none is None
+    assert "no urgent-risk threshold" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.4])
+def test_the_risk_is_fitted_again_for_answers_with_crops(
+    folders: tuple[Path, Path], weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, dataset = folders
+    opened, held = open_bundle(bundle), calibrating(dataset)
+    whole_NC, _ = predict_records(opened.ensemble(), dataset, held)
+    whole = fit_risk_on_records(whole_NC, held, opened.taxonomy)
+    set_fusion(bundle, FusionSpec(weight=0), opened.spec.conformal, urgent_risk=whole)
+    monkeypatch.setattr(assist, "fit_weight", lambda *_: weight)
+    fused = assist.fit_fusion(bundle, dataset, 1.5).spec
+    assert fused.fusion is not None
+    if fused.fusion.weight == 0:
+        assert (fused.urgent_risk, fused.whole_urgent_risk) == (whole, None)
+        return
+    assert fused.whole_urgent_risk == whole
+    predictor = Predictor.load(bundle)
+    pictures = Files(dataset, held)
+    said = predictor.predict([pictures.picture(n) for n in range(len(held))])
+    served_NC = np.stack([prediction.probabilities_C for prediction in said])
+    again = fit_risk_on_records(served_NC, held, opened.taxonomy)
+    assert fused.urgent_risk is not None
+    assert again is not None
+    for ours, theirs in zip(fused.urgent_risk.levels, again.levels, strict=True):
+        assert ours.thresholds == pytest.approx(theirs.thresholds, abs=1e-6)
