@@ -41,7 +41,11 @@ def save_measured(file: Path, measured: Measured) -> None:
 def load_measured(file: Path) -> Measured:
     """Read what `save_measured` wrote."""
     with np.load(file) as arrays:
-        scores = {tuple(name.split("|")): arrays[name] for name in arrays if "|" in name}
+        scores = {
+            (detector, kind): arrays[f"{detector}|{kind}"]
+            for detector, _, kind in (name.partition("|") for name in arrays)
+            if kind
+        }
         groups = {name: arrays[name].tolist() for name in arrays if "|" not in name}
     return scores, groups
 
