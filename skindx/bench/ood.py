@@ -11,7 +11,7 @@ from pydantic import Field
 
 from skindx.bench.clock import Figure
 from skindx.bench.ood_candidates import CANDIDATES, LEFT_OUT, OWN, Refusals, choose, merit, refusals
-from skindx.bench.ood_measure import measure
+from skindx.bench.ood_measure import load_measured, measure, save_measured
 from skindx.bench.result import Result
 from skindx.bench.runs import end_on_sigterm, run_skindx
 from skindx.config import Settings
@@ -23,11 +23,12 @@ from skindx.models.ood.kinds import DEFAULT
 from skindx.training.run import unfinished
 from skindx.training.settings import TrainSettings
 
+SCORES = "scores-{painted}.npz"
 HEADINGS = ("share", "95 % interval")
 
 
 class Config(Settings):
-    """What is trained, and on what; trainings that are finished in `out` are kept."""
+    """What is trained, and on what; trainings and scores that are finished in `out` are kept."""
 
     dataset: Path = Path("runs/isic9/data")
     config: Path = Path("configs/ood.yaml")
@@ -48,8 +49,11 @@ def run(settings: Config) -> Result:
     for left_out in parts:
         home = settings.out / "-".join(left_out)
         kept = class_view(settings.dataset, home / "data", left_out)
-        _train(home, kept, training)
-        trainings.append(measure(home / "run" / "bundle", settings.dataset, kept, settings.painted))
+        file = home / SCORES.format(painted=settings.painted)
+        if _train(home, kept, training) or not file.is_file():
+            bundle = home / "run" / "bundle"
+            save_measured(file, measure(bundle, settings.dataset, kept, settings.painted))
+        trainings.append(load_measured(file))
     found = {candidate: refusals(candidate, trainings) for candidate in CANDIDATES}
     chosen = choose(found, RATE)
     return Result(
@@ -65,13 +69,17 @@ def run(settings: Config) -> Result:
     )
 
 
-def _train(home: Path, kept: Path, training: TrainSettings) -> None:
+def _train(home: Path, kept: Path, training: TrainSettings) -> bool:
+    """Train what is missing; return whether anything was."""
     run_folder = home / "run"
     training.save(home / "train.yaml")
-    if unfinished(run_folder, kept, training) or not (run_folder / "bundle").is_dir():
+    missing = bool(unfinished(run_folder, kept, training))
+    if missing or not (run_folder / "bundle").is_dir():
+        missing = True
         run_skindx("train", kept, "--config", home / "train.yaml", "--out", run_folder)
     if left := unfinished(run_folder, kept, training):
         raise JobError(f"{', '.join(left)} was stopped; run the same command again to go on")
+    return missing
 
 
 def _figure(part: Refusals) -> Figure:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from skindx.bench.ood_candidates import LEFT_OUT, OWN, settings_of
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
+from skindx.files import atomic_file
 from skindx.models.bundle import open_bundle
 from skindx.models.ensemble import Ensemble
 from skindx.models.ood.features import Features, Learned
@@ -25,9 +26,31 @@ _BATCH = 32
 Pixels = NDArray[np.uint8]
 
 
-def measure(
-    bundle: Path, dataset: Path, kept: Path, painted: int
-) -> tuple[dict[tuple[str, str], NDArray[np.float64]], dict[str, list[str]]]:
+Measured = tuple[dict[tuple[str, str], NDArray[np.float64]], dict[str, list[str]]]
+"""Scores by (detector, kind of images), and the groups of the images by kind."""
+
+
+def save_measured(file: Path, measured: Measured) -> None:
+    """Write scores and groups, so that they need not be measured again."""
+    scores, groups = measured
+    arrays = {"|".join(key): part for key, part in scores.items()}
+    with atomic_file(file) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays, **{kind: np.array(of) for kind, of in groups.items()})
+
+
+def load_measured(file: Path) -> Measured:
+    """Read what `save_measured` wrote."""
+    with np.load(file) as arrays:
+        scores = {
+            (detector, kind): arrays[f"{detector}|{kind}"]
+            for detector, _, kind in (name.partition("|") for name in arrays)
+            if kind
+        }
+        groups = {name: arrays[name].tolist() for name in arrays if "|" not in name}
+    return scores, groups
+
+
+def measure(bundle: Path, dataset: Path, kept: Path, painted: int) -> Measured:
     """Return scores by (detector, kind of images), and the groups of the images by kind.
 
     `bundle` was trained on `kept`, a view of `dataset` without some classes. Raises UserError for

@@ -109,11 +109,12 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("python -m skindx.studies.gates", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="sound photos")
     parser.add_argument("--bundle", nargs=2, type=Path, metavar=("BUNDLE", "DATA"))
+    parser.add_argument("--painted", type=int, default=50, help="painted pictures of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="figures of --bundle")
     asked = parser.parse_args(arguments)
     if asked.bundle:
         bundle, dataset = asked.bundle
-        _print_ood(bundle, dataset, asked.folders, asked.json)
+        _print_ood(bundle, dataset, asked)
     else:
         _print_gates(asked.folders)
 
@@ -132,17 +133,17 @@ def _print_gates(folders: list[Path]) -> None:
         print(f"  {name:22}", tally(pictures), flush=True)
 
 
-def _print_ood(bundle: Path, dataset: Path, folders: list[Path], json: Path | None) -> None:
+def _print_ood(bundle: Path, dataset: Path, asked: argparse.Namespace) -> None:
     from skindx.diagnosis.predictor import Predictor
     from skindx.studies.ood import report, table
 
     predictor = Predictor.load(bundle)
-    others = [(folder.name, sourced_photos_of(folder)) for folder in folders]
-    found = report(predictor, dataset, others)
+    others = [(folder.name, sourced_photos_of(folder)) for folder in asked.folders]
+    found = report(predictor, dataset, others, asked.painted)
     for line in table(found):
         print(line, flush=True)
-    if json:
-        write_json(json, found)
+    if asked.json:
+        write_json(asked.json, found)
 
 
 if __name__ == "__main__":
