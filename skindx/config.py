@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import math
 import os
 import re
 import types
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from skindx.errors import UserError
 from skindx.files import write_text
 
-_MOST_ERRORS = 100
+_MOST_ERRORS, _MOST_VALUES = 100, 1_000_000
 
 
 class Settings(BaseModel):
@@ -68,11 +69,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} does not exist; check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give a YAML text file.") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(str(error).split())
         raise UserError(f"{path} is not valid YAML: {detail}") from None
     if value is None:
         return {}
+    _refuse_bursting(value, path)
     if not isinstance(value, dict):
         raise UserError(f"{path} must hold `key: value` lines, not a {type(value).__name__}.")
     return value
@@ -101,6 +103,26 @@ class _Loader(yaml.SafeLoader):
 
 def _load(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a SafeLoader
+
+
+def _refuse_bursting(value: Any, path: Path) -> None:
+    """Raise UserError where aliases make far more of a file than stands in it, or have no end."""
+    sizes: dict[int, float] = {}
+
+    def size(node: Any) -> float:
+        if not isinstance(node, dict | list):
+            return 1
+        if id(node) not in sizes:
+            sizes[id(node)] = math.inf  # what holds itself has no size
+            inner = node.values() if isinstance(node, dict) else node
+            sizes[id(node)] = 1 + sum(size(each) for each in inner)
+        return sizes[id(node)]
+
+    if size(value) > _MOST_VALUES:
+        raise UserError(
+            f"{path} holds more than {_MOST_VALUES} values once its aliases (*name) are written "
+            "out; write them out yourself, or correct them."
+        )
 
 
 def _assign(raw: dict[str, Any], assignment: str) -> None:

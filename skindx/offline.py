@@ -17,6 +17,8 @@ _QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
     "SCARF_NO_ANALYTICS": "true",
+    # ONNX Runtime reports to Microsoft from a thread of its own, newer ones on Linux too.
+    "ORT_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "WANDB_ERROR_REPORTING": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -110,3 +110,19 @@ def test_what_a_stranger_sends_reads_no_environment(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SECRET", "hunter2")
     assert Run.parse({"name": "${SECRET}"}).name == "hunter2"
     assert Run.parse({"name": "${SECRET}"}, expand=False).name == "${SECRET}"
+
+
+def test_aliases_are_free_as_long_as_they_do_not_burst(tmp_path: Path) -> None:
+    run = load(tmp_path, "wanted: &w [a, b]\nsources: []\nname: &n x\noptimizer: {}\n")
+    assert run.wanted == ("a", "b")
+    bomb = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    bomb += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    for text in ("\n".join(bomb), "wanted: &a [*a]", "wanted: &a {b: [*a]}"):
+        with pytest.raises(UserError, match="once its aliases"):
+            load(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["name: 2020-13-45", "name: " + "[" * 3000])
+def test_what_yaml_cannot_make_a_value_of_is_one_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="is not valid YAML"):
+        load(tmp_path, text)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,8 @@ def save_measured(file: Path, measured: Measured) -> None:
     scores, groups = measured
     arrays = {"|".join(key): part for key, part in scores.items()}
     with atomic_file(file) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **arrays, **{kind: np.array(of) for kind, of in groups.items()})
+        tables: dict[str, Any] = arrays | {kind: np.array(of) for kind, of in groups.items()}
+        np.savez(stream, **tables)
 
 
 def load_measured(file: Path) -> Measured:
@@ -81,7 +83,7 @@ def measure(bundle: Path, dataset: Path, kept: Path, painted: int) -> Measured:
 def _scores(
     learned: Learned, features: dict[str, Features]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
-    found = {}
+    found: dict[tuple[str, str], NDArray[np.float64]] = {}
     for kind, detector in DETECTORS.items():
         fitted = detector.fit(settings_of(kind), learned)
         if fitted is None:

@@ -97,10 +97,12 @@ def _take_down(
     for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
+        from skindx.models.bundle import open_bundle
         from skindx.models.removal import drop_from_gallery, record_removal
 
         drop_from_gallery(path, gone)
         record_removal(path, uses)
+        print(f"bundle {path}: its digest is {open_bundle(path).digest}")
     lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in planned.datasets)
     print(f"{len(gone)} on the block list: {lists}")
 

@@ -51,7 +51,7 @@ def add_and_find(  # noqa: PLR0917 - two vectors, a threshold, and room for what
                     if count < room:
                         found[count], values[count] = start + i, sum_B[i]
                     count += 1
-    return count, largest < _INFINITY
+    return count, bool(largest < _INFINITY)
 
 
 @compiled

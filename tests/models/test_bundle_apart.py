@@ -81,6 +81,7 @@ def test_a_changed_bundle_opens_or_is_refused(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
 @settings(max_examples=2000, **ALL)  # type: ignore[arg-type]
 @given(change=mutation(WHOLE), hashed=st.sampled_from([True] * 9 + [False]))
 def test_many_changed_bundles_open_or_are_refused(

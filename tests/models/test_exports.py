@@ -3,8 +3,11 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import cv2
@@ -291,8 +294,6 @@ def test_what_is_good_enough(precision: Precision, same: int, cosine: float, goo
 
 QUIET = """
 import json
-import os
-import shutil
 from skindx.offline import go_offline
 go_offline()
 import sys, openvino
@@ -311,6 +312,23 @@ def test_openvino_reports_nothing_to_its_makers(tmp_path: Path) -> None:
 def test_without_us_openvino_would_report_its_import(tmp_path: Path) -> None:
     calls = run_guarded(["-c", QUIET.replace("go_offline()\n", "\n")], tmp_path).calls
     assert calls, "the guard sees no report: is the test above worth anything?"
+
+
+REPORTS = ".cache/Microsoft"
+"""Where ONNX Runtime keeps the device's identifier and what it is about to send."""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_onnx_runtime_reports_to_its_makers_only_without_us(tmp_path: Path, ours: bool) -> None:
+    """Its reports leave by a thread in C++, which no hook in Python sees."""
+    code = f"{'from skindx.offline import go_offline; go_offline()' if ours else ''}\n"
+    environment = {key: value for key, value in os.environ.items() if "TELEMETRY" not in key}
+    environment["HOME"] = str(tmp_path)
+    environment.pop("XDG_CACHE_HOME", None)
+    command = [sys.executable, "-c", code + "import onnxruntime"]
+    subprocess.run(command, check=True, env=environment, timeout=120)
+    version = tuple(int(part) for part in metadata.version("onnxruntime").split(".")[:2])
+    assert (tmp_path / REPORTS).exists() is (not ours and version >= (1, 31))
 
 
 def _forged(exported: Path, folder: Path, name: str, content: bytes) -> Path:

@@ -54,6 +54,7 @@ def painted() -> Answer:
 
 BUNDLE: Any = SimpleNamespace(
     spec=SimpleNamespace(name="fake"),
+    digest="1b64" * 16,
     metrics=lambda: MEASURED,
     taxonomy=SimpleNamespace(keys=("melanoma", "nevus")),
 )
@@ -174,6 +175,7 @@ def test_health_tells_when_nobody_works(painted: Answer) -> None:
     said = ask(app, "GET", "/v1/health")
     assert said.status_code == 200
     assert said.json()["ready"] == 1
+    assert said.json()["digest"] == BUNDLE.digest
     app, _ = served(Fake(painted), replace(STATUS, ready=0))
     assert ask(app, "GET", "/v1/health").status_code == 503
 

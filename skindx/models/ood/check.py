@@ -63,8 +63,9 @@ def rate_interval(images: int, level: float = 0.95) -> tuple[float, float]:
     from scipy.stats import beta
 
     k = math.floor(rate_of(images) * (images + 1) + 1e-9)
-    low, high = beta.ppf([(1 - level) / 2, (1 + level) / 2], k, images + 1 - k)
-    return float(low), float(high)
+    tail = (1 - level) / 2
+    low, high = (float(beta.ppf(share, k, images + 1 - k)) for share in (tail, 1 - tail))
+    return low, high
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class Energy(Fitted):
 
     def scores(self, features: Features) -> Floats:
         """Return energies, N."""
-        return np.mean([energy(logits) for logits in features.logits_MNC], axis=0)
+        mean_N: Floats = np.mean([energy(logits) for logits in features.logits_MNC], axis=0)
+        return mean_N
 
 
 def energy(logits_NC: Singles | Floats) -> Floats:

@@ -34,7 +34,8 @@ class Features:
     def embeddings(self) -> Singles:
         """Return the members' pooled features, each of length 1, side by side, of length 1."""
         parts = [pooled / _lengths(pooled) for pooled in self.pooled_MND]
-        return (np.concatenate(parts, axis=1) / np.sqrt(len(parts))).astype(np.float32)
+        joined_ND: Singles = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
+        return joined_ND.astype(np.float32)
 
     def of(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Self:
         """Return the features of some of the images."""

@@ -50,7 +50,7 @@ class Fitted(ABC):
                 array = tensors[field.name]
                 values[field.name] = array if array.ndim else array.item()
             else:
-                parts = []
+                parts: list[Any] = []
                 while f"{field.name}.{len(parts)}" in tensors:
                     parts.append(tensors[f"{field.name}.{len(parts)}"])
                 if not parts:

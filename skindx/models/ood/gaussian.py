@@ -27,7 +27,7 @@ class Gaussian:
     rest: float
     """Variance along every other direction."""
 
-    def distances(self, points_ND: Singles) -> Floats:
+    def distances(self, points_ND: Singles | Floats) -> Floats:
         """Return the squared Mahalanobis distance to the nearest mean, N."""
         nearest_N = np.full(len(points_ND), np.inf)
         for mean_D in self.means_CD:
@@ -39,7 +39,7 @@ class Gaussian:
         return nearest_N
 
 
-def fit_gaussian(points_PD: Singles, labels_P: NDArray[np.str_]) -> Gaussian | None:
+def fit_gaussian(points_PD: Singles | Floats, labels_P: NDArray[np.str_]) -> Gaussian | None:
     """Fit means and covariance; None for images that do not differ within their classes."""
     from sklearn.utils.extmath import randomized_svd
 

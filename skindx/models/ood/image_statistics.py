@@ -7,6 +7,7 @@ They need the pixels alone, so every runtime that serves a bundle delivers them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ def _log(value: float) -> float:
     return float(np.log(value + 1e-4))
 
 
-def _haar(plane_SS: Singles) -> tuple[Singles, Singles, Singles, Singles]:
+def _haar(plane_SS: Any) -> tuple[Any, Any, Any, Any]:
     """Return the halved plane, and differences across, down and crosswise."""
     a, b = plane_SS[0::2, 0::2], plane_SS[0::2, 1::2]
     c, d = plane_SS[1::2, 0::2], plane_SS[1::2, 1::2]

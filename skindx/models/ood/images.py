@@ -117,7 +117,7 @@ def _half(part: Singles) -> NDArray[np.float16]:
 
 
 def _listed(tensors: dict[str, Singles], name: str) -> tuple[Singles, ...]:
-    found = []
+    found: list[Singles] = []
     while (key := f"{name}.{len(found)}") in tensors:
         found.append(tensors[key].astype(np.float32))
     return tuple(found)

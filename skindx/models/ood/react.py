@@ -44,6 +44,7 @@ class ReAct(Fitted):
         members = zip(
             features.pooled_MND, self.cuts_M, self.weights_MCD, self.biases_MC, strict=True
         )
-        return np.mean(
+        mean_N: Floats = np.mean(
             [energy(np.minimum(pooled, cut) @ w.T + b) for pooled, cut, w, b in members], axis=0
         )
+        return mean_N

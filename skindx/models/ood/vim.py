@@ -69,16 +69,17 @@ class ViM(Fitted):
             self.alphas_M,
             strict=True,
         )
-        return np.mean(
+        mean_N: Floats = np.mean(
             [
                 alpha * _residuals(pooled, origin, axes) + energy(logits)
                 for pooled, logits, origin, axes, alpha in members
             ],
             axis=0,
         )
+        return mean_N
 
 
-def _residuals(pooled_ND: Singles, origin_D: Singles, axes_AD: Singles) -> Floats:
+def _residuals(pooled_ND: Singles, origin_D: Singles | Floats, axes_AD: Singles | Floats) -> Floats:
     off_ND = (pooled_ND - origin_D).astype(np.float64)
     squared_N = (off_ND**2).sum(axis=1) - ((off_ND @ axes_AD.T) ** 2).sum(axis=1)
     residuals_N: Floats = np.sqrt(np.maximum(squared_N, 0))
