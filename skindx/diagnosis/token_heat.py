@@ -1,12 +1,15 @@
 """Heat of a network whose answer comes from a class token alone, so that its last map has none.
 
-The class token reads the patches in the last blocks. Their tokens A before the last reading, and
-the logit's derivative by them, give for each place ReLU(sum over d of dlogit/dA_d A_d): gradient
-times activation, which is Grad-CAM's sum without its mean over places (HiResCAM, Draelos and Carin
-2020, arXiv 2011.08891, eq. 5).
+Chefer, Gur and Wolf 2021 (arXiv 2103.15679, eq. 5 and 6): attention A of a block counts by the
+logit's derivative, A' = mean over heads of ReLU(dlogit/dA * A), and relevance is carried through
+the blocks, R <- R + A' R, from the identity on. The class token's row of R is the heat. Gradient
+times activation of the patches' tokens does not serve: attention before them has already moved
+what they hold, and a planted texture is found no better than by chance.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,7 @@ from torch import Tensor, nn
 from skindx.diagnosis.places import places
 from skindx.models.classifier import Classifier
 
-# N = photos, S = side, D = channels, h, w = places of a map
-
-_BLOCKS = ("blocks", "network")
-"""Where timm's transformers keep their blocks."""
+# N = photos, S = side, H = heads, T = tokens, h, w = places
 
 
 def token_heat(
@@ -28,53 +28,50 @@ def token_heat(
 ) -> NDArray[np.float32] | None:
     """Return the heat N x h x w for a class of each square, not negative.
 
-    One more pass, of which only the last two blocks are differentiated. None: the network has no
-    blocks that timm names, or nothing of them reaches the answer.
+    It takes another pass and its derivative by the attentions. None: the rule does not hold, since
+    not every token attends to every other in all blocks, or nothing of them reaches the answer.
     """
-    blocks = next((each for name in _BLOCKS if (each := getattr(classifier.net, name, None))), None)
-    if blocks is None or len(blocks) < 2:
+    net = classifier.net
+    with _attentions(net) as kept, torch.inference_mode(False), torch.enable_grad():
+        logits_NC = classifier(squares_NSS3.clone())
+        if not kept or len({each.shape for each in kept}) > 1 or kept[0].ndim != 4:
+            return None
+        wanted = torch.tensor(list(classes_N), device=logits_NC.device)
+        score = logits_NC.gather(1, wanted[:, None]).sum()
+        slopes = torch.autograd.grad(score, kept, allow_unused=True)
+    tokens = kept[0].shape[-1]
+    if kept[0].shape[-2] != tokens:
         return None
-    last_two = list(blocks.children())[-2:]
+    relevance_NTT = torch.eye(tokens, device=logits_NC.device).expand(len(classes_N), -1, -1)
+    for attention_NHTT, slope_NHTT in zip(kept, slopes, strict=True):
+        if slope_NHTT is None:
+            continue
+        weighed_NTT = (attention_NHTT * slope_NHTT).detach().float().relu().mean(1)
+        relevance_NTT = relevance_NTT + weighed_NTT @ relevance_NTT
+    read_NT1 = relevance_NTT[:, 0, :, None]
+    heat_Nhw: NDArray[np.float32] = places(read_NT1, net)[:, 0].cpu().numpy()
+    return heat_Nhw if heat_Nhw.any() else None
+
+
+@contextmanager
+def _attentions(net: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what timm's attention modules compute in this thread, N x H x T x T each."""
     kept: list[Tensor] = []
-    hooks = [last_two[0].register_forward_hook(_start), *(
-        each.register_forward_hook(lambda _, __, output: kept.append(_tokens(output)))
-        for each in last_two
-    )]  # fmt: skip
+    own = threading.get_ident()
+
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if threading.get_ident() == own:
+            kept.append(output)
+
+    found = [each for each in net.modules() if hasattr(each, "attn_drop")]
+    fused: list[Any] = [each for each in found if getattr(each, "fused_attn", False)]
+    hooks = [each.attn_drop.register_forward_hook(keep) for each in found]  # type: ignore[union-attr, operator]
+    for each in fused:
+        each.fused_attn = False  # the fused kernel does not show its attention
     try:
-        with torch.inference_mode(False), torch.no_grad():
-            logits_NC = classifier(squares_NSS3.clone())
-            wanted = torch.tensor(list(classes_N), device=logits_NC.device)
-            with torch.enable_grad():
-                score = logits_NC.gather(1, wanted[:, None]).sum()
-                slopes = torch.autograd.grad(score, kept, allow_unused=True)
+        yield kept
     finally:
+        for each in fused:
+            each.fused_attn = True
         for hook in hooks:
             hook.remove()
-    return next(
-        (heat for pair in zip(kept[::-1], slopes[::-1], strict=True)
-         if (heat := _heat(*pair, classifier.net)) is not None),
-        None,
-    )  # fmt: skip
-
-
-def _start(block: nn.Module, inputs: Any, output: Any) -> Any:
-    """Let the graph begin here: what was computed so far needs no derivative."""
-    torch.set_grad_enabled(True)
-    if isinstance(output, tuple):
-        return tuple(each.detach().requires_grad_() for each in output)
-    return output.detach().requires_grad_()
-
-
-def _tokens(output: Any) -> Tensor:
-    tokens: Tensor = output[-1] if isinstance(output, tuple) else output
-    return tokens
-
-
-def _heat(map_: Tensor, slope: Tensor | None, net: nn.Module) -> NDArray[np.float32] | None:
-    if slope is None:
-        return None
-    map_NDhw, slope_NDhw = (places(each.detach().float(), net) for each in (map_, slope))
-    if not slope_NDhw.any():
-        return None
-    heat_Nhw: NDArray[np.float32] = (map_NDhw * slope_NDhw).sum(1).relu().cpu().numpy()
-    return heat_Nhw

@@ -13,12 +13,12 @@ from skindx.bench.convergence_arms import Study, arm_settings, overlay
 from skindx.bench.convergence_pairs import Compared, compare_arms, measure, student_interval
 from skindx.bench.convergence_result import figures_of, plain_values
 from skindx.bench.convergence_tables import Run, markdown, verdict, write_tables
+from skindx.bench.presets import preset
 from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.studies.answers import Answers
 from skindx.taxonomy import SkinClass
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = {"members": [{"name": "m", "model": "test_resnet"}]}
 
 
