@@ -19,6 +19,7 @@ BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
     "detector": "skindx.bench.detector",
     "exchange": "skindx.bench.exchange",
+    "families": "skindx.bench.families",
     "loader": "skindx.bench.loader",
     "scale": "skindx.bench.scale",
     "screen": "skindx.bench.screen",
