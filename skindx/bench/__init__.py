@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "dedup": "skindx.bench.dedup",
     "detector": "skindx.bench.detector",
     "exchange": "skindx.bench.exchange",
+    "families": "skindx.bench.families",
     "intervals": "skindx.bench.intervals",
     "loader": "skindx.bench.loader",
     "ood": "skindx.bench.ood",

@@ -6,6 +6,7 @@ import signal
 import sys
 import warnings
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
 
     A kernel that ends its process ends the trial's alone.
     """
-    waiting = {}
+    waiting: dict[str, tuple[MemberSettings, int | None]] = {}
     for member in settings.members:
         resize = settings.recipe_of(member).resize
         smaller = resize.start if resize else None
@@ -55,8 +56,8 @@ def _network(member: MemberSettings) -> ClassifierSettings:
 def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) -> tuple[int, str]:
     """Try networks one after the other; return how many passed, and what failed if one did."""
     # A fork is ready at once, and computes on one thread as torch's own loader processes do.
-    method = "fork" if sys.platform == "linux" else "spawn"
-    context = multiprocessing.get_context(method)
+    linux = sys.platform == "linux"
+    context: Any = multiprocessing.get_context("fork" if linux else "spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_try_all, args=(tasks, classes, theirs), daemon=True)
     with warnings.catch_warnings():

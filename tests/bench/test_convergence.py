@@ -19,7 +19,6 @@ from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.studies.answers import Answers
 from skindx.taxonomy import SkinClass
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = {"members": [{"name": "m", "model": "test_resnet"}]}
 
 

@@ -29,7 +29,8 @@ from skindx.data.sources import (
     TableSource,
 )
 from skindx.data.sources.columns import LONGEST
-from skindx.data.sources.folder import MAX_BYTES, look_at_folder
+from skindx.data.sources.folder import look_at_folder
+from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import UnreadablePageError
 from skindx.errors import UserError
 

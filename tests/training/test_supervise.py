@@ -146,3 +146,40 @@ def test_a_refusal_is_the_users_to_mend(tmp_path: Path) -> None:
             tmp_path / "ranks", "write_note(notes, 'left' if rank else 'failed'); sys.exit(1)"
         )
     _supervise(tmp_path / "ranks", "write_note(notes, 'finished')")
+
+
+def test_a_rank_that_ends_before_its_first_note_is_named(tmp_path: Path) -> None:
+    """Rank 1 is killed while Python starts; the launcher then ends rank 0, which notes it."""
+    rank = """
+import os, signal, sys, time
+from pathlib import Path
+from skindx.training.launching.notes import write_note
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+write_note(Path(sys.argv[1]), "at work")
+sys.exit(1)
+"""
+    notes = tmp_path / "notes"
+    command = [sys.executable, "-c", LAUNCHER, rank, str(notes)]
+    with pytest.raises(JobError, match=r"^rank 1 ended before it began to train"):
+        supervise(command, dict(os.environ), notes, 5, local=True, ranks=2)
+
+
+def test_a_rank_notes_itself_before_it_loads_torch_and_a_stop_meanwhile(tmp_path: Path) -> None:
+    import subprocess
+
+    from skindx.training.launching.notes import RANKS, read_notes
+
+    code = (
+        "import sys, time; from pathlib import Path; from skindx.training.rank import begin; "
+        "begin(Path(sys.argv[1])); assert 'torch' not in sys.modules; time.sleep(60)"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", code, tmp_path], env={**os.environ, "RANK": "1"})
+    deadline = time.monotonic() + 60
+    while not (notes := read_notes(tmp_path / RANKS)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [(note.rank, note.pid, note.ending) for note in notes] == [(1, rank.pid, "at work")]
+    time.sleep(0.2)
+    rank.terminate()
+    assert rank.wait(60) == 128 + signal.SIGTERM
+    assert [note.ending for note in read_notes(tmp_path / RANKS)] == ["asked to stop"]

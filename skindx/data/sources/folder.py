@@ -3,25 +3,22 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from skindx.data.boxes.yolo import label_files, read_yolo
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import MANIFEST
-from skindx.data.screening.magic import HEAD, picture_suffix, unusable
+from skindx.data.sources.folder_files import FoundFile, Walk, look_at, unreadable, visible
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import STORE, put
 from skindx.errors import UserError
 from skindx.taxonomy import normalise
 
 MIN_PER_CLASS = 3
-MAX_BYTES = 200_000_000
-"""No photograph is larger; what is would only fill memory and disk."""
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
 _ADVICE = "give a folder that holds one folder of pictures for each class"
 
@@ -35,6 +32,8 @@ class FolderSource(LocalSource):
     """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes."""
     group_pattern: str | None = None
     """Finds in a file name what names its patient, lesion or original: the first brackets."""
+    follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
+    """Read linked folders, and linked files that lie elsewhere, as if they stood in the folder."""
     licence: str = ""
     attribution: str = ""
     creator: str = ""
@@ -53,17 +52,6 @@ class FolderSource(LocalSource):
     def gather(self, dataset: Path) -> list[LedgerRow]:
         """Copy the folder's pictures into the store; see `read_folder`."""
         return read_folder(self, dataset)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """One file of a folder; `status` is "stored" for what looks like a picture, else why not."""
-
-    path: Path
-    label: str
-    status: str
-    detail: str = ""
-    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +95,33 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
             f"{root} is a dataset that `skindx build` wrote, not pictures to build from; {_ADVICE}."
         )
     if source.layout == "yolo":
-        return _look_at_yolo(root)
-    tops, merged = _tops(root)
+        return _look_at_yolo(root, source)
+    walk = Walk(None if source.follow_links else root.resolve())
+    tops, merged = _tops(root, walk)
     files: list[FoundFile] = []
     classes: list[str] = []
-    for entry in (entry for top in tops for entry in _visible(top)):
-        if entry.is_dir() and not entry.is_symlink():
+    for entry in (entry for top in tops for entry in visible(top)):
+        if walk.enters(entry):
             classes.append(_text(entry.name))
-            files += _walk(entry, classes[-1], root.resolve())
+            files += walk.files(entry, classes[-1])
         else:
-            file = _look_at(entry, "", root.resolve())
+            file = look_at(entry, "", walk.bounds)
             loose = replace(file, status="no-class-folder", detail="it lies in no class folder")
             files.append(loose if file.status == "stored" else file)
+    _check_links(root, classes, files)
     _check_classes(root, classes, files)
     return FolderLayout(merged, tuple(files))
 
 
-def _look_at_yolo(root: Path) -> FolderLayout:
+def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
     """Give each picture the class of its boxes; one without, or with several, is no picture."""
     boxes = read_yolo(root)
     files = []
     for path, _ in label_files(root):
         entry = boxes.get(path.name)
         classes = sorted({box.label for box in entry.boxes}) if entry else []
-        file = _look_at(path, classes[0] if len(classes) == 1 else "", root.resolve())
+        bounds = None if source.follow_links else root.resolve()
+        file = look_at(path, classes[0] if len(classes) == 1 else "", bounds)
         if file.status == "stored" and not file.label:
             detail = f"its boxes are of {' and '.join(classes)}" if classes else "it has no box"
             file = replace(file, status="no-class", detail=f"{detail}, so its class is not known")
@@ -139,11 +130,11 @@ def _look_at_yolo(root: Path) -> FolderLayout:
     return FolderLayout((), tuple(files))
 
 
-def _tops(root: Path) -> tuple[list[Path], tuple[str, ...]]:
+def _tops(root: Path, walk: Walk) -> tuple[list[Path], tuple[str, ...]]:
     """Return the folders that hold the class folders, and the names of the splits among them."""
-    folders = [entry for entry in _visible(root) if entry.is_dir() and not entry.is_symlink()]
+    folders = [entry for entry in visible(root) if walk.enters(entry)]
     splits = [folder for folder in folders if folder.name.casefold() in _SPLIT_NAMES]
-    if not any(entry.is_dir() for split in splits for entry in _visible(split)):
+    if not any(entry.is_dir() for split in splits for entry in visible(split)):
         return [root], ()
     others = [folder.name for folder in folders if folder not in splits]
     if others:
@@ -154,47 +145,16 @@ def _tops(root: Path) -> tuple[list[Path], tuple[str, ...]]:
     return splits, tuple(split.name for split in splits)
 
 
-def _visible(folder: Path) -> list[Path]:
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError as error:
+def _check_links(root: Path, classes: list[str], files: list[FoundFile]) -> None:
+    """Raise UserError where the classes are links, which nobody said to follow."""
+    links = [file.path for file in files if file.status == "link-refused" and not file.label]
+    links = [path for path in links if path.is_dir()]
+    if links and len({normalise(label) for label in classes}) < 2:
         raise UserError(
-            f"{folder} cannot be listed ({error.strerror}); check its permissions."
-        ) from None
-    return [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
-
-
-def _walk(folder: Path, label: str, root: Path) -> Iterator[FoundFile]:
-    for entry in _visible(folder):
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _walk(entry, label, root)
-        else:
-            yield _look_at(entry, label, root)
-
-
-def _look_at(path: Path, label: str, root: Path) -> FoundFile:
-    try:
-        if path.is_symlink() and (path.is_dir() or not _target(path).is_relative_to(root)):
-            detail = "the link leads to a folder or out of the source"
-            return FoundFile(path, label, "link-refused", detail)
-        if path.exists() and not path.is_file():
-            return FoundFile(path, label, "unreadable", "it is neither a file nor a folder")
-        with path.open("rb") as file:
-            head = file.read(HEAD)
-        suffix = picture_suffix(head)
-        size_bytes = path.stat().st_size
-    except OSError as error:
-        return FoundFile(path, label, "unreadable", _unreadable(error))
-    if suffix is None:
-        return FoundFile(path, label, *unusable(head))
-    if size_bytes > MAX_BYTES:
-        return FoundFile(path, label, "too-large", f"it has more than {MAX_BYTES} bytes")
-    return FoundFile(path, label, "stored", suffix=suffix)
-
-
-def _target(link: Path) -> Path:
-    # Unlike Path.resolve, realpath answers for a link that leads to itself.
-    return Path(os.path.realpath(link))
+            f"{links[0]} is a link to a folder, and links are not followed unless the source says "
+            "so; set sources.0.follow_links=true if you trust where they lead, or give the folder "
+            "that holds the images themselves."
+        )
 
 
 def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> None:
@@ -224,7 +184,7 @@ def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
         try:
             data = file.path.read_bytes()
         except OSError as error:
-            status, detail = "unreadable", _unreadable(error)
+            status, detail = "unreadable", unreadable(error)
         else:
             sha256, path = put(dataset, data, file.suffix)
             size_bytes = len(data)
@@ -243,10 +203,6 @@ def _store(file: FoundFile, source: FolderSource, dataset: Path) -> LedgerRow:
         attribution=source.attribution,
         group=(named.group(1) or "") if named else "",
     )
-
-
-def _unreadable(error: OSError) -> str:
-    return f"the file cannot be read ({error.strerror})"
 
 
 def _text(name: str) -> str:

@@ -75,9 +75,10 @@ class StopRequest:
     def ask(self) -> None:
         """Wish for a stop."""
         if not self.asked:
-            self._asked_at, self.asked = time.monotonic(), True
+            # The note first: who waits for `asked` writes the next one at once, which has to stay.
             if self._notes:
                 write_note(self._notes, "asked to stop")
+            self._asked_at, self.asked = time.monotonic(), True
 
     def done(self) -> None:
         """All is saved: launchers that still pass signals on are not listened to."""

@@ -1,0 +1,27 @@
+"""The bench over timm's families at its smallest setting, and a network that never ends."""
+
+from pathlib import Path
+
+import timm
+
+from skindx.bench import run_bench
+from skindx.bench.families import MODELS, Config, try_apart
+from skindx.bench.families_stages import STAGES
+
+
+def test_a_small_network_passes_each_stage(tmp_path: Path) -> None:
+    result = run_bench("families", tmp_path / "families.json", ["models=[test_resnet]", "size=64"])
+    assert result.models == {"test_resnet": dict.fromkeys(STAGES, "yes")}
+    assert (tmp_path / "families.json").is_file()
+
+
+def test_what_takes_too_long_is_ended_and_an_unknown_name_is_a_row() -> None:
+    row = try_apart("test_resnet", Config(limit_s=0.001))
+    assert row["build"] == "no: over 0.001 s"
+    assert set(list(row.values())[1:]) == {"not reached"}
+    assert try_apart("resnet181", Config(limit_s=120))["build"].startswith("no: timm has no model")
+
+
+def test_the_list_holds_sixty_networks_that_timm_knows() -> None:
+    assert len(set(MODELS)) == len(MODELS) >= 60
+    assert [model for model in MODELS if not timm.is_model(model)] == []
