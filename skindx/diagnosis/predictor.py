@@ -19,7 +19,7 @@ from skindx.models.fusion import FusionSpec, assist, box_crops
 from skindx.models.gallery import Gallery
 from skindx.models.least_side import least_side
 from skindx.models.ood.check import OodCheck
-from skindx.models.ood.measuring import features_of
+from skindx.models.ood.measuring import features_of, try_check
 from skindx.models.prediction import Checked, Prediction
 from skindx.models.removal import MANIFEST_KEY
 from skindx.models.urgent_risk import UrgentRisk, check_level
@@ -72,6 +72,9 @@ class Predictor:
         except NoUltralyticsError as error:
             missing = str(error)
         ensemble, answers = with_backend(bundle, bundle.ensemble(device), backend, device)
+        ood = bundle.ood()
+        if ood:
+            try_check(ood, ensemble)
         return cls(
             bundle,
             ensemble,
@@ -79,7 +82,7 @@ class Predictor:
             missing,
             bundle.spec.fusion,
             bundle.gallery(),
-            bundle.ood(),
+            ood,
             answers,
         ).at_miss_rate(miss_rate)
 

@@ -17,7 +17,8 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.models.least_side import least_side
-from skindx.models.novelty import Familiar, Novelty, NoveltySpec
+from skindx.models.ood.check import OodCheck
+from skindx.models.ood.energy import Energy
 from skindx.ui.pool import wire
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
@@ -29,11 +30,9 @@ def predictor(tiny_bundle: Path) -> Predictor:
     return Predictor.load(tiny_bundle)
 
 
-def strange_to(predictor: Predictor) -> Predictor:
-    """Return a predictor to which every photo is strange."""
-    size = predictor.ensemble.look([np.zeros((64, 64, 3), np.uint8)]).embeddings_ND.shape[1]
-    still = Familiar(*(np.zeros(shape, np.float32) for shape in ((1, size), (0, size), 0)), 1.0)
-    return replace(predictor, novelty=Novelty(NoveltySpec(pictures=99), still, np.full(99, -1.0)))
+def refusing_all(predictor: Predictor) -> Predictor:
+    """Return a predictor for which every photo is out of distribution."""
+    return replace(predictor, ood=OodCheck((Energy(),), np.full((99, 1), -np.inf)))
 
 
 def refused(predictor: Predictor, *photos: bytes) -> Refused:
@@ -85,7 +84,7 @@ def test_all_bad_photos_of_a_case_are_named_at_once(predictor: Predictor) -> Non
         (0, "blur"),
         (2, "unreadable"),
     ]
-    strange = strange_to(predictor)
+    strange = refusing_all(predictor)
     assert gates(refused(strange, SOUND, BLURRED, SOUND)) == [
         (0, "unfamiliar"),
         (1, "blur"),

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.errors import UserError
 from skindx.models.ensemble import Ensemble, Look
+from skindx.models.ood.check import OodCheck
 from skindx.models.ood.features import Features, Singles
 from skindx.models.ood.fitted import Need
 from skindx.models.ood.image_statistics import image_statistics
@@ -31,6 +33,29 @@ def features_of(
         _logits(ensemble, look, places) if "logits" in needs else (),
         image_statistics(photos) if "image" in needs else nothing_N0,
     )
+
+
+def try_check(check: OodCheck, ensemble: Ensemble) -> None:
+    """Raise UserError for a check whose numbers do not belong to these networks.
+
+    A blank image shows it here, not in the first diagnosis.
+    """
+    blank_SS3 = np.zeros((64, 64, 3), dtype=np.uint8)
+    try:
+        with np.errstate(all="ignore"):
+            features = features_of(ensemble, [blank_SS3], ensemble.look([blank_SS3]), check.needs)
+            finite = bool(np.isfinite(check.scores(features)).all())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"the bundle's out-of-distribution check is not of its networks ({reason}); copy or "
+            "pack the bundle again."
+        ) from None
+    if not finite:
+        raise UserError(
+            "the bundle's out-of-distribution check gives no finite score; copy or pack the bundle "
+            "again."
+        )
 
 
 def _logits(ensemble: Ensemble, look: Look, places: slice) -> tuple[Singles, ...]:

@@ -71,7 +71,10 @@ def load_check(folder: Path, spec: OodSpec) -> OodCheck:
         scores_NK = tensors[_SCORES]
         if scores_NK.shape != (spec.images, len(detectors)):
             raise KeyError(_SCORES)
-    except KeyError as error:
+        for name, array in tensors.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} is not finite")
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"bundle {folder}: {CHECK} does not hold what the index says of it ({error}); pack "
             "the bundle again."

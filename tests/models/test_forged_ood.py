@@ -1,0 +1,59 @@
+"""An out-of-distribution check that somebody changed, with the right hash."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from forged_bundle import forge
+from safetensors.torch import load_file, save
+from tiny_bundle import pack_whole
+
+from skindx.diagnosis.predictor import Predictor
+from skindx.errors import UserError
+from skindx.models.ood.storing import CHECK
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_whole(tmp_path_factory.mktemp("whole") / "bundle").path
+
+
+def _refused(bundle: Path) -> bool:
+    try:
+        Predictor.load(bundle)
+    except UserError as error:
+        return "out-of-distribution" in str(error) or CHECK in str(error)
+    return False
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: each * torch.nan if each.is_floating_point() else each,
+        lambda each: each[..., :1] if each.ndim else each,
+        lambda each: each.flatten(),
+        lambda each: each[:0] if each.ndim else each,
+        lambda each: each.to(torch.int8),
+    ],
+)
+def test_a_changed_check_is_one_sentence(
+    whole: Path, tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Each tensor in turn: a sentence, or a check that still works."""
+    tensors = load_file(whole / CHECK)
+    refused = 0
+    for name in tensors:
+        bundle = Path(shutil.copytree(whole, tmp_path / name))
+        forge(bundle, CHECK, save({**tensors, name: change(tensors[name]).contiguous()}))
+        refused += _refused(bundle)
+    assert refused
+
+
+def test_garbage_and_a_missing_table_are_one_sentence(whole: Path, tmp_path: Path) -> None:
+    for number, content in enumerate((b"", b"\xff" * 8 + b"{}", b"garbage" * 9)):
+        bundle = Path(shutil.copytree(whole, tmp_path / str(number)))
+        forge(bundle, CHECK, content)
+        with pytest.raises(UserError, match="safetensors"):
+            Predictor.load(bundle)
