@@ -165,7 +165,7 @@ def _told(
     """
     return {
         "kind": kind,
-        "shown": shown or {},
+        "shown": {str(place): url for place, url in (shown or {}).items()},  # as JSON has keys
         "refusals": [
             {"photo": refusal.photo, "message": sentence(refusal.message)} for refusal in refusals
         ],
