@@ -35,6 +35,9 @@ MODELS = (
 """A small one of each of timm's families."""
 
 
+SMALLEST = ("models=[test_resnet]", "size=64")
+
+
 class Config(Settings):
     """Networks with random weights, each in a process of its own with limits."""
 

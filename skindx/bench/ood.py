@@ -12,6 +12,7 @@ from pydantic import Field
 from skindx.bench.clock import Figure
 from skindx.bench.ood_candidates import CANDIDATES, LEFT_OUT, OWN, Refusals, choose, merit, refusals
 from skindx.bench.ood_measure import load_measured, measure, save_measured
+from skindx.bench.presets import preset
 from skindx.bench.result import Result
 from skindx.bench.runs import end_on_sigterm, run_skindx
 from skindx.config import Settings
@@ -27,11 +28,14 @@ SCORES = "scores-{painted}.npz"
 HEADINGS = ("share", "95 % interval")
 
 
+SMALLEST = ("painted=1",)
+
+
 class Config(Settings):
     """What is trained, and on what; trainings and scores that are finished in `out` are kept."""
 
     dataset: Path = Path("runs/isic9/data")
-    config: Path = Path("configs/ood.yaml")
+    config: Path = preset("ood")
     """A training as `skindx train` takes it."""
     out: Path = Path("runs/ood")
     left_out: tuple[tuple[str, ...], ...] = ()

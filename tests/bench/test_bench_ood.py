@@ -104,9 +104,8 @@ def test_the_smallest_setting(
         f"config={tmp_path / 'ood.yaml'}",
         f"out={tmp_path / 'out'}",
         "left_out=[[Nevus]]",
-        "painted=1",
     ]
-    run_bench("ood", tmp_path / "ood.json", sets)
+    run_bench("ood", tmp_path / "ood.json", sets, smallest=True)
     found = json.loads((tmp_path / "ood.json").read_text())
     assert set(found["models"]) == {"+".join(candidate) for candidate in CANDIDATES}
     assert found["models"]["energy"][LEFT_OUT]["n"] == 36

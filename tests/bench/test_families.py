@@ -10,7 +10,7 @@ from skindx.bench.families_stages import STAGES
 
 
 def test_a_small_network_passes_each_stage(tmp_path: Path) -> None:
-    result = run_bench("families", tmp_path / "families.json", ["models=[test_resnet]", "size=64"])
+    result = run_bench("families", tmp_path / "families.json", smallest=True)
     assert result.models == {"test_resnet": dict.fromkeys(STAGES, "yes")}
     assert (tmp_path / "families.json").is_file()
 

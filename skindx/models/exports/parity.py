@@ -61,7 +61,11 @@ def compare(
         same=int(same_N.sum()),
         low=interval.low,
         high=interval.high,
-        cosine=min(float(_cosines(eager_NC, other_NC).min()) for other_NC in others),
+        # An answer that is no number agrees with nothing.
+        cosine=min(
+            float(np.nan_to_num(_cosines(eager_NC, other_NC), nan=-1.0).min())
+            for other_NC in others
+        ),
     )
 
 

@@ -66,6 +66,8 @@ def _fastest(
     """
     by_name = {spec.name: spec for spec in specs}
     names = sorted(by_name) + ([EAGER] if eager else [])
+    if len(names) < 2:  # nothing to measure
+        return _only(bundle, ensemble, specs, problems, eager=eager)
     with remembered_choice(
         {"names": names, "versions": _versions(specs), **_made(bundle)}
     ) as choice:
@@ -86,6 +88,21 @@ def _fastest(
             name = fastest({key: answering(each) for key, each in candidates.items()})
             choice.remember(name)
         return candidates[name], name
+
+
+def _only(
+    bundle: Bundle,
+    ensemble: Ensemble,
+    specs: Sequence[ExportSpec],
+    problems: list[str],
+    *,
+    eager: bool,
+) -> tuple[Ensemble, str] | None:
+    if eager:
+        return ensemble, EAGER
+    return next(
+        ((one, name) for name, one in _loaded(bundle, ensemble, specs, problems).items()), None
+    )
 
 
 def _loaded(
