@@ -54,15 +54,21 @@ class UploadFolder:
     async def add(self, client: str, photos: list[bytes]) -> list[Path]:
         """Write photos and return their paths; none stays if one cannot be written (OSError)."""
         paths = [self.folder / secrets.token_hex(16) / _NAME for _ in photos]
-        for path, photo in zip(paths, photos, strict=True):
-            self.quota.add(client, len(photo))
-            self._waiting[path] = _Waiting(client, len(photo), time.monotonic() + self._life_s)
+        sizes = [len(photo) for photo in photos]
+        self.quota.add(client, sum(sizes))
+        writing = asyncio.create_task(asyncio.to_thread(_write, paths, photos))
         try:
-            await asyncio.to_thread(_write, paths, photos)
+            await asyncio.shield(writing)
         except BaseException:
+            await asyncio.wait([writing])  # whoever cancels must not leave a thread that writes on
             for path in paths:
-                self._forget(path)
+                shutil.rmtree(path.parent, ignore_errors=True)
+            self.quota.add(client, -sum(sizes))
             raise
+        # Only now: a sweep takes a listed photo that is not there for one that was deleted.
+        until = time.monotonic() + self._life_s
+        for path, size in zip(paths, sizes, strict=True):
+            self._waiting[path] = _Waiting(client, size, until)
         return paths
 
     def sweep(self) -> None:

@@ -231,7 +231,7 @@ def test_only_the_bundle_that_was_checked_is_loaded(
         load_bundle(tiny_bundle, "0" * 64)
     version = bundle_version(open_bundle(tiny_bundle))
     with pytest.raises(UserError, match="nor for any other"):
-        load_bundle(tiny_bundle, version, 0.05)
+        load_bundle(tiny_bundle, version, miss_rate=0.05)
 
 
 ORPHANS = """

@@ -1,5 +1,7 @@
 """Uploads of the page: within quotas, whole or not at all, deleted after a while."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from served import Served
 
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.opening import MAX_BYTES
+from skindx.ui import uploading
 from skindx.ui.asgi import USER, App, Message, Receive, Send
 from skindx.ui.connections import Patience
 from skindx.ui.limits import BodyLimit, Pace
@@ -161,3 +164,34 @@ def test_an_upload_that_breaks_off_leaves_nothing_on_a_real_server(served: Serve
     with served.client() as client:
         client.post(ROUTE, files={"other": ("a.jpg", b"x")})
     assert served.uploads == []
+
+
+def test_a_sweep_in_the_middle_of_a_write_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Photos of one case arrive side by side; each upload sweeps before it is written."""
+    begun, go_on = threading.Event(), threading.Event()
+    write = uploading._write
+
+    def slowly(paths: list[Path], photos: list[bytes]) -> None:
+        begun.set()
+        go_on.wait(10)
+        write(paths, photos)
+
+    monkeypatch.setattr(uploading, "_write", slowly)
+    folder = uploading.UploadFolder(tmp_path)
+
+    async def both() -> list[Path]:
+        adding = asyncio.create_task(folder.add("a", [b"photo"]))
+        await asyncio.to_thread(begun.wait, 10)
+        folder.sweep()
+        go_on.set()
+        return await adding
+
+    (path,) = asyncio.run(both())
+    folder.sweep()
+    assert path.read_bytes() == b"photo"
+    assert folder.quota.exceeded("a", uploading._CLIENT_BYTES) == "client"
+    path.unlink()
+    folder.sweep()
+    assert folder.quota.exceeded("a", uploading._CLIENT_BYTES) == ""
