@@ -215,7 +215,7 @@ def test_a_write_without_room_is_one_sentence(
     code, _, err = skindx("gallery", data)
     assert code == 2
     assert err.splitlines()[-1] == (
-        "error: No space left on device; make room and run the command again."
+        f"error: {data / 'gallery'}: No space left on device; make room and run the command again."
     )
     assert "Traceback" not in err
 

@@ -233,10 +233,12 @@ def main() -> None:
         if error.errno not in _REFUSED or error.filename is None:
             raise
         where = re.sub(r"\.tmp-\w+$", "", str(error.filename))  # we wrote under another name
-        print(
-            f"error: {where}: {error.strerror}; look at its permissions and the room on its disk.",
-            file=sys.stderr,
+        advice = (
+            "make room and run the command again"
+            if no_room(error)
+            else "look at its permissions and the room on its disk"
         )
+        print(f"error: {where}: {error.strerror}; {advice}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("stopped; run the same command again to go on", file=sys.stderr)

@@ -30,7 +30,7 @@ _UNKNOWN_NO_HEAT = (
     "There is no heat map: it would explain a name that the model does not stand behind."
 )
 
-_ADDED_LATER = ("urgent_risk", "whole_urgent_risk")
+_ADDED_LATER = ("ood", "urgent_risk", "whole_urgent_risk")
 
 # C = classes, M = members
 

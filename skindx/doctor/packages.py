@@ -3,7 +3,16 @@
 from skindx.doctor.finding import Finding, installed
 
 DISTRIBUTIONS = {
-    "data": ("defusedxml", "matplotlib", "mlcroissant", "numba", "pycocotools", "scrapy"),
+    "data": (
+        "backports-zstd",
+        "brotli",
+        "defusedxml",
+        "matplotlib",
+        "mlcroissant",
+        "numba",
+        "pycocotools",
+        "scrapy",
+    ),
     "audit": (
         "cleanlab",
         "cleanvision",

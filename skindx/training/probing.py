@@ -55,6 +55,8 @@ def _network(member: MemberSettings) -> ClassifierSettings:
 
 def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) -> tuple[int, str]:
     """Try networks one after the other; return how many passed, and what failed if one did."""
+    if multiprocessing.current_process().daemon:  # it may have no children
+        return _run_here(tasks, classes)
     # A fork is ready at once, and computes on one thread as torch's own loader processes do.
     linux = sys.platform == "linux"
     context: Any = multiprocessing.get_context("fork" if linux else "spawn")
@@ -80,6 +82,15 @@ def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int)
         process.join()
         ours.close()
     return done, ""
+
+
+def _run_here(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) -> tuple[int, str]:
+    for done, (network, smaller) in enumerate(tasks):
+        try:
+            try_network(network, classes, smaller)
+        except TrialError as error:
+            return done, str(error)
+    return len(tasks), ""
 
 
 def _try_all(

@@ -246,7 +246,7 @@ def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("skindx.data.dataset_folder.write_manifest", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="is full; make room there"):
         build(settings_for(root, "seed=5"), out)
     assert {path: path.read_bytes() for path in out.glob("*.*")} == before
     monkeypatch.undo()

@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,7 @@ class FakePredictor:
     trained_on: str = ""
     seen: dict[str, Split] | None = None
     batches: list[int] = field(default_factory=list)
+    bundle: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(digest="0" * 64))
 
     def predict(
         self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None

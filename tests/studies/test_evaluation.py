@@ -19,7 +19,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> FakePredictor:
     """Put the fake in the place of the real predictor and decoder."""
     predictor = FakePredictor(simulate(40)[1])
     predictors, decoders = ModuleType("predictor"), ModuleType("decode")
-    loader = type("Predictor", (), {"load": staticmethod(lambda path: predictor)})
+    loader = type("Predictor", (), {"load": staticmethod(lambda path, **_: predictor)})
     predictors.Predictor = loader  # type: ignore[attr-defined]
     decoders.decode = decode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "skindx.diagnosis.predictor", predictors)

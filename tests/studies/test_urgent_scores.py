@@ -70,7 +70,7 @@ def test_misses_and_over_triage_are_counted_by_hand() -> None:
     # the risks 0.3 (type I) and 0.05 are missed; 0.5 and the wart of type VI are sent on.
     assert (level.misses.n, level.misses.missed, level.unwarned) == (4, 2, 2)
     assert (level.false_alarms.n, level.false_alarms.raised) == (3, 2)
-    assert level.misses.rate == share_interval(np.array([1, 0, 1, 0]), ["d", "a", "e", "a"])
+    assert level.misses.rate == share_interval(np.array([0, 1, 0, 1]), ["a", "a", "b", "c"])
     types = {part.name: (part.misses, part.false_alarms) for part in level.by_skin_type}
     assert {name: misses.missed for name, (misses, _) in types.items()} == {"I": 1, "VI": 0}
     assert types["VI"][1].raised == 1
