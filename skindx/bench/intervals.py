@@ -88,7 +88,7 @@ METHODS: dict[str, tuple[str, Make]] = {
         ),
     ),
     "calibration_error_difference": (
-        "square and add",
+        "difference of the bounds",
         lambda s: (
             Statistic.calibration_error(s.other_NC, s.truth_N),
             Statistic.calibration_error(s.probabilities_NC, s.truth_N),
@@ -151,7 +151,9 @@ def _cells(settings: Config, population: str, grouped: bool) -> list[Cell]:
     true = {name: _value(make(truth)) for name, (_, make) in METHODS.items()}
     cells = []
     for size in settings.sizes:
-        samples = max(10, min(settings.samples, settings.samples * 200 // size))
+        samples = max(
+            min(settings.samples, 200), min(settings.samples, settings.samples * 200 // size)
+        )
         covered, width = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0.0)
         for number in range(samples):
             seed = hash((settings.seed, size, number)) % (1 << 32)

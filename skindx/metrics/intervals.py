@@ -88,18 +88,15 @@ def paired_interval(
 ) -> Interval:
     """Return `first` minus `second` on the same images, both from the same resampled groups.
 
-    The difference of two biased measures joins their own intervals by the square-and-add rule
-    instead: cautious, since it does not use that the images are the same.
+    The difference of two biased measures lies between the differences of their own bounds instead:
+    cautious, since it does not use that the images are the same.
     """
     if first.biased or second.biased:
         one, other = (
             confidence_interval(each, groups_N, draws=draws, level=level, seed=seed)
             for each in (first, second)
         )
-        value = one.value - other.value
-        low = value - math.hypot(one.value - one.low, other.high - other.value)
-        high = value + math.hypot(one.high - one.value, other.value - other.low)
-        return Interval(value, low, high)
+        return Interval(one.value - other.value, one.low - other.high, one.high - other.low)
     return bootstrap_interval(first - second, groups_N, draws=draws, level=level, seed=seed)
 
 

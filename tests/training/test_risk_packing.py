@@ -13,6 +13,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.models.bundle import open_bundle
 from skindx.models.bundle_change import set_fusion
 from skindx.models.fusion import FusionSpec
+from skindx.models.ood.collecting import Collector
 from skindx.models.predicting import predict_records
 from skindx.models.urgent_risk_fit import fit_risk_on_records
 from skindx.training.detection import assist
@@ -43,9 +44,8 @@ def test_packing_fits_the_risk_on_calibration_images(
 ) -> None:
     bundle, dataset = folders
     predictor, records = Predictor.load(bundle), read_manifest(dataset)
-    assert predictor.gallery is not None
-    arguments = (predictor.ensemble, dataset, records, predictor.taxonomy, predictor.gallery)
-    _, _, rule = fit_on_calibration(*arguments)
+    ensemble, taxonomy = predictor.ensemble, predictor.taxonomy
+    *_, rule = fit_on_calibration(ensemble, dataset, records, taxonomy, Collector(ensemble, ()))
     assert rule is not None
     held = calibrating(dataset)
     melanoma_N = np.array([record.label == "Melanoma" for record in held])
@@ -56,7 +56,7 @@ def test_packing_fits_the_risk_on_calibration_images(
         assert (risk_N[melanoma_N] < level.thresholds["all"]).mean() < level.miss_rate
     assert "fitted on" in capsys.readouterr().out
     few = [record for record in records if record.split != "calibration"] + held[:10]
-    *_, none = fit_on_calibration(*arguments[:2], few, *arguments[3:])
+    *_, none = fit_on_calibration(ensemble, dataset, few, taxonomy, Collector(ensemble, ()))
     assert none is None
     assert "no urgent-risk threshold" in capsys.readouterr().out
 
