@@ -169,7 +169,7 @@ def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: P
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"packed {run / 'bundle'}: a"
+    assert done.stdout.splitlines()[-2] == f"packed {run / 'bundle'}: a"
     assert "a  epoch   5  " in done.stderr
     file = "members/a/model.safetensors"
     ours, theirs = load_file(run / file), load_file(whole / file)
