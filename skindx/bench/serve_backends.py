@@ -4,8 +4,7 @@ import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from skindx.bench.clock import Figure, interleave, median, ratio
 from skindx.models.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.ensemble import Body, Member
-from skindx.models.exports.choosing import fastest
+from skindx.models.exports.choosing import fastest, one_thread
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import load_body, unsupported
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
@@ -45,7 +44,7 @@ def measure_backends(
     ratios: dict[str, dict[str, Figure]] = {name: {} for name in _RUNTIMES}
     baselines: dict[str, Figure] = {}
     chosen: list[Figure] = []
-    with _one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
+    with one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
         for network in networks:
             candidates = _candidates(network, size, Path(folder))
             seconds = interleave(candidates, rounds, warmup=3, clock=time.process_time)
@@ -104,13 +103,3 @@ def _notes(
         else:
             notes.append(f"Left out: {unsupported(to, precision)}")
     return tuple(notes)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -32,7 +32,7 @@ def fastest(candidates: Mapping[str, Callable[[], object]]) -> str:
     Candidates take turns, so that a busy machine counts alike for all.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    with _one_thread():
+    with one_thread():
         for turn in range(_WARMUP + _ROUNDS):
             for name, call in candidates.items():
                 start = time.process_time()
@@ -109,7 +109,8 @@ def _processor() -> list[object]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread, as a server's workers do."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
