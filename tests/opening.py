@@ -101,7 +101,7 @@ FIXTURES = TESTS / "fixtures/v0_1"
 
 def main() -> None:
     """Load all libraries once, then answer lines under limits."""
-    from skindx.offline import go_offline
+    from skindx.system import go_offline
 
     go_offline()
     with _silenced():

@@ -15,10 +15,10 @@ from kept_cases import answer
 
 from skindx.casebook.book import Casebook
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.screening.decode import decode
 from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.files import sha256_file
+from skindx.imaging.decode import decode
 from skindx.models.bundle import open_bundle
 from skindx.studies.steps import served_steps
 

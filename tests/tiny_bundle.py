@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from skindx.data.gallery.thumbnails import small_jpeg
 from skindx.data.manifest import Record
+from skindx.imaging.thumbnails import small_jpeg
 from skindx.models.bundle import Bundle, DetectorParts, pack
 from skindx.models.bundle_spec import MemberSpec
 from skindx.models.classifier import ClassifierSettings, build_classifier
@@ -24,7 +24,7 @@ from skindx.models.ood.storing import OodPart
 from skindx.models.preprocess import Preprocess
 from skindx.models.urgent_risk import UrgentRisk
 from skindx.models.urgent_risk_fit import fit_urgent_risk
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 MODELS = {"resnet": "test_resnet", "vit": "test_vit"}

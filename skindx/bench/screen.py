@@ -11,9 +11,9 @@ from skindx.bench.clock import Figure, interleave, median, ratio
 from skindx.bench.pictures import describe, noisy_jpegs
 from skindx.bench.result import Result
 from skindx.config import Settings
-from skindx.data.dedup.hashes import HashKind
 from skindx.data.dedup.rehash import hash_pictures
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
+from skindx.imaging.hashes import HashKind
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 

@@ -12,7 +12,7 @@ from skindx.models.classifier import ClassifierSettings, build_classifier
 from skindx.models.detector import DetectorSpec
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.preprocess import Preprocess
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.taxonomy import load_taxonomy
 
 QUALITY = 90

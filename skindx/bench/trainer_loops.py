@@ -19,7 +19,7 @@ from skindx.data.loader.source import InMemory
 from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier import build_classifier
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.cluster import Cluster
 from skindx.training.feeding.pictures import (
     Reading,

@@ -16,7 +16,7 @@ from skindx.data.manifest import Split, read_manifest, split_of
 from skindx.files import atomic_file
 from skindx.models.bundle import DetectorParts
 from skindx.models.detector import DetectorSpec
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.detection.loss import CLASS_GAIN
 from skindx.training.detection.settings import DetectorSettings
 from skindx.training.detection.store import save_parts

@@ -29,8 +29,8 @@ from skindx.cli.serve import serve, user
 from skindx.cli.train import train
 from skindx.errors import JobError, UserError
 from skindx.full_disk import no_room
-from skindx.offline import go_offline
-from skindx.words import printable
+from skindx.system import go_offline
+from skindx.text import printable
 
 app = typer.Typer(
     name="skindx",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from skindx.cli.options import Split, console
-from skindx.words import cell, printable
+from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from skindx.metrics import Interval

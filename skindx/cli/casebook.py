@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from skindx.cli.options import console
-from skindx.words import cell
+from skindx.text import cell
 
 app = typer.Typer(
     no_args_is_help=True,

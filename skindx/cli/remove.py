@@ -8,7 +8,7 @@ import typer
 
 from skindx.cli.options import console
 from skindx.errors import UserError
-from skindx.words import cell, printable
+from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from skindx.data.removal.takedown import Going, Plan

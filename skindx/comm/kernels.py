@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.jit import compiled
+from skindx.native import compiled
 
 # B = elements of a block
 

@@ -11,7 +11,7 @@ _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1
 def photo_format(head: bytes) -> Format | None:
     """Return the format that the first 12 bytes show; None for everything that is not taken.
 
-    A dataset takes more (`skindx.data.screening.magic`); cameras and browsers make these.
+    A dataset takes more (`skindx.imaging.formats`); cameras and browsers make these.
     """
     if head[:3] == b"\xff\xd8\xff":
         return "JPEG"

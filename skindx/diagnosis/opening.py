@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decode import DamagedPicture, decode, upright_jpeg_size
 from skindx.diagnosis.formats import Format, photo_format
 from skindx.diagnosis.heic import can_read_heic, decode_apart
 from skindx.diagnosis.refusal import Gate, Refused
 from skindx.diagnosis.view import LONGEST_SIDE
 from skindx.errors import UserError
+from skindx.imaging.decode import DamagedPicture, decode, upright_jpeg_size
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from skindx.diagnosis import fonts
 from skindx.errors import UserError
-from skindx.words import printable
+from skindx.text import printable
 
 if TYPE_CHECKING:
     from PIL import Image

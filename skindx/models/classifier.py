@@ -16,7 +16,7 @@ from skindx.models.model_args import check_model_args
 from skindx.models.preprocess import Preprocess
 from skindx.models.tensors import declared, load_tensors
 from skindx.models.weights import read_state
-from skindx.offline import go_offline
+from skindx.system import go_offline
 
 # B = batch, S = side, C = classes
 

@@ -17,7 +17,7 @@ from skindx.files import write_text
 from skindx.models.detector_network import build_detection_model, parse_config
 from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.untrusted import read_plain_yaml
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from skindx.errors import UserError
 from skindx.models.detector_config import DetectorConfig
 from skindx.models.detector_work import refuse_work
-from skindx.offline import go_offline
+from skindx.system import go_offline
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.gallery.thumbnails import small_jpeg
 from skindx.data.manifest import Record
 from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
 from skindx.data.publish.row import web_address
+from skindx.imaging.thumbnails import small_jpeg
 from skindx.models.ensemble import Ensemble, Look
 from skindx.models.gallery import Gallery, GalleryRow
 from skindx.models.predicting import look_at_records

@@ -15,7 +15,7 @@ from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.models.classifier import ClassifierSettings
 from skindx.models.input_size import sized_arguments
-from skindx.offline import cache_folder, go_offline
+from skindx.system import cache_folder, go_offline
 
 _LIMIT_S = 1800
 

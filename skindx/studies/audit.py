@@ -13,8 +13,8 @@ from pathlib import Path
 from skindx.data.manifest import read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.review import PRIVATE, Flag, undecided, write_flags
-from skindx.data.screening.decode import decode
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.studies.privacy import PrivacyDetector, PrivacySettings, Sighting, version
 
 JOURNAL = "audit.jsonl"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from skindx.config import Settings
-from skindx.data.dedup.hashes import HashKind, hash_thumbnails, near_links, thumbnail
 from skindx.data.dedup.near import Embeddings
 from skindx.data.dedup.select import Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
@@ -21,6 +20,7 @@ from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.progress import Progress, silent
 from skindx.data.screening.screen import Screened
 from skindx.errors import UserError
+from skindx.imaging.hashes import HashKind, hash_thumbnails, near_links, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
 from skindx.studies.label_review import Floats, Ints, classifier, vectors_of
 from skindx.studies.stored_duplicates import stored_duplicates

@@ -92,8 +92,8 @@ def evaluate(
     picture that cannot be read, `all` of the dataset that the bundle was trained on, and an `out`
     that holds anything but an earlier evaluation.
     """
-    from skindx.data.screening.decode import decode
     from skindx.diagnosis.predictor import Predictor
+    from skindx.imaging.decode import decode
 
     if draws < 1:
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")

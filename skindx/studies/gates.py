@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.diagnosis.gates import GATES, Reduced, inspect
 from skindx.diagnosis.gates.blur import sharpness
 from skindx.diagnosis.gates.reduced import SIDE
 from skindx.diagnosis.gates.skin import skin_share
 from skindx.errors import UserError
 from skindx.files import write_json
+from skindx.imaging.decode import DamagedPicture, decode
 from skindx.studies.no_skin import KINDS
 
 PHOTOS = 200

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.gallery.thumbnails import small_jpeg
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags
 from skindx.files import write_csv, write_text
+from skindx.imaging.thumbnails import small_jpeg
 from skindx.studies.label_review import Doubt, LabelReview
 from skindx.studies.stored_picture import read_picture
-from skindx.words import printable
+from skindx.text import printable
 
 TABLE, PAGE = "label_review.csv", "label_review.html"
 TEMPLATE = "label_review.html.jinja"

@@ -16,9 +16,9 @@ from skindx.data.boxes.annotations import (
 )
 from skindx.data.boxes.box import Box
 from skindx.data.manifest import read_manifest
-from skindx.data.screening.decode import decode
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
+from skindx.imaging.decode import decode
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.bundle_files import INDEX
 from skindx.models.detector import Detector

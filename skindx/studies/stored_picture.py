@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.data.screening.decode import decode
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 
 
 def read_picture(dataset: Path, record: Record) -> NDArray[np.uint8]:

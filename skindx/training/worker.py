@@ -14,7 +14,7 @@ from pathlib import Path
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle, open_bundle
 from skindx.models.urgent_risk import check_level
-from skindx.offline import go_offline
+from skindx.system import go_offline
+from skindx.text import printable
 from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
 from skindx.ui.listening import check_free, stoppable, uploads_folder
-from skindx.words import printable
 
 if TYPE_CHECKING:
     from skindx.casebook.book import Casebook

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from paint_pictures import encode, paint
 from PIL import Image
 
-from skindx.data.screening.cost import MAX_PASSES, Cost, jpeg_passes, webp_cost
-from skindx.data.screening.damage import DamagedPicture
-from skindx.data.screening.decode import decode, decode_small
 from skindx.diagnosis.opening import open_photo
 from skindx.diagnosis.refusal import Refused
+from skindx.imaging.cost import MAX_PASSES, Cost, jpeg_passes, webp_cost
+from skindx.imaging.damage import DamagedPicture
+from skindx.imaging.decode import decode, decode_small
 
 PIXELS = paint(1)
 SIDE = 7000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loader_pictures import jpeg, photo
 
 from skindx.data.loader.crop import Window, random_window, resize_into, shrink
-from skindx.data.screening.decode import DamagedPicture, decode
+from skindx.imaging.decode import DamagedPicture, decode
 
 
 @given(

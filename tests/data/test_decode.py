@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paint_pictures import encode, paint
 from PIL import Image, ImageOps
 
-from skindx.data.screening.decode import DamagedPicture, decode, decode_small, has_metadata, refusal
+from skindx.imaging.decode import DamagedPicture, decode, decode_small, has_metadata, refusal
 
 PIXELS = paint(1)
 

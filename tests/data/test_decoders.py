@@ -14,11 +14,11 @@ from hostile_pictures import memory_bomb, scan_bomb
 from paint_pictures import paint, save
 
 import skindx
-from skindx.data.gallery import thumbnails
 from skindx.data.publish import clean_files
 from skindx.data.screening.decoders import pool
 from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
+from skindx.imaging import thumbnails
 
 
 def pictures(folder: Path, count: int) -> list[Path]:

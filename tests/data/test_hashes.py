@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.dedup.clusters import EQUAL
-from skindx.data.dedup.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
 from skindx.data.dedup.rehash import hash_pictures
-from skindx.data.screening.decode import decode
+from skindx.imaging.decode import decode
+from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 

@@ -25,8 +25,8 @@ from skindx.data.building.recipe import BuildSettings
 from skindx.data.engine import shards
 from skindx.data.ledger import LEDGER
 from skindx.data.manifest import read_issues, read_manifest
-from skindx.data.screening.decode import decode
-from skindx.data.screening.magic import picture_suffix
+from skindx.imaging.decode import decode
+from skindx.imaging.formats import picture_suffix
 
 
 @pytest.fixture(scope="module")

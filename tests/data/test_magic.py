@@ -2,7 +2,7 @@
 
 import pytest
 
-from skindx.data.screening.magic import picture_suffix, unusable
+from skindx.imaging.formats import picture_suffix, unusable
 
 UNREAD = {
     "a GIF": b"GIF87a" + bytes(20),

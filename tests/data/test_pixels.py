@@ -15,9 +15,9 @@ from loader_pictures import dataset, jpeg, photo
 from skindx.data.loader.crop import shrink
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
-from skindx.data.screening.decode import decode
 from skindx.data.store import put
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 
 
 @pytest.fixture

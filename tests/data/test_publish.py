@@ -34,8 +34,8 @@ from skindx.data.publish import PublishSettings, clean_files, publish
 from skindx.data.publish.formats import Format
 from skindx.data.publish.row import read_published
 from skindx.data.review import Flag, write_flags
-from skindx.data.screening.decode import decode
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 
 
 @formats

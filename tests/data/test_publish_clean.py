@@ -12,7 +12,7 @@ from PIL import Image, ImageCms, PngImagePlugin
 
 from skindx.data.publish.clean import clean_picture
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
-from skindx.data.screening.decode import decode
+from skindx.imaging.decode import decode
 
 SECRET = b"Jane Doe, Main Street 5"
 PIXELS = paint(1, 128, 96)

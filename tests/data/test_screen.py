@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 from paint_pictures import encode, paint, save
 
-from skindx.data.dedup.hashes import HashKind, thumbnail
 from skindx.data.screening.judge import measure
 from skindx.data.screening.screen import (
     ScreenSettings,
@@ -17,6 +16,7 @@ from skindx.data.screening.screen import (
     screen_files,
     to_plain,
 )
+from skindx.imaging.hashes import HashKind, thumbnail
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 SOUND = paint(1, 180, 180)

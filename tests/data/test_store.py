@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.screening.magic import picture_suffix
 from skindx.data.store import put
+from skindx.imaging.formats import picture_suffix
 
 
 def test_the_same_bytes_are_stored_once(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from paint_pictures import encode, paint, save
 
 from skindx.data.building.build import build, load_build_settings
 from skindx.data.building.recipe import BuildSettings
-from skindx.data.dedup.hashes import hash_thumbnails, near_links, thumbnail
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.ledger import LEDGER, read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
@@ -30,6 +29,7 @@ from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places
 from skindx.errors import UserError
 from skindx.files import sha256_file
+from skindx.imaging.hashes import hash_thumbnails, near_links, thumbnail
 
 
 def fill(root: Path, count: int = 6) -> Path:

@@ -13,13 +13,13 @@ from PIL import Image
 from skin_photo import skin_photo
 from tiny_bundle import pack_tiny
 
-from skindx.data.screening.decode import decode
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer, answer_many
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.models.conformal import Conformal
 from skindx.models.ensemble import Ensemble, Look
 from skindx.models.gallery import Gallery, GalleryRow

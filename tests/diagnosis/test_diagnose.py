@@ -11,7 +11,6 @@ from rich.console import Console
 from skin_photo import skin_photo
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
-from skindx.data.screening.decode import decode
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import (
     MAX_BYTES,
@@ -23,6 +22,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.terminal import render
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.models.bundle import open_bundle
 from skindx.models.bundle_change import add_metrics
 

@@ -33,7 +33,7 @@ def _pack(folder: Path, detector: DetectorParts | None = None) -> Bundle:
 
 @pytest.fixture(scope="module")
 def detector_parts() -> DetectorParts:
-    from skindx.offline import go_offline
+    from skindx.system import go_offline
 
     go_offline()
     from ultralytics.nn.tasks import DetectionModel

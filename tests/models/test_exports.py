@@ -321,7 +321,7 @@ REPORTS = ".cache/Microsoft"
 @pytest.mark.parametrize("ours", [True, False])
 def test_onnx_runtime_reports_to_its_makers_only_without_us(tmp_path: Path, ours: bool) -> None:
     """Its reports leave by a thread in C++, which no hook in Python sees."""
-    code = f"{'from skindx.offline import go_offline; go_offline()' if ours else ''}\n"
+    code = f"{'from skindx.system import go_offline; go_offline()' if ours else ''}\n"
     environment = {key: value for key, value in os.environ.items() if "TELEMETRY" not in key}
     environment["HOME"] = str(tmp_path)
     environment.pop("XDG_CACHE_HOME", None)

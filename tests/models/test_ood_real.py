@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from skindx.data.screening.decode import decode
+from skindx.imaging.decode import decode
 from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
 from skindx.models.ensemble import Ensemble, Member
 from skindx.models.ood.check import fit_check

@@ -23,7 +23,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> FakePredictor:
     predictors.Predictor = loader  # type: ignore[attr-defined]
     decoders.decode = decode  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "skindx.diagnosis.predictor", predictors)
-    monkeypatch.setitem(sys.modules, "skindx.data.screening.decode", decoders)
+    monkeypatch.setitem(sys.modules, "skindx.imaging.decode", decoders)
     return predictor
 
 

@@ -194,7 +194,7 @@ def test_the_leakage_by_chance_of_pairs_is_that_of_the_hypergeometric(tmp_path: 
 @pytest.mark.real
 def test_planted_errors_in_real_pictures(real: Path) -> None:
     """Colour alone tells dermoscopic classes a little: the ranking must beat chance by far."""
-    from skindx.data.screening.decode import decode
+    from skindx.imaging.decode import decode
 
     records, vectors = [], []
     for number, folder in enumerate(sorted((real / "isic9" / "Train").iterdir())[1:5]):

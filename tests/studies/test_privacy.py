@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from tiny_dataset import skin
 
-from skindx.data.screening.decode import decode
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.studies.privacy import PrivacyDetector, PrivacySettings, is_text, version
 
 NAME = "Anna Schmidt"

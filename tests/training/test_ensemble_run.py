@@ -11,9 +11,9 @@ from ranks import run_ranks
 from safetensors.torch import load_file
 
 from skindx.data.manifest import read_manifest, split_of
-from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.models.combination import log
 from skindx.models.conformal_fit import fit_on_records
 from skindx.models.predicting import predict_members, predict_records

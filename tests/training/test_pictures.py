@@ -13,9 +13,9 @@ from skindx.data.loader.pool import Pool
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
-from skindx.data.screening.decode import decode
 from skindx.data.store import put
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.models.preprocess import centre_square
 from skindx.training.cluster import Cluster, EngineSettings
 from skindx.training.feeding import keeping

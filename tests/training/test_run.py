@@ -13,9 +13,9 @@ from nodes import two_nodes, wait_all
 from safetensors.torch import load_file
 
 from skindx.data.manifest import read_manifest
-from skindx.data.screening.decode import decode
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.models.bundle import open_bundle
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.run import check, train

@@ -12,7 +12,7 @@ from painted_answers import Painter
 
 from skindx.casebook.book import Casebook
 from skindx.models.bundle import Bundle, open_bundle
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.ui.guard import Guard
 from skindx.ui.listening import theme
 from skindx.ui.page import build_page

@@ -12,9 +12,9 @@ from typing import Any
 
 from skindx.config import read_yaml
 from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
-from skindx.data.screening.hush import hushed
 from skindx.errors import UserError
 from skindx.files import write_text
+from skindx.imaging.silence import hushed
 
 DATA = "data.yaml"
 
@@ -164,8 +164,8 @@ def _upright_size(picture: Path) -> tuple[int, int] | None:
     """Return (width, height) turned as EXIF says, None for what is no picture."""
     from PIL import Image
 
-    from skindx.data.screening.cost import check_size
-    from skindx.data.screening.decode import FORMATS, MAX_PIXELS  # numpy: not for a crawl
+    from skindx.imaging.cost import check_size
+    from skindx.imaging.decode import FORMATS, MAX_PIXELS  # numpy: not for a crawl
 
     try:
         with hushed(), Image.open(picture, formats=tuple(FORMATS.values())) as image:

@@ -10,7 +10,7 @@ from skindx.config import read_yaml
 from skindx.data.dataset_folder import RECIPE
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.files import write_json
-from skindx.words import cell, printable
+from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.taxonomy import Taxonomy, normalise
-from skindx.words import cell
+from skindx.text import cell
 
 if TYPE_CHECKING:
     from rich.console import Console

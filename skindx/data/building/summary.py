@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.data.building.funnel import ClassFunnel, print_funnel
 from skindx.data.building.targets import ClassCount, print_counts
 from skindx.data.manifest import SPLITS, Issue, Record
-from skindx.words import cell, printable
+from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

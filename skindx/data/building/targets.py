@@ -10,7 +10,7 @@ from skindx.data.dedup.select import Distinct
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
-from skindx.words import cell, printable
+from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

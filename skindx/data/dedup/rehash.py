@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dedup.hashes import ORIENTATIONS, SIDE, HashKind, hash_thumbnails, thumbnail
-from skindx.data.screening.decode import decode_small
+from skindx.imaging.decode import decode_small
+from skindx.imaging.hashes import ORIENTATIONS, SIDE, HashKind, hash_thumbnails, thumbnail
 
 # N = pictures, K = kinds of hash, O = orientations
 

@@ -14,12 +14,12 @@ from pydantic import Field
 
 from skindx.config import Settings
 from skindx.data.dedup.clusters import Graph, centres, graph
-from skindx.data.dedup.hashes import HashKind
 from skindx.data.dedup.near import EmbeddingSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.screening.resolution import worth
 from skindx.data.screening.screen import Screened
+from skindx.imaging.hashes import HashKind
 
 # N = pictures, L = links
 

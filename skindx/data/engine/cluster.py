@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from skindx.data.engine import Task
 from skindx.data.engine.workers import check_alive, check_workers
 from skindx.errors import UserError
-from skindx.offline import go_offline
+from skindx.system import go_offline
 
 ATTEMPTS = 3
 """How often a task is given to a worker that dies under it, before the task is to blame."""

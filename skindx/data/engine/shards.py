@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.dedup.hashes import HashKind
 from skindx.data.engine import Engine
 from skindx.data.screening.screen import (
     Screened,
@@ -20,6 +19,7 @@ from skindx.data.screening.screen import (
     to_plain,
 )
 from skindx.files import atomic_file
+from skindx.imaging.hashes import HashKind
 
 SHARDS = ".shards"
 """Folder in the dataset folder; it goes when the dataset is whole."""

@@ -16,8 +16,8 @@ from skindx.data.fetch.address import PrivateAddressError
 from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
 from skindx.data.fetch.settings import origin_of
-from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.store import put
+from skindx.imaging.formats import HEAD, picture_suffix, unusable
 
 if TYPE_CHECKING:
     from scrapy.http import Response

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from skindx.data.building.funnel import STAGES
-from skindx.data.gallery.thumbnails import thumbnail_path
 from skindx.data.gallery.tiles import VIEWS, Tile, Tiles, View
 from skindx.data.manifest import SPLITS
-from skindx.words import printable
+from skindx.imaging.thumbnails import thumbnail_path
+from skindx.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

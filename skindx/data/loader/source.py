@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.errors import UserError
+from skindx.imaging.decode import DamagedPicture, decode
 
 # H, W = height, width
 

@@ -16,7 +16,7 @@ from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.formats import Format
 from skindx.data.publish.row import Row
 from skindx.taxonomy import Taxonomy
-from skindx.words import printable
+from skindx.text import printable
 
 CARD = "README.md"
 _PATTERNS: dict[Format, tuple[str, ...]] = {

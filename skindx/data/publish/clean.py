@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from skindx.data.publish.colour import to_srgb
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
-from skindx.data.screening.decode import MAX_PIXELS, DamagedPicture, decode
-from skindx.data.screening.magic import picture_suffix
+from skindx.imaging.decode import MAX_PIXELS, DamagedPicture, decode
+from skindx.imaging.formats import picture_suffix
 
 JPEG_QUALITY = 95
 """Of the few pictures that must be coded anew; without chroma subsampling."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from skindx.data.engine import cores
 from skindx.data.publish.clean import clean_picture
-from skindx.data.screening.decode import DamagedPicture
 from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
 from skindx.data.screening.judge import ScreenSettings
+from skindx.imaging.decode import DamagedPicture
 
 _PER_PROCESS = 64
 """So few pictures are cleaned sooner than another process starts."""

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decode import FORMATS
+from skindx.imaging.decode import FORMATS
 
 _SAME = 4
 """Levels of 255 by which two ways to write down sRGB may differ."""

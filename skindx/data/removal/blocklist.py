@@ -15,10 +15,10 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dedup.hashes import HashKind
 from skindx.data.ledger import LedgerRow
 from skindx.errors import UserError
 from skindx.files import write_text
+from skindx.imaging.hashes import HashKind
 
 BLOCKLIST = "blocklist.jsonl"
 TAKEN_DOWN = "taken-down"

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dedup.hashes import HashKind, grey, hash_thumbnails, thumbnail
-from skindx.data.screening.decode import decode, refusal
 from skindx.data.screening.decoders.pool import Failure, run_apart
 from skindx.data.screening.judge import (
     Measured,
@@ -24,6 +22,8 @@ from skindx.data.screening.judge import (
     measure,
 )
 from skindx.data.screening.resolution import effective_pixels
+from skindx.imaging.decode import decode, refusal
+from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 

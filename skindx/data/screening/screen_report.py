@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dedup.hashes import grey, thumbnail
-from skindx.data.screening.decode import decode
 from skindx.data.screening.judge import Measured, ScreenSettings, measure
-from skindx.data.screening.magic import picture_suffix
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.errors import UserError
-from skindx.words import cell
+from skindx.imaging.decode import decode
+from skindx.imaging.formats import picture_suffix
+from skindx.imaging.hashes import grey, thumbnail
+from skindx.text import cell
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,12 +7,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.sources.columns import Columns, cell, read_table
 from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
+from skindx.imaging.formats import HEAD, picture_suffix, unusable
 
 
 class FileColumns(Columns):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.errors import UserError
+from skindx.imaging.formats import HEAD, picture_suffix, unusable
 
 MAX_BYTES = 200_000_000
 """No photograph is larger; what is would only fill memory and disk."""

@@ -12,11 +12,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.screening.magic import HEAD, picture_suffix, unusable
 from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, from_table
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
+from skindx.imaging.formats import HEAD, picture_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]

@@ -17,7 +17,7 @@ from skindx.errors import UserError
 from skindx.files import only_writer, write_json
 from skindx.models.ensemble import Ensemble
 from skindx.models.exports.runtimes import cpu_flags
-from skindx.offline import cache_folder
+from skindx.system import cache_folder
 
 log = logging.getLogger(__name__)
 

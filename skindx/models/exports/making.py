@@ -14,7 +14,7 @@ from skindx.errors import UserError
 from skindx.models.classifier import Classifier
 from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
 from skindx.models.preprocess import Preprocess
-from skindx.offline import go_offline
+from skindx.system import go_offline
 
 _OPSET = 18
 

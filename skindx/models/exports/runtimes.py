@@ -24,7 +24,7 @@ from skindx.errors import UserError
 from skindx.models.ensemble import Body
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.untrusted import open_plain
 
 _MODULES: dict[Runtime, str] = {"onnx": "onnxruntime", "openvino": "openvino"}

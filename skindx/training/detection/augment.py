@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.models.detector import GREY
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.detection.settings import BoxAugment
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all

@@ -16,7 +16,7 @@ from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.preprocess import Preprocess, centre_square
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.cluster import Cluster
 from skindx.training.feeding.batches import epoch_plan, sample_seed
 from skindx.training.feeding.exchange import Exchange

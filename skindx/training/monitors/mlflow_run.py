@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.monitors.monitor import Row, Watched
 from skindx.training.monitors.run_id import RunId
 from skindx.training.monitors.settings import MlflowSettings

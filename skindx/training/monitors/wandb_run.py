@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skindx.errors import UserError
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.training.monitors.monitor import Row, Watched
 from skindx.training.monitors.run_id import RunId
 from skindx.training.monitors.settings import WandbSettings

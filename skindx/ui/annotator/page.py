@@ -4,7 +4,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from skindx.data.boxes.review import Review
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.ui.annotator.desk import Desk
 
 if TYPE_CHECKING:

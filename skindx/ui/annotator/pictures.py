@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.boxes.review import Review
-from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
+from skindx.imaging.decode import DamagedPicture, decode
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from skindx.data.boxes.review import reviewing
 from skindx.errors import UserError
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.ui.listening import LOOPBACK, check_free, discreet, stoppable, uploads_folder
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.models.bundle import Bundle
 from skindx.models.least_side import least_side
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
 from skindx.ui.page.asker import owner_of

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from skindx.data.screening.decode import decode
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.formats import photo_format
@@ -13,6 +12,7 @@ from skindx.diagnosis.opening import read_picture
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import small_view
 from skindx.errors import UserError
+from skindx.imaging.decode import decode
 from skindx.ui.html import data_url
 
 _GONE = "a photo did not arrive or was cleared away; send it again."

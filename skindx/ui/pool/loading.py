@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.offline import go_offline
+from skindx.system import go_offline
 from skindx.ui.faults import hide_messages
 from skindx.ui.pool.worker import Answerer, work
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from skindx.data.screening.magic import picture_suffix
 from skindx.data.synthetic.painter import CLASSES
 from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site
 from skindx.data.synthetic.truth import SiteTruth
 from skindx.errors import UserError
+from skindx.imaging.formats import picture_suffix
 
 PER_CLASS = 5
 

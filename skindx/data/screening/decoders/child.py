@@ -106,7 +106,7 @@ def _clean(job: dict[str, Any]) -> Work:
 
 
 def _shrink(job: dict[str, Any]) -> Work:
-    from skindx.data.gallery.thumbnails import shrink
+    from skindx.imaging.thumbnails import shrink
 
     _import_decoders()
     folder = Path(job["folder"])
@@ -116,7 +116,7 @@ def _shrink(job: dict[str, Any]) -> Work:
 def _heic(job: dict[str, Any]) -> Work:
     import pillow_heif
 
-    from skindx.data.screening.heic import decode_heic
+    from skindx.imaging.heic import decode_heic
 
     _import_decoders()
     pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.screening.decode import decode_with_pillow, refusal
+from skindx.imaging.decode import decode_with_pillow, refusal
 
 
 def decode_heic(path: Path, out: Path, max_pixels: int) -> dict[str, str]:

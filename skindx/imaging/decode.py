@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.cost import check_size, jpeg_cost, opened_cost, webp_cost
-from skindx.data.screening.damage import DamagedPicture
-from skindx.data.screening.hush import hushed
-from skindx.data.screening.magic import HEAD, picture_suffix, unusable
+from skindx.imaging.cost import check_size, jpeg_cost, opened_cost, webp_cost
+from skindx.imaging.damage import DamagedPicture
+from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.silence import hushed
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from skindx.data.engine import cores
 from skindx.data.progress import Progress
-from skindx.data.screening.decode import DamagedPicture, decode
 from skindx.data.screening.decoders.pool import Limits, run_apart
 from skindx.files import atomic_file
+from skindx.imaging.decode import DamagedPicture, decode
 
 THUMBS = "thumbs"
 LONGEST_SIDE = 192

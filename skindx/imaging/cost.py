@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.data.screening.damage import DamagedPicture
+from skindx.imaging.damage import DamagedPicture
 
 if TYPE_CHECKING:
     from PIL import Image
