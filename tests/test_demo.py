@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skindx.data.building.build import BuildSettings, build
+from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.synthetic.score import score_build
 from skindx.data.synthetic.server import serve_site

@@ -16,13 +16,13 @@ from pydantic import Field
 from skindx.bench.clock import Figure, interleave, median
 from skindx.bench.result import Result
 from skindx.config import Settings
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.building.stages import Run, clean, drop_small_classes, label_rows, make_records
+from skindx.data.build.stages import Run, clean, drop_small_classes, label_rows, make_records
 from skindx.data.dedup.join import turned_pairs_between
-from skindx.data.engine import Embedded
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
 from skindx.data.progress import silent
+from skindx.data.recipe import BuildSettings
+from skindx.data.runner import Embedded
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import place_groups

@@ -21,10 +21,10 @@ def run_build(
     """Build, print the summary, and say what changed since `older`; without a source only that."""
     import json
 
-    from skindx.data.building.build import build, load_build_settings
-    from skindx.data.building.diff import compare, print_diff, read_version, write_diff
-    from skindx.data.building.summary import print_summary
+    from skindx.data.build.build import build, load_build_settings
+    from skindx.data.build.diff import compare, print_diff, read_version, write_diff
     from skindx.data.progress import progress_bars
+    from skindx.data.summary import print_summary
 
     # Read before the build, which may well be into the same folder.
     before = read_version(older) if older else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from skindx.data.boxes import Box
-from skindx.data.switch import settle
+from skindx.data.transaction import settle
 from skindx.errors import UserError
 from skindx.files import atomic_file
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from skindx.data.blocklist import is_sha256
 from skindx.data.manifest import MANIFEST, read_manifest, read_rows
-from skindx.data.removal.blocklist import is_sha256
 from skindx.errors import UserError
 from skindx.files import atomic_file
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
 from skindx.imaging.decode import MAX_PIXELS, DamagedPicture
+from skindx.workers.sandbox.pool import Failure, Limits, run_apart
 
 LIMITS = Limits(timeout_s=15, memory_mb=800)
 """50 million pixels of 8 bits take 500 MB, of 10 bits without subsampling 1,000 and are refused."""

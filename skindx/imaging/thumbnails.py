@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.engine import cores
 from skindx.data.progress import Progress
-from skindx.data.screening.decoders.pool import Limits, run_apart
+from skindx.data.runner import cores
 from skindx.files import atomic_file
 from skindx.imaging.decode import DamagedPicture, decode
+from skindx.workers.sandbox.pool import Limits, run_apart
 
 THUMBS = "thumbs"
 LONGEST_SIDE = 192

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from skindx.data.boxes.box import Box
+from skindx.data.box import Box
 from skindx.models.calibration import apply_temperature
 from skindx.models.ensemble import Member
 

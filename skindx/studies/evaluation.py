@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.layout import TAXONOMY
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
 from skindx.errors import UserError

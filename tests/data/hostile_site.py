@@ -32,7 +32,7 @@ from local_site import Answer, LocalSite, Page, category, closed_port, figures, 
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
-from skindx.data.acquire import acquire
+from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
@@ -300,7 +300,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
         max_pages=10,
     )
     progress: list[tuple[int, int]] = []
-    with Watch("skindx.data.fetch", "skindx.data.screening.decoders") as watch:
+    with Watch("skindx.data.fetch", "skindx.workers.sandbox") as watch:
         rows = acquire(
             [atlas(main), atlas(main, "/endless/")],
             fetch,

@@ -7,13 +7,13 @@ from pathlib import Path
 from kill_everywhere import kill_everywhere
 from paint_pictures import encode, paint, save
 
-from skindx.data.building.build import build, load_build_settings
-from skindx.data.engine import shards
+from skindx.data.blocklist import BLOCKLIST
+from skindx.data.build.build import build, load_build_settings
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.removal import copies
-from skindx.data.removal.blocklist import BLOCKLIST
 from skindx.data.removal.takedown import carry_out, plan
+from skindx.data.screening import shards
 from skindx.data.screening.screen import Screened, screen_bytes
 from skindx.data.splits.freeze import read_places
 from skindx.data.store import put

@@ -8,10 +8,10 @@ from typing import Any
 from paint_pictures import encode, paint
 
 from skindx.data.boxes import Box
-from skindx.data.building.label import taxonomy_of
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.dataset_folder import RECIPE, TAXONOMY
+from skindx.data.labels import taxonomy_of
+from skindx.data.layout import RECIPE, TAXONOMY
 from skindx.data.manifest import SPLITS, Issue, Record, write_issues, write_manifest
+from skindx.data.recipe import BuildSettings
 from skindx.data.store import put
 
 LABELS = ("Acne", "Eczema")

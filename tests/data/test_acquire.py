@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 
-from skindx.data.acquire import LOG, acquire
-from skindx.data.building.build import build
-from skindx.data.building.recipe import BuildSettings
+from skindx.data.build.acquire import LOG, acquire
+from skindx.data.build.build import build
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LEDGER, read_ledger
+from skindx.data.recipe import BuildSettings
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.openverse import OpenverseSource
 from skindx.errors import JobError, UserError

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_site import Answer, LocalSite, jpeg
 
-from skindx.data.acquire import acquire
+from skindx.data.build.acquire import acquire
+from skindx.data.fetch.checks import check_sources
 from skindx.data.fetch.process import with_endpoints
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import IsicSource, OpenverseSource, Page, WikimediaSource
 from skindx.data.sources.api import ApiSource
-from skindx.data.sources.checks import check_sources
 from skindx.data.sources.openverse import licence
 from skindx.data.sources.source import UnreadablePageError
 from skindx.errors import UserError

@@ -28,7 +28,7 @@ from skindx.data.boxes.exporting import export_boxes
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.voc import write_voc
-from skindx.data.building.build import BuildSettings, build
+from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import MANIFEST, read_issues, read_manifest, write_manifest
 from skindx.errors import UserError
 

@@ -16,17 +16,18 @@ from local_site import Answer, LocalSite, category, figures, html, jpeg
 from network_guard import run_guarded
 from paint_pictures import paint, save
 
-from skindx.data.acquire import acquire
-from skindx.data.engine import Embedded, shards
-from skindx.data.engine.cluster import Cluster, connected
-from skindx.data.engine.fetching import PARTS, fetch_in_parts, make_part
-from skindx.data.engine.shards import screen
-from skindx.data.engine.workers import Answer as WorkerAnswer
-from skindx.data.engine.workers import compare
+from skindx.data.build.acquire import acquire
+from skindx.data.build.crawls import PARTS, fetch_in_parts, make_part
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
+from skindx.data.runner import Embedded
+from skindx.data.runner.cluster import Cluster, connected
+from skindx.data.runner.workers import Answer as WorkerAnswer
+from skindx.data.runner.workers import compare
+from skindx.data.screening import shards
 from skindx.data.screening.screen import ScreenSettings
+from skindx.data.screening.shards import screen
 from skindx.data.sources import AtlasSource
 from skindx.errors import JobError, UserError
 
@@ -255,7 +256,7 @@ def test_a_wrong_address_is_one_sentence(address: str, said: str, tmp_path: Path
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skindx.data.engine.cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("skindx.data.runner.cluster.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'skindx\[cluster\]'"):
         connected("auto", tmp_path).__enter__()
 

@@ -14,13 +14,14 @@ from local_site import Answer, LocalSite, category, figures, html, jpeg
 from paint_pictures import paint, save
 from ray_cluster import RayCluster, ray_cluster
 
-from skindx.data.acquire import acquire
-from skindx.data.building.build import build, load_build_settings
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.engine import chunks, shards
-from skindx.data.engine.cluster import ATTEMPTS, connected
+from skindx.data.build.acquire import acquire
+from skindx.data.build.build import build, load_build_settings
+from skindx.data.dedup import chunks
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
+from skindx.data.recipe import BuildSettings
+from skindx.data.runner.cluster import ATTEMPTS, connected
+from skindx.data.screening import shards
 from skindx.data.sources import AtlasSource
 
 PICTURES = 48
@@ -154,7 +155,7 @@ def test_a_killed_driver_goes_on_with_the_shards_that_are_finished(
         finished = {path: path.stat().st_mtime_ns for path in found}
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    monkeypatch.setattr("skindx.data.building.build.remove_shards", lambda out: None)
+    monkeypatch.setattr("skindx.data.build.build.remove_shards", lambda out: None)
     build(settings, out, cluster=cluster.address)
     after = {path: path.stat().st_mtime_ns for path in finished}
     assert after == finished

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from local_site import Answer, LocalSite, category, figures, html, jpeg
 
-from skindx.data.acquire import LOG, acquire
+from skindx.data.build.acquire import LOG, acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.sources import AtlasSource
 

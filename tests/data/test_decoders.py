@@ -15,10 +15,10 @@ from paint_pictures import paint, save
 
 import skindx
 from skindx.data.publish import clean_files
-from skindx.data.screening.decoders import pool
-from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
 from skindx.imaging import thumbnails
+from skindx.workers.sandbox import pool
+from skindx.workers.sandbox.pool import Failure, Limits, run_apart
 
 
 def pictures(folder: Path, count: int) -> list[Path]:
@@ -145,13 +145,9 @@ def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
     job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
     answers = run_apart("screen", job, paths, Limits(timeout_s=600, memory_mb=400), 2)
     assert not isinstance(next(answers)[1], Failure)
-    assert any(
-        b"skindx.data.screening.decoders" in command(pid) for pid in descendants(os.getpid())
-    )
+    assert any(b"skindx.workers.sandbox" in command(pid) for pid in descendants(os.getpid()))
     answers.close()
-    assert not any(
-        b"skindx.data.screening.decoders" in command(pid) for pid in descendants(os.getpid())
-    )
+    assert not any(b"skindx.workers.sandbox" in command(pid) for pid in descendants(os.getpid()))
 
 
 def command(pid: int) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from local_site import LocalSite
 from paint_pictures import paint, save
 
-from skindx.data.building.build import BuildSettings, build
+from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import read_issues
 from skindx.errors import UserError
 

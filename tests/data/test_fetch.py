@@ -305,7 +305,7 @@ def test_a_selector_that_is_no_css_is_named() -> None:
 def test_neither_the_recipe_nor_the_crawl_imports_what_it_does_not_need() -> None:
     code = """
 import json, sys
-import skindx.data.sources, skindx.data.fetch.settings, skindx.data.acquire
+import skindx.data.sources, skindx.data.fetch.settings, skindx.data.build.acquire
 light = sorted({"scrapy", "twisted", "torch", "parsel", "numpy"} & set(sys.modules))
 import skindx.data.fetch.process, skindx.data.fetch.spider, skindx.data.fetch.downloader
 import skindx.data.fetch.robots, skindx.data.fetch.politeness

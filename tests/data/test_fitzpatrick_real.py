@@ -16,12 +16,12 @@ import pytest
 from local_site import Answer, LocalSite
 from paint_pictures import encode, paint
 
-from skindx.data.acquire import acquire
-from skindx.data.building.build import build
-from skindx.data.building.recipe import BuildSettings, load_build_settings
+from skindx.data.build.acquire import acquire
+from skindx.data.build.build import build
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.sources import TableSource
 
 pytestmark = pytest.mark.real

@@ -9,8 +9,8 @@ import pytest
 from local_site import Answer, LocalSite, Page, category, figures, html
 from paint_pictures import encode, paint
 
-from skindx.data.acquire import acquire
-from skindx.data.building.build import build, load_build_settings
+from skindx.data.build.acquire import acquire
+from skindx.data.build.build import build, load_build_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import MANIFEST, read_manifest

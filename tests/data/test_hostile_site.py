@@ -19,12 +19,12 @@ from hostile_site import (
 )
 from local_site import Answer, LocalSite, jpeg
 
-from skindx.data.acquire import LOG
-from skindx.data.building import build as building
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.engine import shards
+from skindx.data.build import build as building
+from skindx.data.build.acquire import LOG
 from skindx.data.ledger import LEDGER
 from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.recipe import BuildSettings
+from skindx.data.screening import shards
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import picture_suffix
 
@@ -114,9 +114,9 @@ def test_the_table_has_many_kinds_of_fault() -> None:
 
 def test_crawler_and_decoders_stay_small_and_know_no_torch(hostile: Hostile) -> None:
     peaks = hostile.watch.peak_mb
-    assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.data.screening.decoders"}
+    assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.workers.sandbox"}
     # Images that cost too much are refused by their header: no decoder dies of them.
-    assert sum(name == "skindx.data.screening.decoders" for _, name in peaks) == 2
+    assert sum(name == "skindx.workers.sandbox" for _, name in peaks) == 2
     assert max(peaks.values()) < 500, peaks
     assert not hostile.watch.with_torch
 

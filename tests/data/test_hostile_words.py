@@ -13,15 +13,15 @@ from paint_pictures import paint, save
 from rich.console import Console
 from small_dataset import free_dataset
 
-from skindx.data.building.build import build, load_build_settings
-from skindx.data.building.diff import compare, print_diff, read_version
-from skindx.data.building.summary import print_summary
-from skindx.data.building.targets import ClassCount, print_counts
+from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.diff import compare, print_diff, read_version
+from skindx.data.build.targets import ClassCount, print_counts
 from skindx.data.publish import PublishSettings, publish
 from skindx.data.publish.card import plain
 from skindx.data.publish.imagefolder import no_formula
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import print_report, report
+from skindx.data.summary import print_summary
 from skindx.studies.label_page import render
 from skindx.studies.label_review import Doubt, LabelReview
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from paint_pictures import encode, paint
 
-from skindx.data.acquire import acquire
-from skindx.data.building.build import BuildSettings, build
+from skindx.data.build.acquire import acquire
+from skindx.data.build.build import BuildSettings, build
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import HuggingFaceSource

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from skindx.data.dedup import chunks
+from skindx.data.dedup.chunks import chunk_pairs, in_order, near_links_by_chunks
 from skindx.data.dedup.join import turned_pairs_within
-from skindx.data.engine import Embedded, chunks
-from skindx.data.engine.chunks import chunk_pairs, in_order, near_links_by_chunks
+from skindx.data.runner import Embedded
 from skindx.errors import JobError
 from skindx.imaging.hashes import near_links
 

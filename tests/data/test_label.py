@@ -1,6 +1,6 @@
 import pytest
 
-from skindx.data.building.label import map_labels, stranger, taxonomy_of
+from skindx.data.labels import map_labels, stranger, taxonomy_of
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 

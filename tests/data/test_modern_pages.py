@@ -14,7 +14,7 @@ import brotli
 import pytest
 from local_site import Answer, LocalSite, Page, category, html, jpeg
 
-from skindx.data.acquire import EMPTY_SOURCE, acquire
+from skindx.data.build.acquire import EMPTY_SOURCE, acquire
 from skindx.data.fetch.decoding import zstd
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paint_pictures import paint, save
 
-from skindx.data.building.build import build, load_build_settings
+from skindx.data.build.build import build, load_build_settings
 from skindx.data.dedup import near
 from skindx.data.dedup.near import (
     EMBEDDINGS,

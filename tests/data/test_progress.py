@@ -5,7 +5,7 @@ import pytest
 from paint_pictures import paint, save
 from rich.console import Console
 
-from skindx.data.building.build import build, load_build_settings
+from skindx.data.build.build import build, load_build_settings
 from skindx.data.progress import plain_lines, progress_bars
 
 

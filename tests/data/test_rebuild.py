@@ -13,18 +13,10 @@ from rich.console import Console
 
 import skindx.data.dedup
 from skindx.data.boxes import Box
-from skindx.data.building.build import build, load_build_settings
-from skindx.data.building.diff import (
-    DIFF,
-    compare,
-    diff,
-    lines,
-    print_diff,
-    read_version,
-    write_diff,
-)
-from skindx.data.building.summary import print_summary
+from skindx.data.build.build import build, load_build_settings
+from skindx.data.build.diff import DIFF, compare, diff, lines, print_diff, read_version, write_diff
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
+from skindx.data.summary import print_summary
 from skindx.errors import UserError
 
 

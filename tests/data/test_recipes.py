@@ -10,10 +10,10 @@ import typer
 from local_site import LocalSite, category, figures, html
 
 from skindx.cli import app
-from skindx.data.acquire import acquire
-from skindx.data.building.build import build
-from skindx.data.building.recipe import load_build_settings
+from skindx.data.build.acquire import acquire
+from skindx.data.build.build import build
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.recipe import load_build_settings
 from skindx.data.sources import AtlasSource, TableSource, WebSource
 from skindx.data.sources.api import ApiSource
 from skindx.errors import UserError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skindx.data.manifest import read_issues, write_issues
-from skindx.data.switch import READY, settle, together
+from skindx.data.transaction import READY, settle, together
 
 HERE = Path(__file__).parent
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from local_site import Answer, LocalSite, jpeg
 
-from skindx.data.acquire import acquire
+from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources import TableSource

@@ -11,12 +11,7 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html
 from paint_pictures import encode, paint, save
 
-from skindx.data.building.build import build, load_build_settings
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.fetch.settings import OriginPolicy
-from skindx.data.ledger import LEDGER, read_ledger
-from skindx.data.manifest import Issue, Record, read_issues, read_manifest
-from skindx.data.removal.blocklist import (
+from skindx.data.blocklist import (
     BLOCKLIST,
     Blocked,
     BlockList,
@@ -24,6 +19,11 @@ from skindx.data.removal.blocklist import (
     read_blocklist,
     write_blocklist,
 )
+from skindx.data.build.build import build, load_build_settings
+from skindx.data.fetch.settings import OriginPolicy
+from skindx.data.ledger import LEDGER, read_ledger
+from skindx.data.manifest import Issue, Record, read_issues, read_manifest
+from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import Plan, carry_out, plan
 from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places

@@ -18,24 +18,24 @@ from small_dataset import free_dataset
 
 from skindx.data.boxes import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
-from skindx.data.building.build import build
-from skindx.data.building.diff import diff, write_diff
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.dataset_folder import CACHE
+from skindx.data.build.build import build
+from skindx.data.build.crawls import PARTS, make_part
+from skindx.data.build.diff import diff, write_diff
 from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
-from skindx.data.engine.fetching import PARTS, make_part
-from skindx.data.engine.shards import SHARDS
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.gallery import write_gallery
+from skindx.data.layout import CACHE
 from skindx.data.ledger import read_ledger
 from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
 from skindx.data.publish import PublishSettings, publish
 from skindx.data.publish.formats import FORMATS
+from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.review import Flag, write_flags
+from skindx.data.screening.shards import SHARDS
 from skindx.studies.audit import JOURNAL
 from skindx.studies.label_page import PAGE, TABLE, write_review
 from skindx.studies.label_review import Doubt, LabelReview

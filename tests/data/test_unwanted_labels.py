@@ -6,10 +6,10 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html
 from paint_pictures import encode, paint
 
-from skindx.data.building.build import build
-from skindx.data.building.recipe import BuildSettings
+from skindx.data.build.build import build
 from skindx.data.fetch.settings import OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest
+from skindx.data.recipe import BuildSettings
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 

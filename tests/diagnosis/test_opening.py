@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from skin_photo import skin_photo, skin_pixels
 
-from skindx.data.screening.decoders.pool import Limits
 from skindx.diagnosis import opening
 from skindx.diagnosis.formats import photo_format
 from skindx.diagnosis.heic import decode_apart
@@ -20,6 +19,7 @@ from skindx.diagnosis.opening import open_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import view_jpeg
 from skindx.imaging.decode import DamagedPicture, decode
+from skindx.workers.sandbox.pool import Limits
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from skindx.errors import UserError
 from skindx.models.least_side import least_side
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.energy import Energy
-from skindx.ui.pool import wire
+from skindx.workers import framing
 
 SOUND, BLURRED = skin_photo(), skin_photo(blur=9)
 TWO = (Refusal(2, "light", "it is dark; take it again."), Refusal(0, "blur", "it is blurred."))
@@ -59,14 +59,14 @@ def test_a_refusal_crosses_a_process_border_whole() -> None:
         assert (there.gate, str(there), there.photo) == (error.gate, str(error), error.photo)
         assert there.refusals == error.refusals
     two = (replace(TWO[0], shown=b"\xff\xd8 jpeg"), TWO[1])
-    message = wire.pack([wire.plain(each) for each in two])
-    size = int.from_bytes(message[: wire.LENGTH_BYTES], "big")
-    head, rest = message[wire.LENGTH_BYTES :][:size], message[wire.LENGTH_BYTES + size :]
+    message = framing.pack([framing.plain(each) for each in two])
+    size = int.from_bytes(message[: framing.LENGTH_BYTES], "big")
+    head, rest = message[framing.LENGTH_BYTES :][:size], message[framing.LENGTH_BYTES + size :]
     blobs = []
-    for length in wire.blob_sizes(head):
+    for length in framing.blob_sizes(head):
         blobs.append(rest[:length])
         rest = rest[length:]
-    assert tuple(wire.rebuilt(Refusal, each) for each in wire.unpack(head, blobs)) == two
+    assert tuple(framing.rebuilt(Refusal, each) for each in framing.unpack(head, blobs)) == two
 
 
 def test_a_refused_photo_that_browsers_cannot_show_comes_back_small(predictor: Predictor) -> None:

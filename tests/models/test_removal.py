@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tiny_bundle import measured, pack_tiny, pack_whole
 
+from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Record
-from skindx.data.removal.blocklist import Blocked
 from skindx.errors import UserError
 from skindx.models.bundle import CARD, open_bundle
 from skindx.models.bundle_change import add_metrics, add_provenance

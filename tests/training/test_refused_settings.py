@@ -8,8 +8,8 @@ import pytest
 import yaml
 from command_line import Skindx
 
-from skindx.data.building.recipe import BuildSettings
 from skindx.data.manifest import read_manifest
+from skindx.data.recipe import BuildSettings
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 from skindx.training.run import check

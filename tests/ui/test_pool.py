@@ -20,11 +20,11 @@ from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import JobError, UserError
 from skindx.models.bundle import open_bundle
-from skindx.ui.pool import wire
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.line import Line, Ticket
 from skindx.ui.pool.loading import load_bundle
 from skindx.ui.pool.pool import Pool, PoolSettings
+from skindx.workers import framing
 
 QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 
@@ -54,21 +54,21 @@ def over(pid: int) -> bool:
     [None, [], {"a": [1, 2.5, "ü", b"", {"b": b"\x00\xff"}]}, [b"x" * 100_000, b"y"], {"n": True}],
 )
 def test_messages_come_through_as_they_are(value: object) -> None:
-    message = wire.pack(value)
-    at = wire.LENGTH_BYTES + int.from_bytes(message[: wire.LENGTH_BYTES], "big")
-    head, blobs = message[wire.LENGTH_BYTES : at], []
-    for size in wire.blob_sizes(head):
+    message = framing.pack(value)
+    at = framing.LENGTH_BYTES + int.from_bytes(message[: framing.LENGTH_BYTES], "big")
+    head, blobs = message[framing.LENGTH_BYTES : at], []
+    for size in framing.blob_sizes(head):
         blobs.append(message[at : at + size])
         at += size
     assert at == len(message)
-    assert wire.unpack(head, blobs) == value
+    assert framing.unpack(head, blobs) == value
 
 
 def test_a_case_is_the_same_on_the_other_side() -> None:
     case = Case((b"one", b"two"), Patient(age=40, site="back", skin_type=3))
-    assert wire.rebuilt(Case, wire.plain(case)) == case
+    assert framing.rebuilt(Case, framing.plain(case)) == case
     with pytest.raises(ValueError, match=r"1 to 3"):
-        wire.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
+        framing.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
 
 
 def test_the_line_is_shared_out_fairly() -> None:

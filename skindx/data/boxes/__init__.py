@@ -1,6 +1,6 @@
 """Lesion boxes: the value type, the formats that others draw them in, and who drew what."""
 
-from skindx.data.boxes.box import UNKNOWN_SIZE, Box, BoxedPicture
+from skindx.data.box import UNKNOWN_SIZE, Box, BoxedPicture
 from skindx.data.boxes.coco import read_coco
 from skindx.data.boxes.formats import BoxFormat, BoxSource, read_boxes
 

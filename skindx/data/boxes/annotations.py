@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from skindx.data.boxes.box import Box
+from skindx.data.box import Box
 from skindx.data.manifest import Record, boxes_type, read_rows, table_of, write_manifest
 from skindx.errors import UserError
 from skindx.files import atomic_file

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
 from skindx.errors import UserError
 from skindx.files import write_json
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from skindx.config import Settings
-from skindx.data.boxes.box import BoxedPicture
+from skindx.data.box import BoxedPicture
 from skindx.data.boxes.coco import read_coco, read_json
 from skindx.data.boxes.labelstudio import read_labelstudio
 from skindx.data.boxes.voc import read_voc

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.data.box import UNKNOWN_SIZE, BoxedPicture
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -15,7 +16,6 @@ from skindx.data.boxes.annotations import (
     read_annotations,
     store_drawings,
 )
-from skindx.data.boxes.box import UNKNOWN_SIZE, BoxedPicture
 from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.manifest import Record, read_manifest

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from skindx.data.boxes.box import BoxedPicture
+from skindx.data.box import BoxedPicture
 
 
 class BoxIndex:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from skindx.data.boxes.box import Box, BoxedPicture, RawBox, base_name, boxed, sha256_in
+from skindx.data.box import Box, BoxedPicture, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json

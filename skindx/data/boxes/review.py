@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.data.box import Box
 from skindx.data.boxes.annotations import (
     Annotation,
     annotated,
@@ -14,7 +15,6 @@ from skindx.data.boxes.annotations import (
     read_proposals,
     store_drawings,
 )
-from skindx.data.boxes.box import Box
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
-from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
 from skindx.data.boxes.yolo import place
 from skindx.errors import UserError
 

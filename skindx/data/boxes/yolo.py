@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.config import read_yaml
-from skindx.data.boxes.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.imaging.silence import hushed

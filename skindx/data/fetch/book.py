@@ -5,11 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from skindx.data.building.label import stranger
+from skindx.data.blocklist import BlockList, withheld
 from skindx.data.fetch.outcome import PASSING, Outcome
 from skindx.data.fetch.partition import OTHER_HOST
+from skindx.data.labels import stranger
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
-from skindx.data.removal.blocklist import BlockList, withheld
 from skindx.taxonomy import Taxonomy
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")

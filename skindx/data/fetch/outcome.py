@@ -11,11 +11,11 @@ from scrapy import exceptions
 from scrapy.exceptions import IgnoreRequest
 from twisted.internet import error
 
-from skindx.data.building.label import STRANGERS
 from skindx.data.fetch.address import PrivateAddressError
 from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
 from skindx.data.fetch.settings import origin_of
+from skindx.data.labels import STRANGERS
 from skindx.data.store import put
 from skindx.imaging.formats import HEAD, picture_suffix, unusable
 

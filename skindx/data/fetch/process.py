@@ -41,11 +41,11 @@ def crawl(job: Job) -> bool:
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
 
+    from skindx.data.blocklist import BLOCKLIST, read_blocklist
     from skindx.data.fetch.book import Book
     from skindx.data.fetch.settings import scrapy_settings
     from skindx.data.fetch.spider import PictureSpider
     from skindx.data.ledger import open_ledger, read_ledger
-    from skindx.data.removal.blocklist import BLOCKLIST, read_blocklist
 
     ended = []
     sources = [source for source in job.sources if isinstance(source, WebSource)]

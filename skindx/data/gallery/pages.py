@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from skindx.data.building.funnel import STAGES
+from skindx.data.funnel import STAGES
 from skindx.data.gallery.tiles import VIEWS, Tile, Tiles, View
 from skindx.data.manifest import SPLITS
 from skindx.imaging.thumbnails import thumbnail_path

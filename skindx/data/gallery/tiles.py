@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
-from skindx.data.building.funnel import STAGES
-from skindx.data.dataset_folder import RECIPE, SUMMARY
+from skindx.data.funnel import STAGES
+from skindx.data.layout import RECIPE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
 from skindx.data.store import STORE

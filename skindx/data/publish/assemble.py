@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.dataset_folder import RECIPE, TAXONOMY
+from skindx.data.layout import RECIPE, TAXONOMY
 from skindx.data.manifest import Record, read_issues, read_manifest
 from skindx.data.publish.clean_files import CleanFile, clean_files
 from skindx.data.publish.croissant import import_mlcroissant
@@ -19,6 +18,7 @@ from skindx.data.publish.formats import FORMATS
 from skindx.data.publish.place import check_place, cleared_place
 from skindx.data.publish.row import Row, in_shard_order, public_issues, rows_of
 from skindx.data.publish.side_files import write_side_files
+from skindx.data.recipe import BuildSettings
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 from skindx.taxonomy import load_taxonomy

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.data.engine import cores
 from skindx.data.publish.clean import clean_picture
-from skindx.data.screening.decoders.pool import Failure, Limits, run_apart
+from skindx.data.runner import cores
 from skindx.data.screening.judge import ScreenSettings
 from skindx.imaging.decode import DamagedPicture
+from skindx.workers.sandbox.pool import Failure, Limits, run_apart
 
 _PER_PROCESS = 64
 """So few pictures are cleaned sooner than another process starts."""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.formats import FORMATS

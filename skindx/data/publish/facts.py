@@ -8,8 +8,8 @@ from pydantic import Field, ValidationError, field_validator
 
 from skindx import __version__
 from skindx.config import Settings
-from skindx.data.building.recipe import BuildSettings
 from skindx.data.publish.formats import Format
+from skindx.data.recipe import BuildSettings
 from skindx.data.sources import Source
 from skindx.errors import UserError
 from skindx.files import write_json

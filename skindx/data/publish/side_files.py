@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, write_issues
 from skindx.data.publish.card import write_card
 from skindx.data.publish.coco import published_coco

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.dataset_folder import RECIPE
+from skindx.data.blocklist import KINDS, Blocked, BlockList
 from skindx.data.dedup.select import DedupSettings
+from skindx.data.layout import RECIPE
 from skindx.data.progress import Progress
-from skindx.data.removal.blocklist import KINDS, Blocked, BlockList
+from skindx.data.recipe import BuildSettings
 from skindx.data.removal.purge import store_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
 from skindx.data.store import STORE

@@ -12,12 +12,11 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from skindx.data.building.funnel import recounted
-from skindx.data.building.summary import totals
-from skindx.data.dataset_folder import CACHE, SUMMARY
-from skindx.data.engine.fetching import merge_parts
-from skindx.data.engine.shards import remove_shards
+from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
+from skindx.data.build.crawls import merge_parts
 from skindx.data.fetch.page_cache import PAGES
+from skindx.data.funnel import recounted
+from skindx.data.layout import CACHE, SUMMARY
 from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
 from skindx.data.manifest import (
     ISSUES,
@@ -28,11 +27,12 @@ from skindx.data.manifest import (
     write_issues,
     write_manifest,
 )
-from skindx.data.removal.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.removal.purge_others import purge_others
+from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.groups import file_name
 from skindx.data.store import STORE
-from skindx.data.switch import settle, together
+from skindx.data.summary import totals
+from skindx.data.transaction import settle, together
 from skindx.files import sha256_file, write_json
 
 GALLERY = "gallery"

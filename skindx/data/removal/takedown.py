@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.dataset_folder import RECIPE, SUMMARY
-from skindx.data.ledger import now, read_ledger
-from skindx.data.manifest import MANIFEST, read_issues, read_manifest
-from skindx.data.progress import Progress, silent
-from skindx.data.removal.blocklist import (
+from skindx.data.blocklist import (
     BLOCKLIST,
     NEAR_REASON,
     Blocked,
@@ -22,6 +17,11 @@ from skindx.data.removal.blocklist import (
     web_address,
     write_blocklist,
 )
+from skindx.data.layout import RECIPE, SUMMARY
+from skindx.data.ledger import now, read_ledger
+from skindx.data.manifest import MANIFEST, read_issues, read_manifest
+from skindx.data.progress import Progress, silent
+from skindx.data.recipe import BuildSettings
 from skindx.data.removal.copies import near_copies, upright_codes
 from skindx.data.removal.purge import purge, store_files
 from skindx.data.sources.files import FilesSource

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.building.stages import Run
-from skindx.data.dedup.select import Cleaned, Picture
-from skindx.data.ledger import LedgerRow, now
-from skindx.data.manifest import Issue
-from skindx.data.removal.blocklist import (
+from skindx.data.blocklist import (
     BLOCKLIST,
     NEAR_REASON,
     Blocked,
@@ -20,6 +16,10 @@ from skindx.data.removal.blocklist import (
     withheld,
     write_blocklist,
 )
+from skindx.data.build.stages import Run
+from skindx.data.dedup.select import Cleaned, Picture
+from skindx.data.ledger import LedgerRow, now
+from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files
 from skindx.data.removal.purge import purge, store_files, taken_down
 from skindx.data.review import REVIEWED

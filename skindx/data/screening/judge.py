@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from skindx.config import Settings
-from skindx.data.screening.decoders.pool import Limits
 from skindx.imaging.decode import MAX_PIXELS
+from skindx.workers.sandbox.pool import Limits
 
 # S = thumbnail side
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.screening.decoders.pool import Failure, run_apart
 from skindx.data.screening.judge import (
     Measured,
     ScreenSettings,
@@ -24,6 +23,7 @@ from skindx.data.screening.judge import (
 from skindx.data.screening.resolution import effective_pixels
 from skindx.imaging.decode import decode, refusal
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
+from skindx.workers.sandbox.pool import Failure, run_apart
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from skindx.data.dataset_folder import TAXONOMY
+from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import STORE
 from skindx.errors import UserError

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.data.blocklist import is_sha256
 from skindx.data.manifest import MANIFEST, SPLITS, Split, read_manifest
-from skindx.data.removal.blocklist import is_sha256
-from skindx.data.switch import settle
+from skindx.data.transaction import settle
 from skindx.errors import UserError
 from skindx.files import write_csv
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from skindx.data.building.stages import Run
+from skindx.data.build.stages import Run
 from skindx.data.dedup.select import Distinct, Picture
 from skindx.data.manifest import Issue
 from skindx.data.splits.folds import fold_groups

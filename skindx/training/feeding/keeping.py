@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dataset_folder import CACHE
+from skindx.data.layout import CACHE
 from skindx.data.loader import node_memory
 from skindx.data.loader.budget import Node, free_memory, kept_share, wants_shards
 from skindx.data.loader.node_memory import NodeMemory

@@ -15,10 +15,10 @@ from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import JobError, UserError
-from skindx.ui.pool import wire
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.line import Line, Ticket
-from skindx.ui.pool.process import Lost, Worker, started
+from skindx.workers import framing
+from skindx.workers.process import Lost, Worker, started
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class Pool:
             return
         try:
             async with asyncio.timeout(self.settings.work_s * len(tickets)):
-                await worker.tell([wire.plain(each.case) for each in tickets])
+                await worker.tell([framing.plain(each.case) for each in tickets])
                 told = await reply
             for ticket, each in zip(tickets, told, strict=True):
                 _settle(ticket, each)
@@ -209,11 +209,11 @@ class Pool:
 
 def _settle(ticket: Ticket, told: dict[str, Any]) -> None:
     if "answer" in told:
-        answer = wire.rebuilt(Answer, told["answer"])
+        answer = framing.rebuilt(Answer, told["answer"])
         if not ticket.over:
             ticket.answer.set_result(answer)
     elif "refused" in told:
-        refusals = tuple(wire.rebuilt(Refusal, refusal) for refusal in told["refusals"])
+        refusals = tuple(framing.rebuilt(Refusal, refusal) for refusal in told["refusals"])
         _fail(ticket, Refused(told["gate"], told["refused"], told["photo"], refusals))
     elif "error" in told:
         _fail(ticket, UserError(told["error"]))

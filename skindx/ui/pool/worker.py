@@ -18,7 +18,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.ui.faults import log_fault
-from skindx.ui.pool import wire
+from skindx.workers import framing
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ def work(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) 
     try:
         answer_many = load()
     except UserError as error:
-        connection.sendall(wire.pack({"unusable": str(error)}))
+        connection.sendall(framing.pack({"unusable": str(error)}))
         return
-    connection.sendall(wire.pack({"ready": True}))
+    connection.sendall(framing.pack({"ready": True}))
     while True:
-        cases = [wire.rebuilt(Case, each) for each in inbox.get()]
-        connection.sendall(wire.pack(_told_of(answer_many, cases)))
+        cases = [framing.rebuilt(Case, each) for each in inbox.get()]
+        connection.sendall(framing.pack(_told_of(answer_many, cases)))
 
 
 def _told_of(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def _told_of(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any
 
 def _told(answer: Answer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
-        refusals = [wire.plain(refusal) for refusal in answer.refusals]
+        refusals = [framing.plain(refusal) for refusal in answer.refusals]
         return {
             "refused": str(answer),
             "gate": answer.gate,
@@ -64,15 +64,17 @@ def _told(answer: Answer | UserError) -> dict[str, Any]:
         }
     if isinstance(answer, UserError):
         return {"error": str(answer)}
-    return {"answer": wire.plain(answer)}
+    return {"answer": framing.plain(answer)}
 
 
 def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]", folder: Path) -> None:
     while True:
         try:
-            size = int.from_bytes(_exactly(connection, wire.LENGTH_BYTES), "big")
+            size = int.from_bytes(_exactly(connection, framing.LENGTH_BYTES), "big")
             head = _exactly(connection, size)
-            inbox.put(wire.unpack(head, [_exactly(connection, n) for n in wire.blob_sizes(head)]))
+            inbox.put(
+                framing.unpack(head, [_exactly(connection, n) for n in framing.blob_sizes(head)])
+            )
         except OSError:  # the server is gone, so nobody waits for an answer
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(0)

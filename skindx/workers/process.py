@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skindx.ui.pool import wire
+from skindx.workers import framing
 
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -44,17 +44,17 @@ class Worker:
     async def told(self) -> Any:
         """Return the next message. Raises Lost when the process ends instead."""
         try:
-            size = int.from_bytes(await self._reader.readexactly(wire.LENGTH_BYTES), "big")
+            size = int.from_bytes(await self._reader.readexactly(framing.LENGTH_BYTES), "big")
             head = await self._reader.readexactly(size)
-            blobs = [await self._reader.readexactly(each) for each in wire.blob_sizes(head)]
-            return wire.unpack(head, blobs)
+            blobs = [await self._reader.readexactly(each) for each in framing.blob_sizes(head)]
+            return framing.unpack(head, blobs)
         except (asyncio.IncompleteReadError, OSError, ValueError, LookupError, TypeError) as error:
             raise Lost(type(error).__name__) from None
 
     async def tell(self, body: Any) -> None:
         """Send a message. Raises Lost when nobody takes it."""
         try:
-            self._writer.write(wire.pack(body))
+            self._writer.write(framing.pack(body))
             await self._writer.drain()
         except OSError as error:
             raise Lost(type(error).__name__) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.engine import Engine
+from skindx.data.runner import Engine
 from skindx.data.screening.screen import (
     Screened,
     ScreenSettings,

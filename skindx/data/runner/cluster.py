@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from skindx.data.engine import Task
-from skindx.data.engine.workers import check_alive, check_workers
+from skindx.data.runner import Task
+from skindx.data.runner.workers import check_alive, check_workers
 from skindx.errors import UserError
 from skindx.system import go_offline
 

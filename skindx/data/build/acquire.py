@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from skindx.data.engine import Embedded, Engine
-from skindx.data.engine.fetching import fetch_in_parts
+from skindx.data.build.crawls import fetch_in_parts
+from skindx.data.fetch.checks import check_sources
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import (
     LedgerRow,
@@ -21,8 +21,8 @@ from skindx.data.ledger import (
     row_of,
     whole_size,
 )
+from skindx.data.runner import Embedded, Engine
 from skindx.data.sources import LocalSource, Page, WebSource
-from skindx.data.sources.checks import check_sources
 from skindx.errors import JobError, UserError
 from skindx.full_disk import FULL_DISK, full_disk, is_full
 from skindx.taxonomy import Taxonomy

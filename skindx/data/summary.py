@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skindx.data.building.funnel import ClassFunnel, print_funnel
-from skindx.data.building.targets import ClassCount, print_counts
+from skindx.data.build.targets import ClassCount, print_counts
+from skindx.data.funnel import ClassFunnel, print_funnel
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.text import cell, printable
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.acquire import EMPTY_SOURCE, acquire, web_sources
+from skindx.data.blocklist import BLOCKLIST, BlockList, join, write_blocklist
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
-from skindx.data.building.funnel import ClassNames, count_funnel
-from skindx.data.building.recipe import BuildSettings, load_build_settings
-from skindx.data.building.stages import (
+from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
+from skindx.data.build.stages import (
     Run,
     clean,
     drop_small_classes,
@@ -18,16 +17,15 @@ from skindx.data.building.stages import (
     make_records,
     screen_rows,
 )
-from skindx.data.building.summary import BuildSummary, totals
-from skindx.data.building.targets import check_targets, count_by_source
-from skindx.data.dataset_folder import check_out, emptied_again, sweep_store, write_dataset
+from skindx.data.build.targets import check_targets, count_by_source
 from skindx.data.dedup.join import import_kernels
-from skindx.data.engine import Engine, open_engine
-from skindx.data.engine.shards import remove_shards
+from skindx.data.fetch.checks import check_sources
+from skindx.data.funnel import ClassNames, count_funnel
+from skindx.data.layout import check_out, emptied_again, sweep_store, write_dataset
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import MANIFEST
 from skindx.data.progress import Progress, silent
-from skindx.data.removal.blocklist import BLOCKLIST, BlockList, join, write_blocklist
+from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.purge import purge
 from skindx.data.removal.withhold import (
     withhold,
@@ -36,10 +34,12 @@ from skindx.data.removal.withhold import (
     withhold_rejected,
 )
 from skindx.data.review import read_decisions
-from skindx.data.sources.checks import check_sources
+from skindx.data.runner import Engine, open_engine
+from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
+from skindx.data.summary import BuildSummary, totals
 from skindx.files import only_writer
 from skindx.full_disk import needs_room
 from skindx.taxonomy import load_taxonomy

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from skindx.data.screening.decoders.child import READY, TICK
+from skindx.workers.sandbox.child import READY, TICK
 
 _BATCH = 32
 
@@ -149,7 +149,7 @@ class _Pool:
     def _process(self, words: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
         """Start a decoding process, whose last words go to a file; at the end it is gone."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "skindx.data.screening.decoders"],
+            [sys.executable, "-m", "skindx.workers.sandbox"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=words,

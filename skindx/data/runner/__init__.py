@@ -70,7 +70,7 @@ def open_engine(cluster: str | None, dataset: Path, workers: int = 0) -> Iterato
     if cluster is None:
         yield Embedded(workers)
         return
-    from skindx.data.engine.cluster import connected
+    from skindx.data.runner.cluster import connected
 
     with connected(cluster, dataset, workers or cores()) as engine:
         yield engine

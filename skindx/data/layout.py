@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from skindx.data.building.recipe import BuildSettings
-from skindx.data.building.summary import BuildSummary
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import MANIFEST, Issue, Record, write_issues, write_manifest
+from skindx.data.recipe import BuildSettings
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.store import STORE
-from skindx.data.switch import settle, together
+from skindx.data.summary import BuildSummary
+from skindx.data.transaction import settle, together
 from skindx.errors import UserError
 from skindx.files import write_json
 from skindx.taxonomy import Taxonomy

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.dedup.join import turned_pairs_between, turned_pairs_within
-from skindx.data.engine import Engine
-from skindx.data.engine.shards import SHARDS
+from skindx.data.runner import Engine
+from skindx.data.screening.shards import SHARDS
 from skindx.errors import JobError
 from skindx.files import atomic_file
 from skindx.imaging.hashes import near_links

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.data.engine import Engine
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
+from skindx.data.runner import Engine
 from skindx.data.sources import WebSource
 from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
@@ -80,7 +80,7 @@ def make_part(
 
     Where `sources` fetch a picture from a mirror, its host is the mirror's.
     """
-    from skindx.data.removal.blocklist import BLOCKLIST
+    from skindx.data.blocklist import BLOCKLIST
 
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
@@ -106,7 +106,7 @@ def fetch_part(
     part: Path, sources: Sequence[WebSource], fetch: FetchSettings, taxonomy: Taxonomy | None
 ) -> None:
     """Crawl one part; a task of the engine."""
-    from skindx.data.acquire import acquire
+    from skindx.data.build.acquire import acquire
 
     try:
         acquire(sources, fetch, part, taxonomy=taxonomy)

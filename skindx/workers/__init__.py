@@ -1,0 +1,1 @@
+"""Worker processes: messages, limits of memory and time, restarts, sandboxed calls."""
