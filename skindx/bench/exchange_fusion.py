@@ -13,9 +13,9 @@ from skindx.bench.exchange_rows import Row, Turns
 from skindx.bench.netlab import Link
 from skindx.comm.fabric import ring_bytes
 from skindx.config import Settings
-from skindx.perf.cost import Cost, fit
-from skindx.perf.merge import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
-from skindx.perf.trace import Trace
+from skindx.planning.bucketing import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
+from skindx.planning.cost import Cost, fit
+from skindx.planning.trace import Trace
 
 EXCHANGE = "dense fp32"
 """The exchange that executes the plans, by its name among the ranks' exchanges."""

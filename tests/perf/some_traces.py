@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from skindx.perf.cost import Cost
-from skindx.perf.trace import Trace
+from skindx.planning.cost import Cost
+from skindx.planning.trace import Trace
 
 
 def trace_of(

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_traces import costs, trace_of, traces
 
-from skindx.perf.cost import Cost
-from skindx.perf.merge import (
+from skindx.planning.bucketing import (
     Plan,
     candidates,
     ddp_buckets,
@@ -17,9 +16,10 @@ from skindx.perf.merge import (
     optimum,
     per_tensor,
 )
-from skindx.perf.public_traces import read_bcaffe, read_pipedream
-from skindx.perf.timeline import simulate
-from skindx.perf.trace import Trace
+from skindx.planning.cost import Cost
+from skindx.planning.public_traces import read_bcaffe, read_pipedream
+from skindx.planning.timeline import simulate
+from skindx.planning.trace import Trace
 
 MB = 1 << 20
 ROUNDING = 1 + 1e-8

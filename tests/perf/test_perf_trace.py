@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from some_traces import trace_of, traces
 
 from skindx.errors import UserError
-from skindx.perf.public_traces import read_allreduce, read_bcaffe, read_pipedream
-from skindx.perf.trace import Trace
+from skindx.planning.public_traces import read_allreduce, read_bcaffe, read_pipedream
+from skindx.planning.trace import Trace
 
 
 @given(traces())

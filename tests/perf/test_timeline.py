@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_traces import costs, trace_of, traces
 
-from skindx.perf.cost import Cost
-from skindx.perf.timeline import Sending, simulate
-from skindx.perf.trace import Trace
+from skindx.planning.cost import Cost
+from skindx.planning.timeline import Sending, simulate
+from skindx.planning.trace import Trace
 
 # Forward 10 s, gradients at 11, 13, 16 s; a message of n bytes takes 1 + n s; update 0.5 s.
 TRACE = trace_of([4, 1, 2], [1, 2, 3], forward_s=10, update_s=0.5)

@@ -8,9 +8,9 @@ from skindx.comm.fabric import Fabric
 from skindx.comm.fused import Fused
 from skindx.comm.probe import probe
 from skindx.comm.reducer import Reducer
-from skindx.perf.cost import Cost, fit
-from skindx.perf.merge import Candidate, candidates
-from skindx.perf.trace import Trace
+from skindx.planning.bucketing import Candidate, candidates
+from skindx.planning.cost import Cost, fit
+from skindx.planning.trace import Trace
 from skindx.training.cluster import Cluster
 from skindx.training.fusing.recorder import Recorder
 
@@ -18,7 +18,7 @@ _MB = 1e6
 
 
 class Tuner:
-    """Profiles some steps, plans by the model of `skindx.perf`, and times the best plans live.
+    """Profiles some steps, plans by the model of `skindx.planning`, and times the best plans live.
 
     All of these are steps like any other: every plan gives the mean gradient. The winner is never
     slower than DDP's buckets, which are always among the candidates: the model sees one collective

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from skindx.perf.trace import Trace
+from skindx.planning.trace import Trace
 
 
 @dataclass(frozen=True)

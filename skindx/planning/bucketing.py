@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from skindx.buckets import fixed_buckets
-from skindx.perf.cost import Cost
-from skindx.perf.timeline import simulate
-from skindx.perf.trace import Trace
+from skindx.planning.cost import Cost
+from skindx.planning.timeline import simulate
+from skindx.planning.trace import Trace
 
 Plan = list[int]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.perf.trace import Trace
+from skindx.planning.trace import Trace
 
 _BCAFFE = re.compile(r"\[(\d+), (\d+), ([\d.e+-]+), [^\]]+\]$")
 _PIPEDREAM = re.compile(
