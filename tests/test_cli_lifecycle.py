@@ -14,10 +14,10 @@ from tiny_bundle import pack_tiny
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import add_provenance
-from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.removal import LEARNED
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_provenance
+from skindx.models.bundle.removal import LEARNED
+from skindx.models.embedding_index.index import Gallery, GalleryRow
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.files import sha256_file
 from skindx.imaging.decode import decode
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.studies.steps import served_steps
 
 FIXTURES = Path(__file__).parent / "fixtures"

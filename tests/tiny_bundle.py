@@ -9,21 +9,21 @@ import torch
 
 from skindx.data.manifest import Record
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.models.bundle import Bundle, DetectorParts, pack
-from skindx.models.bundle_spec import MemberSpec
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.conformal import Conformal
-from skindx.models.conformal_fit import fit_conformal
-from skindx.models.detector import DetectorSpec
-from skindx.models.gallery import Gallery, GalleryRow
+from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
+from skindx.models.bundle.spec import MemberSpec
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.conformal_fit import fit_conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.calibration.urgent_risk_fit import fit_urgent_risk
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.detector.detector import DetectorSpec
+from skindx.models.embedding_index.index import Gallery, GalleryRow
 from skindx.models.ood.features import Features
 from skindx.models.ood.images import OodImages, OodRow
 from skindx.models.ood.kinds import DEFAULT
 from skindx.models.ood.measuring import features_of
 from skindx.models.ood.storing import OodPart
-from skindx.models.preprocess import Preprocess
-from skindx.models.urgent_risk import UrgentRisk
-from skindx.models.urgent_risk_fit import fit_urgent_risk
 from skindx.system import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 

@@ -18,7 +18,7 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.metrics import DetectionScore, mean_average_precision
-from skindx.models.detector import load_detector
+from skindx.models.detector.detector import load_detector
 from skindx.training.cluster import EngineSettings
 from skindx.training.detection.pictures import looked_at
 from skindx.training.detection.scoring import LEAST_CONFIDENCE

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from skindx.diagnosis.gradcam import heat_maps
-from skindx.models.classifier import Classifier, ClassifierSettings, build_classifier
-from skindx.models.ensemble import Ensemble, Member
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.classifier.trial import look, take_gradient
+from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import load_body
 from skindx.models.exports.spec import SUFFIX, Runtime
-from skindx.models.preprocess import Preprocess
-from skindx.models.trial import look, take_gradient
 from skindx.training.recipes.optimizer import layer_depths
 
 STAGES = ("build", "step", "layer_decay", "predict", "heat_map", "onnx", "openvino")

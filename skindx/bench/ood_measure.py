@@ -13,8 +13,8 @@ from skindx.bench.ood_candidates import LEFT_OUT, OWN, settings_of
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.bundle import open_bundle
-from skindx.models.ensemble import Ensemble
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.hooks import hooked, taken
 from skindx.models.ood.kinds import DETECTORS

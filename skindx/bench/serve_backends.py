@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from skindx.bench.clock import Figure, interleave, median, ratio
-from skindx.models.classifier import Classifier, ClassifierSettings, build_classifier
-from skindx.models.ensemble import Body, Member
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.ensemble.ensemble import Body, Member
 from skindx.models.exports.choosing import fastest, one_thread
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import load_body, unsupported
 from skindx.models.exports.spec import SUFFIX, Precision, Runtime
-from skindx.models.preprocess import Preprocess
 
 NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from skindx.models.bundle import Bundle, DetectorParts, pack
-from skindx.models.bundle_spec import MemberSpec
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.detector import DetectorSpec
-from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.preprocess import Preprocess
+from skindx.models.bundle.bundle import Bundle, DetectorParts, pack
+from skindx.models.bundle.spec import MemberSpec
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.detector.detector import DetectorSpec
+from skindx.models.embedding_index.index import Gallery, GalleryRow
 from skindx.system import go_offline
 from skindx.taxonomy import load_taxonomy
 

@@ -18,7 +18,7 @@ from skindx.bench.pictures import HEIGHT, WIDTH
 from skindx.data.loader.source import InMemory
 from skindx.data.manifest import Record
 from skindx.data.store import put
-from skindx.models.classifier import build_classifier
+from skindx.models.classifier.classifier import build_classifier
 from skindx.system import go_offline
 from skindx.training.cluster import Cluster
 from skindx.training.feeding.pictures import (

@@ -14,8 +14,8 @@ from skindx.data.boxes.exporting import box_labels, pictures_of
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import Split, read_manifest, split_of
 from skindx.files import atomic_file
-from skindx.models.bundle import DetectorParts
-from skindx.models.detector import DetectorSpec
+from skindx.models.bundle.bundle import DetectorParts
+from skindx.models.detector.detector import DetectorSpec
 from skindx.system import go_offline
 from skindx.training.detection.loss import CLASS_GAIN
 from skindx.training.detection.settings import DetectorSettings

@@ -20,7 +20,7 @@ from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError, UserError
 from skindx.files import write_json
 from skindx.metrics import Interval, Statistic, paired_interval
-from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.studies.answers import Answers
 from skindx.studies.folds import pictures_of_all, pool_answers
 from skindx.studies.predictions import read_predictions

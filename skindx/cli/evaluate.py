@@ -33,7 +33,7 @@ def evaluate(
     External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
     """
     from skindx.data.progress import progress_bars
-    from skindx.models.bundle_change import add_metrics
+    from skindx.models.bundle.change import add_metrics
     from skindx.studies.evaluation import METRICS
     from skindx.studies.evaluation import evaluate as evaluate_bundle
     from skindx.studies.report import print_table

@@ -28,7 +28,7 @@ def export(
     from rich.table import Table
 
     from skindx.cli.options import console
-    from skindx.models.bundle import open_bundle
+    from skindx.models.bundle.bundle import open_bundle
     from skindx.models.exports.export import export_bundle
 
     done = export_bundle(bundle, to, precision, dataset)

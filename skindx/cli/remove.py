@@ -97,8 +97,8 @@ def _take_down(
     for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
-        from skindx.models.bundle import open_bundle
-        from skindx.models.removal import drop_from_gallery, record_removal
+        from skindx.models.bundle.bundle import open_bundle
+        from skindx.models.bundle.removal import drop_from_gallery, record_removal
 
         drop_from_gallery(path, gone)
         record_removal(path, uses)
@@ -145,19 +145,19 @@ def _would(
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
-    from skindx.models.removal import uses
+    from skindx.models.bundle.removal import uses
 
     return uses(bundle, planned.blocked.by_sha.values())
 
 
 def _clear(bundle: Path) -> None:
-    from skindx.models.removal import clear_leftovers
+    from skindx.models.bundle.removal import clear_leftovers
 
     clear_leftovers(bundle)
 
 
 def _gallery_lines(bundle: Path, planned: "Plan") -> list[str]:
-    from skindx.models.removal import shown_of
+    from skindx.models.bundle.removal import shown_of
 
     out = shown_of(bundle, planned.blocked.by_sha)
     return [f"bundle {bundle}: its gallery loses {out}, they and what shows the same."][:out]

@@ -12,9 +12,9 @@ from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, without_reassurance
 from skindx.diagnosis.seeing import Seen
-from skindx.models.bundle import CARD, METRICS, Bundle
+from skindx.models.bundle.bundle import CARD, METRICS, Bundle
+from skindx.models.ensemble.prediction import Prediction
 from skindx.models.exports.spec import EXPORTS
-from skindx.models.prediction import Prediction
 from skindx.taxonomy.urgent import unknown_to
 
 if TYPE_CHECKING:

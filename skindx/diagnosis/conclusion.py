@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from skindx.diagnosis.next_step import next_step
 from skindx.diagnosis.record import NextStep, Promise, Share, UrgentRisk
-from skindx.models.combination import mutual_information
-from skindx.models.conformal import Conformal
-from skindx.models.urgent_risk import UrgentRisk as UrgentRiskRule
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk as UrgentRiskRule
+from skindx.models.ensemble.combination import mutual_information
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy
 
 LARGEST_SET = 5

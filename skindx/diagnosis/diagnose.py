@@ -17,9 +17,9 @@ from skindx.diagnosis.seeing import Seen, see
 from skindx.diagnosis.similar import similar_cases
 from skindx.diagnosis.view import small_view, view_jpeg
 from skindx.errors import UserError
-from skindx.models.ensemble import Look
+from skindx.models.ensemble.ensemble import Look
+from skindx.models.ensemble.prediction import Prediction
 from skindx.models.ood.measuring import features_of
-from skindx.models.prediction import Prediction
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor

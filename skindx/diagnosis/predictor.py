@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
-from skindx.models.bundle import Bundle, open_bundle
-from skindx.models.conformal import Conformal
-from skindx.models.detector import Detector, NoUltralyticsError
-from skindx.models.ensemble import Ensemble, Look
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.removal import MANIFEST_KEY
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.least_side import least_side
+from skindx.models.calibration.urgent_risk import UrgentRisk, check_level
+from skindx.models.detector.detector import Detector, NoUltralyticsError
+from skindx.models.embedding_index.index import Gallery
+from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops
+from skindx.models.ensemble.ensemble import Ensemble, Look
+from skindx.models.ensemble.prediction import Checked, Prediction
 from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
-from skindx.models.fusion import FusionSpec, assist, box_crops
-from skindx.models.gallery import Gallery
-from skindx.models.least_side import least_side
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.measuring import features_of, try_check
-from skindx.models.prediction import Checked, Prediction
-from skindx.models.removal import MANIFEST_KEY
-from skindx.models.urgent_risk import UrgentRisk, check_level
 from skindx.taxonomy import Taxonomy
 
 

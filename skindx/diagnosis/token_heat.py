@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skindx.diagnosis.places import places
-from skindx.models.classifier import Classifier
+from skindx.models.classifier.classifier import Classifier
 
 # N = photos, S = side, T = tokens, D = channels, h, w = places
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.metrics import Interval, Statistic, paired_interval
-from skindx.models.prediction import Prediction
+from skindx.models.ensemble.prediction import Prediction
 from skindx.studies.answers import Answers
 from skindx.studies.formatting import bounds, percent, points
 from skindx.studies.headline import LEVEL, SEED

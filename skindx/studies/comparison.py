@@ -5,7 +5,7 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json
-from skindx.models.bundle_files import INDEX
+from skindx.models.bundle.files import INDEX
 from skindx.studies.answers import Answers
 from skindx.studies.compare import Comparison, compare
 from skindx.studies.comparison_page import write_page

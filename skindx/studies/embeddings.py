@@ -11,13 +11,13 @@ from skindx.data.dedup.near import Embeddings, write_embeddings
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import UserError
 from skindx.files import sha256_file
-from skindx.models.classifier import (
+from skindx.models.classifier.classifier import (
     Classifier,
     ClassifierSettings,
     build_classifier,
     load_weights,
 )
-from skindx.models.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.studies.stored_duplicates import stored_duplicates
 from skindx.studies.stored_picture import read_picture
 
@@ -58,7 +58,7 @@ def embed_with_bundle(
 
     The bundle has learned the labels of its training pictures, the wrong ones as well.
     """
-    from skindx.models.bundle import open_bundle
+    from skindx.models.bundle.bundle import open_bundle
 
     opened = open_bundle(bundle)
     member = opened.ensemble().members[0]

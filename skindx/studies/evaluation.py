@@ -18,9 +18,9 @@ from skindx.data.loader.ahead import work_ahead
 from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
-from skindx.models.conformal import Conformal
-from skindx.models.prediction import Prediction
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.ensemble.prediction import Prediction
 from skindx.studies.answers import Answers
 from skindx.studies.assisted import measure_assistance
 from skindx.studies.external import join_taxonomies

@@ -10,7 +10,7 @@ import numpy as np
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.studies.answers import Answers
 from skindx.taxonomy import SkinClass, Urgency
 

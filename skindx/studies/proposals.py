@@ -19,9 +19,9 @@ from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
 from skindx.imaging.decode import decode
-from skindx.models.bundle import Bundle, open_bundle
-from skindx.models.bundle_files import INDEX
-from skindx.models.detector import Detector
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.files import INDEX
+from skindx.models.detector.detector import Detector
 from skindx.studies.activation import ActivationBoxes
 
 _FLOOR = 0.05

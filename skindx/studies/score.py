@@ -17,7 +17,7 @@ from skindx.metrics import (
     reliability_bins,
     risk_curve,
 )
-from skindx.models.prediction import Prediction
+from skindx.models.ensemble.prediction import Prediction
 from skindx.studies.answers import Answers
 from skindx.studies.breakdown import breakdowns
 from skindx.studies.external import External

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.models.conformal import ALL
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.calibration.conformal import ALL
+from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
 from skindx.studies.answers import Answers, Floats
 from skindx.studies.breakdown import UNKNOWN, order, skin_type_name
 from skindx.studies.misses import FalseAlarms, UrgentMisses, share

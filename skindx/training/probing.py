@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from skindx.errors import UserError
-from skindx.models.classifier import ClassifierSettings
-from skindx.models.trial import TrialError, try_network
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.trial import TrialError, try_network
 from skindx.training.settings import MemberSettings, TrainSettings
 
 LIMIT_S = 300.0

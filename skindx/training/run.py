@@ -5,8 +5,8 @@ from pathlib import Path
 
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
-from skindx.models.bundle import Bundle
-from skindx.models.classifier import build_classifier, load_weights
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
 from skindx.training.cluster import resolve_accelerator, resolve_ranks
 from skindx.training.detection.assist import fit_fusion

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from skindx.comm import AnyExchange, DenseSettings
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
-from skindx.models.classifier import ClassifierSettings
-from skindx.models.views import Views
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.ensemble.views import Views
 from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.cluster import EngineSettings
 from skindx.training.detection.settings import DetectorSettings, FusionSettings

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from skindx.metrics import balanced_accuracy
-from skindx.models.classifier import build_classifier, load_weights
+from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.cluster import Cluster
 from skindx.training.engine import Engine

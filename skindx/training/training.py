@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from skindx.models.classifier import Classifier
+from skindx.models.classifier.classifier import Classifier
 from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.cluster import Cluster
 from skindx.training.engine import Engine

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.models.classifier import Classifier
-from skindx.models.ensemble import Member
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.ensemble.ensemble import Member
 from skindx.training.cluster import Cluster
 from skindx.training.feeding.pictures import ValidationSet
 from skindx.training.member import FinishedMember

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx import __version__
 from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
-from skindx.models.bundle import Bundle
+from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.form import FORM_BYTES
 from skindx.ui.api.metrics import Metrics, Watched

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle, open_bundle
-from skindx.models.urgent_risk import check_level
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.calibration.urgent_risk import check_level
 from skindx.system import go_offline
 from skindx.text import printable
 from skindx.ui.faults import hide_messages

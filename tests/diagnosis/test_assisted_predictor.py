@@ -14,13 +14,13 @@ from skindx.data.boxes import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import set_fusion
-from skindx.models.conformal import Conformal
-from skindx.models.detector import DetectorSpec
-from skindx.models.fusion import FusionSpec, box_crop
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import set_fusion
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.detector.detector import DetectorSpec
+from skindx.models.ensemble.crop_fusion import FusionSpec, box_crop
 from skindx.models.ood.measuring import features_of
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
 

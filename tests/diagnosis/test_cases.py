@@ -20,9 +20,9 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.models.conformal import Conformal
-from skindx.models.ensemble import Ensemble, Look
-from skindx.models.gallery import Gallery, GalleryRow
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.embedding_index.index import Gallery, GalleryRow
+from skindx.models.ensemble.ensemble import Ensemble, Look
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.energy import Energy
 

@@ -23,8 +23,8 @@ from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.terminal import render
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import add_metrics
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_metrics
 
 
 def diagnose_bytes(predictor: Predictor, data: bytes) -> Diagnosis:

@@ -12,10 +12,10 @@ from skin_photo import skin_pixels
 
 from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
 from skindx.diagnosis.token_heat import token_heat
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.combination import Combination
-from skindx.models.ensemble import Ensemble, Member
-from skindx.models.preprocess import Preprocess, centre_square
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.ensemble.combination import Combination
+from skindx.models.ensemble.ensemble import Ensemble, Member
 
 PHOTOS = [skin_pixels(90, 70, seed=seed) for seed in (1, 2)]
 CLASSES = [3, 1]

@@ -10,7 +10,7 @@ from command_line import Skindx
 from forged_bundle import PHOTO, WHOLE, change_index, copy_bundle, forge
 
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.loading import load_bundle
 
 DATASET = WHOLE.parents[1] / "dataset"

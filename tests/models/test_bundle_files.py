@@ -17,7 +17,7 @@ from forged_bundle import WHOLE, change_index, copy_bundle, forge
 from safetensors.torch import load_file, save
 
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.taxonomy import Taxonomy
 
 WEIGHTS = "members/a/model.safetensors"

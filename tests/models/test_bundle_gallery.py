@@ -14,9 +14,9 @@ from tiny_bundle import MODELS, pack_tiny, pack_whole
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle, open_bundle
-from skindx.models.gallery import ROWS, TENSORS, Gallery, GalleryRow
-from skindx.models.gallery_making import make_gallery, stratified
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.embedding_index.index import ROWS, TENSORS, Gallery, GalleryRow
+from skindx.models.embedding_index.making import make_gallery, stratified
 
 Floats = NDArray[np.float32]
 

@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from skindx.metrics import expected_calibration_error
-from skindx.models.calibration import COLDEST, HOTTEST, apply_temperature, fit_temperature
+from skindx.models.calibration.temperature import (
+    COLDEST,
+    HOTTEST,
+    apply_temperature,
+    fit_temperature,
+)
 
 
 def simulate(temperature: float, n: int = 20_000) -> tuple[NDArray[np.float64], NDArray[np.intp]]:

@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import save_file
 
 from skindx.errors import UserError
-from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.preprocess import Preprocess
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
+from skindx.models.classifier.preprocess import Preprocess
 
 SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
-from skindx.models.detector_network import build_detection_model, parse_config
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.training.detection.network import build_network
 from skindx.training.detection.store import load_parts
 

@@ -25,9 +25,9 @@ from skindx.data.store import put
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import add_metrics
-from skindx.models.bundle_files import INDEX
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_metrics
+from skindx.models.bundle.files import INDEX
 from skindx.models.exports import export, runtimes, serving
 from skindx.models.exports.export import export_bundle
 from skindx.models.exports.parity import compare, refuse

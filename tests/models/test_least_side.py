@@ -6,9 +6,9 @@ import pytest
 from tiny_bundle import pack_tiny
 
 from skindx.data.manifest import Record
-from skindx.models.bundle_change import add_provenance
-from skindx.models.bundle_spec import BundleSpec
-from skindx.models.least_side import KEY, calibration_side, least_side
+from skindx.models.bundle.change import add_provenance
+from skindx.models.bundle.spec import BundleSpec
+from skindx.models.calibration.least_side import KEY, calibration_side, least_side
 
 
 @pytest.fixture(scope="module")

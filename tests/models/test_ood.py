@@ -17,7 +17,7 @@ from sklearn.neighbors import NearestNeighbors
 from tiny_bundle import pack_whole
 
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.check import (
     OodCheck,
     OodSpec,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.loader.crop import shrink
-from skindx.models.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, centre_square
 
 sides = st.integers(20, 300)
 

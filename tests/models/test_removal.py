@@ -10,13 +10,9 @@ from tiny_bundle import measured, pack_tiny, pack_whole
 from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.models.bundle import CARD, open_bundle
-from skindx.models.bundle_change import add_metrics, add_provenance
-from skindx.models.gallery import ROWS, TENSORS
-from skindx.models.ood.images import FEATURES
-from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.storing import CHECK
-from skindx.models.removal import (
+from skindx.models.bundle.bundle import CARD, open_bundle
+from skindx.models.bundle.change import add_metrics, add_provenance
+from skindx.models.bundle.removal import (
     FOLDED,
     LEARNED,
     MANIFEST_KEY,
@@ -27,6 +23,10 @@ from skindx.models.removal import (
     shown_of,
     uses,
 )
+from skindx.models.embedding_index.index import ROWS, TENSORS
+from skindx.models.ood.images import FEATURES
+from skindx.models.ood.images import ROWS as OOD_ROWS
+from skindx.models.ood.storing import CHECK
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
@@ -165,7 +165,7 @@ def counted(real):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*given, **named)
     return call
-import skindx.models.bundle, shutil
+import skindx.models.bundle.bundle, shutil
 Path.replace = counted(Path.replace)
 shutil.rmtree = counted(shutil.rmtree)
 clear_leftovers(path)

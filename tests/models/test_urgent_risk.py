@@ -12,8 +12,8 @@ from scipy.stats import binom, norm
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.models.urgent_risk import RiskPromise, UrgentRisk, rank_of
-from skindx.models.urgent_risk_fit import fit_risk_on_records, fit_urgent_risk
+from skindx.models.calibration.urgent_risk import RiskPromise, UrgentRisk, rank_of
+from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records, fit_urgent_risk
 from skindx.taxonomy import load_taxonomy
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save
 
 from skindx.errors import UserError
-from skindx.models.classifier import ClassifierSettings, build_classifier, load_weights
-from skindx.models.pretrained import pretrained_file
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, load_weights
+from skindx.models.classifier.pretrained import pretrained_file
 from skindx.models.weights import read_state
 
 SMALL = ClassifierSettings(model="test_resnet")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, prediction, records_of, write_dataset
 
-from skindx.models.prediction import Prediction
+from skindx.models.ensemble.prediction import Prediction
 from skindx.studies.answers import Answers
 from skindx.studies.assisted import assisted_table, measure_assistance
 from skindx.studies.evaluation import METRICS, REPORT, evaluate_served

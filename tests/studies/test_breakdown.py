@@ -10,7 +10,7 @@ from fairlearn.metrics import MetricFrame
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from skindx.metrics import share_interval
-from skindx.models.conformal import Conformal
+from skindx.models.calibration.conformal import Conformal
 from skindx.studies.answers import Answers
 from skindx.studies.breakdown import MISSING, breakdowns
 from skindx.studies.misses import cancer_misses, cancer_of, urgent_misses

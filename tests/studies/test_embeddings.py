@@ -10,8 +10,8 @@ from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
 from skindx.data.manifest import Issue, write_issues
 from skindx.data.store import put
 from skindx.errors import UserError
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.preprocess import Preprocess
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
 from skindx.studies.embeddings import EmbedSettings, embed, embed_with_bundle
 from skindx.studies.stored_duplicates import stored_duplicates
 

@@ -6,7 +6,7 @@ import pytest
 from evaluation_fakes import prediction, records_of, scored, simulate
 
 from skindx.data.boxes import Box
-from skindx.models.prediction import Prediction
+from skindx.models.ensemble.prediction import Prediction
 from skindx.studies.results import Evaluation
 
 NEVUS, MELANOMA, SCC, WART = ((1.0, 0, 0, 0), (0, 1.0, 0, 0), (0, 0, 1.0, 0), (0, 0, 0, 1.0))

@@ -17,11 +17,11 @@ from skindx.data.manifest import MANIFEST, Record, read_manifest, write_manifest
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.files import sha256_file
-from skindx.models.bundle import Bundle
-from skindx.models.bundle_files import INDEX
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.ensemble import Member
-from skindx.models.preprocess import Preprocess
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.bundle.files import INDEX
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.ensemble.ensemble import Member
 from skindx.studies.activation import ActivationBoxes, activation_box, whole
 from skindx.studies.proposals import propose
 

@@ -22,10 +22,10 @@ from rich.console import Console
 
 from skindx.data.manifest import Record
 from skindx.metrics import share_interval
-from skindx.models.conformal import Conformal
-from skindx.models.prediction import Prediction
-from skindx.models.urgent_risk import RiskLevel, UrgentRisk
-from skindx.models.urgent_risk_card import measured_risk_lines
+from skindx.models.bundle.urgent_risk_card import measured_risk_lines
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
+from skindx.models.ensemble.prediction import Prediction
 from skindx.studies.answers import Answers
 from skindx.studies.compare import compare
 from skindx.studies.evaluation import evaluate_served

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from skindx.bench.convergence import SMALLEST, Config, run
 from skindx.errors import UserError
-from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 
 SPARSE: dict[str, Any] = {"kind": "gtopk", "density": 0.01, "warmup": []}
 STEPS = 2 * 4  # 45 pictures in batches of 12

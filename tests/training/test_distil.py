@@ -9,11 +9,11 @@ from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files
 from skindx.data.manifest import read_manifest, split_of
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle, pack
-from skindx.models.bundle_spec import MemberSpec
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.predicting import predict_records
-from skindx.models.preprocess import Preprocess
+from skindx.models.bundle.bundle import Bundle, pack
+from skindx.models.bundle.spec import MemberSpec
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.ensemble.predicting import predict_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.ensembles.distil import (
     load_targets,

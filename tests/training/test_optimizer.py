@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from skindx.models.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.training.recipes.optimizer import build_optimizer, layer_depths
 from skindx.training.recipes.recipe import Recipe
 

@@ -16,7 +16,7 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.models.preprocess import centre_square
+from skindx.models.classifier.preprocess import centre_square
 from skindx.training.cluster import Cluster, EngineSettings
 from skindx.training.feeding import keeping
 from skindx.training.feeding.pictures import (

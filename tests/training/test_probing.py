@@ -9,8 +9,8 @@ import torch
 from command_line import Skindx
 
 from skindx.errors import UserError
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.preprocess import Preprocess
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
 from skindx.training.probing import probe_members
 from skindx.training.settings import TrainSettings
 
@@ -49,7 +49,7 @@ def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.Mo
             os.abort()
 
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: Aborts())
-    monkeypatch.setattr("skindx.models.classifier._calm_head", lambda net: None)
+    monkeypatch.setattr("skindx.models.classifier.classifier._calm_head", lambda net: None)
     with pytest.raises(UserError, match="member a: test_resnet ends its process by signal SIGABRT"):
         probe_members(settings("test_resnet", 72), 3)
 
@@ -83,7 +83,7 @@ def test_a_transformer_is_built_for_the_side_and_rebuilt_alike(size: int) -> Non
 
 
 def test_a_network_that_takes_the_pictures_as_it_is_stays_as_it_was() -> None:
-    from skindx.models.input_size import sized_arguments
+    from skindx.models.classifier.input_size import sized_arguments
 
     assert sized_arguments("test_resnet", {}, 64) == {}
     assert sized_arguments("test_vit", {}, 160) == {}
@@ -93,7 +93,7 @@ def test_a_network_that_takes_the_pictures_as_it_is_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_stem_that_damages_memory_gives_the_same_gradient(layout: torch.memory_format) -> None:
-    from skindx.models.cpu_faults import avoid_strided_pointwise_fault
+    from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
 
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(3, 8, 1, stride=2).to(memory_format=layout)

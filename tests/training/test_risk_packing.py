@@ -10,12 +10,12 @@ import pytest
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.diagnosis.predictor import Predictor
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import set_fusion
-from skindx.models.fusion import FusionSpec
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import set_fusion
+from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
+from skindx.models.ensemble.crop_fusion import FusionSpec
+from skindx.models.ensemble.predicting import predict_records
 from skindx.models.ood.collecting import Collector
-from skindx.models.predicting import predict_records
-from skindx.models.urgent_risk_fit import fit_risk_on_records
 from skindx.training.detection import assist
 from skindx.training.ensembles.pack import fit_on_calibration
 

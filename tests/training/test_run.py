@@ -16,7 +16,7 @@ from skindx.data.manifest import read_manifest
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.training.detection.assist import fit_fusion
 from skindx.training.run import check, train
 from skindx.training.settings import TrainSettings

@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from skindx.models.classifier import Classifier
-from skindx.models.ensemble import Member
-from skindx.models.preprocess import Preprocess
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.ensemble.ensemble import Member
 from skindx.training.ensembles.soup import average, cook, mixer, recompute_statistics
 
 SIZE = Preprocess(size=32)

@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 
-from skindx.models.classifier import build_classifier
+from skindx.models.classifier.classifier import build_classifier
 from skindx.taxonomy import load_taxonomy
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer

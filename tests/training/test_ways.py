@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from skindx.data.splits.folds import fold_groups
-from skindx.models.calibration import fit_temperature
-from skindx.models.combination import Combination, log
+from skindx.models.calibration.temperature import fit_temperature
+from skindx.models.ensemble.combination import Combination, log
 from skindx.training.ensembles.fitting import assemble, gather_evidence
 from skindx.training.ensembles.settings import Auto, Greedy, Mean, Weighted
 from skindx.training.ensembles.ways import WAYS, Evidence, Score, choose, cross_fit, fit, soften

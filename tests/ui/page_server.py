@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from painted_answers import Painter
 
 from skindx.casebook.book import Casebook
-from skindx.models.bundle import Bundle, open_bundle
+from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.system import go_offline
 from skindx.ui.guard import Guard
 from skindx.ui.listening import theme

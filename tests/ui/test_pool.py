@@ -19,7 +19,7 @@ from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import JobError, UserError
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.line import Line, Ticket
 from skindx.ui.pool.loading import load_bundle

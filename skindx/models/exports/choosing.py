@@ -15,7 +15,7 @@ import torch
 
 from skindx.errors import UserError
 from skindx.files import only_writer, write_json
-from skindx.models.ensemble import Ensemble
+from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.exports.runtimes import cpu_flags
 from skindx.system import cache_folder
 

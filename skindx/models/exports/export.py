@@ -13,14 +13,14 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import put_folder
-from skindx.models.ensemble import Member
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import put_folder
+from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.ensemble.ensemble import Member
 from skindx.models.exports.making import make_body
 from skindx.models.exports.parity import measure_parity, refuse
 from skindx.models.exports.runtimes import load_body, unsupported, versions
 from skindx.models.exports.spec import SPEC, SUFFIX, ExportSpec, Precision, Runtime, folder_of
-from skindx.models.preprocess import Preprocess, centre_square
 
 _SAMPLES = 64
 """Training pictures from which int8 learns the ranges of its activations."""

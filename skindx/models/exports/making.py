@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.models.classifier import Classifier
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.exports.spec import INPUT, OUTPUT, Precision, Runtime
-from skindx.models.preprocess import Preprocess
 from skindx.system import go_offline
 
 _OPSET = 18

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.metrics import share_interval
-from skindx.models.ensemble import Member
+from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble.predicting import predict_members
 from skindx.models.exports.spec import Parity, Precision
-from skindx.models.predicting import predict_members
 
 # N = pictures, C = classes
 

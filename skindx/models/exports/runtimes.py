@@ -21,7 +21,7 @@ from torch import Tensor
 
 import skindx
 from skindx.errors import UserError
-from skindx.models.ensemble import Body
+from skindx.models.ensemble.ensemble import Body
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
 from skindx.system import go_offline

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle
-from skindx.models.ensemble import Ensemble
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.exports.choosing import answering, fastest, remembered_choice
 from skindx.models.exports.runtimes import load_body, unsupported, versions
 from skindx.models.exports.spec import EXPORTS, Backend, ExportSpec, read_exports

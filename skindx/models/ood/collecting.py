@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.models.ensemble import Ensemble, Look
+from skindx.models.ensemble.ensemble import Ensemble, Look
 from skindx.models.ood.features import Features
 from skindx.models.ood.fitted import Need
 from skindx.models.ood.images import OodImages, OodRow

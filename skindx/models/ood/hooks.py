@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.models.ensemble import Ensemble
+from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ood.features import Singles
 
 # B = batch, K = channels, H x W = places

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ood.features import Singles
-from skindx.models.preprocess import Preprocess, centre_square
 
 SIDE = 128
 """Each photo is reduced to a square of so many pixels: bands then mean the same in all photos."""

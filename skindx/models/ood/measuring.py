@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.errors import UserError
-from skindx.models.ensemble import Ensemble, Look
+from skindx.models.ensemble.ensemble import Ensemble, Look
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.features import Features, Singles
 from skindx.models.ood.fitted import Need

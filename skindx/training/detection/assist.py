@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.models.bundle import Bundle, open_bundle
-from skindx.models.bundle_change import set_fusion
-from skindx.models.conformal_fit import fit_on_records
-from skindx.models.detector import Detector
-from skindx.models.fusion import FusionSpec, assist, box_crops, fit_weight
-from skindx.models.removal import FOLDED
-from skindx.models.urgent_risk_fit import fit_risk_on_records
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.change import set_fusion
+from skindx.models.bundle.removal import FOLDED
+from skindx.models.calibration.conformal_fit import fit_on_records
+from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
+from skindx.models.detector.detector import Detector
+from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops, fit_weight
 from skindx.training.feeding.pictures import class_numbers
 
 _BATCH = 32

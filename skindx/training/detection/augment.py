@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.models.detector import GREY
+from skindx.models.detector.detector import GREY
 from skindx.system import go_offline
 from skindx.training.detection.settings import BoxAugment
 

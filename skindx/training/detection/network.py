@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from skindx.config import read_yaml
 from skindx.errors import UserError
-from skindx.models.detector_network import build_detection_model, parse_config
+from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.system import go_offline
 
 _DECAY, _TAU = 0.9999, 2000

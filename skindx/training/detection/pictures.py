@@ -16,7 +16,7 @@ from skindx.data.loader.pixels import open_pixels
 from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record, Split, split_of
-from skindx.models.detector import letterbox
+from skindx.models.detector.detector import letterbox
 from skindx.training.cluster import Cluster
 from skindx.training.detection.augment import Boxes, Labels, box_changer
 from skindx.training.detection.settings import DetectorSettings

@@ -8,7 +8,7 @@ from itertools import islice
 from skindx.data.boxes import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
-from skindx.models.detector import Detector
+from skindx.models.detector.detector import Detector
 from skindx.training.cluster import Cluster
 from skindx.training.detection.pictures import BoxedSet
 

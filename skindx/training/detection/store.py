@@ -6,8 +6,8 @@ from typing import Any
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
-from skindx.models.bundle import DetectorParts
-from skindx.models.detector import DetectorSpec, read_detector, save_detector
+from skindx.models.bundle.bundle import DetectorParts
+from skindx.models.detector.detector import DetectorSpec, read_detector, save_detector
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.member import fingerprint_of, matches
 from skindx.training.settings import TrainSettings

@@ -12,8 +12,8 @@ from torch import nn
 
 from skindx.data.manifest import Record
 from skindx.metrics import DetectionScore
-from skindx.models.bundle import DetectorParts
-from skindx.models.detector import Detector, DetectorSpec
+from skindx.models.bundle.bundle import DetectorParts
+from skindx.models.detector.detector import Detector, DetectorSpec
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.cluster import Cluster

@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.bundle import Bundle
-from skindx.models.calibration import apply_temperature
-from skindx.models.combination import log
-from skindx.models.predicting import predict_records
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.calibration.temperature import apply_temperature
+from skindx.models.ensemble.combination import log
+from skindx.models.ensemble.predicting import predict_records
 from skindx.models.saving import save_tensors
 from skindx.training.cluster import resolve_accelerator
 from skindx.training.ensembles.settings import EnsembleSettings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.models.combination import Combination
+from skindx.models.ensemble.combination import Combination
 from skindx.training.ensembles.settings import Auto, Combine
 from skindx.training.ensembles.sources import Mask, honest_P
 from skindx.training.ensembles.ways import (

@@ -16,20 +16,20 @@ from rich.console import Console
 
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
-from skindx.models.bundle import Bundle, pack
-from skindx.models.conformal import ALL, Conformal
-from skindx.models.conformal_fit import fit_on_records
-from skindx.models.ensemble import Ensemble
-from skindx.models.gallery import Gallery
-from skindx.models.gallery_making import make_gallery, stratified
-from skindx.models.least_side import calibration_side
+from skindx.models.bundle.bundle import Bundle, pack
+from skindx.models.bundle.removal import FOLDED, MANIFEST_KEY
+from skindx.models.calibration.conformal import ALL, Conformal
+from skindx.models.calibration.conformal_fit import fit_on_records
+from skindx.models.calibration.least_side import calibration_side
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
+from skindx.models.embedding_index.index import Gallery
+from skindx.models.embedding_index.making import make_gallery, stratified
+from skindx.models.ensemble.ensemble import Ensemble
+from skindx.models.ensemble.predicting import look_at_records
 from skindx.models.ood.check import FEWEST
 from skindx.models.ood.collecting import CAP, Collector
 from skindx.models.ood.storing import OodPart
-from skindx.models.predicting import look_at_records
-from skindx.models.removal import FOLDED, MANIFEST_KEY
-from skindx.models.urgent_risk import UrgentRisk
-from skindx.models.urgent_risk_fit import fit_risk_on_records
 from skindx.taxonomy import Taxonomy
 from skindx.training.cluster import resolve_accelerator
 from skindx.training.detection.store import packed_origin, packed_parts

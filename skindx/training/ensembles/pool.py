@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.models.bundle_spec import MemberSpec
-from skindx.models.classifier import ClassifierSettings, build_classifier
-from skindx.models.combination import Combination
-from skindx.models.ensemble import Ensemble, Member
-from skindx.models.predicting import predict_members
+from skindx.models.bundle.spec import MemberSpec
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.ensemble.combination import Combination
+from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble.predicting import predict_members
 from skindx.taxonomy import Taxonomy
 from skindx.training.ensembles.folds import learning
 from skindx.training.ensembles.settings import SoupSettings

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from skindx.config import Settings
-from skindx.models.weighting import Space
+from skindx.models.ensemble.weighting import Space
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skindx.metrics import balanced_accuracy
-from skindx.models.ensemble import Member
+from skindx.models.ensemble.ensemble import Member
 
 # N = pictures, C = classes
 

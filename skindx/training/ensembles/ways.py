@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from skindx.data.splits.folds import fold_groups
 from skindx.metrics import balanced_accuracy, expected_calibration_error, top_k_accuracy
-from skindx.models.calibration import apply_temperature, fit_temperature
-from skindx.models.combination import Combination, combine, log, pool
-from skindx.models.weighting import fit_weights, select_greedily
+from skindx.models.calibration.temperature import apply_temperature, fit_temperature
+from skindx.models.ensemble.combination import Combination, combine, log, pool
+from skindx.models.ensemble.weighting import fit_weights, select_greedily
 from skindx.training.ensembles.settings import (
     Auto,
     Combine,

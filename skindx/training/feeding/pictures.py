@@ -15,7 +15,7 @@ from skindx.data.loader.load import Fill, fill_crop, load
 from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
-from skindx.models.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.system import go_offline
 from skindx.training.cluster import Cluster
 from skindx.training.feeding.batches import epoch_plan, sample_seed

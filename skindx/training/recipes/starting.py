@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from skindx.models.pretrained import pretrained_file
+from skindx.models.classifier.pretrained import pretrained_file
 from skindx.training.settings import MemberSettings
 
 

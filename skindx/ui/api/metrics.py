@@ -14,7 +14,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle
+from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.expected import class_shares, familiarity_shares, score_shares, shift
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.pool import PoolStatus

@@ -14,7 +14,7 @@ from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import MAX_PHOTOS
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle
+from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema

@@ -11,8 +11,8 @@ from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
-from skindx.models.bundle import Bundle
-from skindx.models.least_side import least_side
+from skindx.models.bundle.bundle import Bundle
+from skindx.models.calibration.least_side import least_side
 from skindx.system import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from skindx.models.conformal import ALL
-from skindx.models.urgent_risk import UrgentRisk
+from skindx.models.calibration.conformal import ALL
+from skindx.models.calibration.urgent_risk import UrgentRisk
 
 
 def urgent_risk_lines(rule: UrgentRisk | None) -> list[str]:

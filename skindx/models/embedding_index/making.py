@@ -12,9 +12,9 @@ from skindx.data.manifest import Record
 from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
 from skindx.data.publish.row import web_address
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.models.ensemble import Ensemble, Look
-from skindx.models.gallery import Gallery, GalleryRow
-from skindx.models.predicting import look_at_records
+from skindx.models.embedding_index.index import Gallery, GalleryRow
+from skindx.models.ensemble.ensemble import Ensemble, Look
+from skindx.models.ensemble.predicting import look_at_records
 
 CAP = 20_000
 LONGEST_SIDE = 224

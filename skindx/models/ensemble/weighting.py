@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.models.calibration import COLDEST, HOTTEST
-from skindx.models.combination import Combination, log, pool
+from skindx.models.calibration.temperature import COLDEST, HOTTEST
+from skindx.models.ensemble.combination import Combination, log, pool
 
 # M = members, N = pictures, C = classes
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skindx.errors import UserError
-from skindx.models.detector_config import DetectorConfig
-from skindx.models.detector_work import refuse_work
+from skindx.models.detector.config import DetectorConfig
+from skindx.models.detector.work import refuse_work
 from skindx.system import go_offline
 
 if TYPE_CHECKING:

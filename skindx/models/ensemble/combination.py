@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from skindx.config import Settings
-from skindx.models.calibration import apply_temperature
+from skindx.models.calibration.temperature import apply_temperature
 
 # M = members, N = pictures, C = classes
 

@@ -6,7 +6,7 @@ B = batch, S = side, C = classes, D = dimensions
 import torch
 from torch import Tensor
 
-from skindx.models.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 
 
 class TrialError(Exception):

@@ -12,13 +12,14 @@ from skindx import __version__
 from skindx.data.manifest import Record, Split
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json, write_text
-from skindx.models.bundle_files import INDEX, digest_of, read_index, verify_files
-from skindx.models.bundle_spec import BundleSpec, MemberSpec
-from skindx.models.card import model_card
-from skindx.models.classifier import load_classifier
-from skindx.models.combination import EQUAL, Combination
-from skindx.models.conformal import Conformal
-from skindx.models.detector import (
+from skindx.models.bundle.card import model_card
+from skindx.models.bundle.files import INDEX, digest_of, read_index, verify_files
+from skindx.models.bundle.seen import SEEN, read_seen, write_seen
+from skindx.models.bundle.spec import BundleSpec, MemberSpec
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.classifier.classifier import load_classifier
+from skindx.models.detector.detector import (
     MODEL_WEIGHTS,
     MODEL_YAML,
     Detector,
@@ -26,16 +27,15 @@ from skindx.models.detector import (
     load_detector,
     save_detector,
 )
-from skindx.models.ensemble import Ensemble, Member
-from skindx.models.gallery import ROWS, TENSORS, Gallery
-from skindx.models.novelty import STATISTICS, load_novelty
+from skindx.models.embedding_index.index import ROWS, TENSORS, Gallery
+from skindx.models.ensemble.combination import EQUAL, Combination
+from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.images import FEATURES, OodImages
 from skindx.models.ood.images import ROWS as OOD_ROWS
+from skindx.models.ood.novelty import STATISTICS, load_novelty
 from skindx.models.ood.storing import CHECK, OodPart, load_check
 from skindx.models.saving import save_tensors
-from skindx.models.seen import SEEN, read_seen, write_seen
-from skindx.models.urgent_risk import UrgentRisk
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
 

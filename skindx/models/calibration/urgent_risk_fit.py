@@ -7,8 +7,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from skindx.data.manifest import Record
 from skindx.metrics import share_interval
-from skindx.models.conformal import ALL, MeasuredShare, skin_type_group
-from skindx.models.urgent_risk import MISS_RATES, RiskLevel, UrgentRisk, rank_of, urgent_risks
+from skindx.models.calibration.conformal import ALL, MeasuredShare, skin_type_group
+from skindx.models.calibration.urgent_risk import (
+    MISS_RATES,
+    RiskLevel,
+    UrgentRisk,
+    rank_of,
+    urgent_risks,
+)
 from skindx.taxonomy import Taxonomy
 
 # N = images, C = classes

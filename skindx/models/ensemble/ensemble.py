@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.models.calibration import apply_temperature
-from skindx.models.classifier import Classifier
-from skindx.models.combination import EQUAL, Combination, combine
-from skindx.models.preprocess import Preprocess, centre_square
-from skindx.models.views import Views, views_of
+from skindx.models.calibration.temperature import apply_temperature
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.ensemble.combination import EQUAL, Combination, combine
+from skindx.models.ensemble.views import Views, views_of
 
 # M = members, N = pictures, C = classes, D = dimensions, B = batch, S = side
 

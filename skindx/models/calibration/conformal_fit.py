@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from skindx.data.manifest import Record
 from skindx.metrics import share_interval
-from skindx.models.conformal import (
+from skindx.models.calibration.conformal import (
     ALL,
     LEVEL,
     URGENT_LEVEL,

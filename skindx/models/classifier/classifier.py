@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.models.cpu_faults import avoid_strided_pointwise_fault
-from skindx.models.input_size import sized_arguments
-from skindx.models.model_args import check_model_args
-from skindx.models.preprocess import Preprocess
+from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
+from skindx.models.classifier.input_size import sized_arguments
+from skindx.models.classifier.model_args import check_model_args
+from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.tensors import declared, load_tensors
 from skindx.models.weights import read_state
 from skindx.system import go_offline

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from skindx.data.manifest import Record, split_of
-from skindx.models.bundle_spec import BundleSpec
+from skindx.models.bundle.spec import BundleSpec
 
 KEY = "least side of calibration pictures (px)"
 """In a bundle's provenance."""

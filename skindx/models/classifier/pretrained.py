@@ -1,6 +1,6 @@
 """timm's own weights, fetched once by a process of their own: no other part reaches the hub.
 
-`python -m skindx.models.pretrained MODEL ARGS_JSON FILE` is that process.
+`python -m skindx.models.classifier.pretrained MODEL ARGS_JSON FILE` is that process.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.classifier import ClassifierSettings
-from skindx.models.input_size import sized_arguments
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.input_size import sized_arguments
 from skindx.system import cache_folder, go_offline
 
 _LIMIT_S = 1800
@@ -46,7 +46,14 @@ def pretrained_file(settings: ClassifierSettings) -> Path:
 def _fetch(model: str, arguments: str, file: Path) -> None:
     # The hub's client reads the variable when it is imported: here it was, and stays offline.
     online = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
-    command = [sys.executable, "-m", "skindx.models.pretrained", model, arguments, str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "skindx.models.classifier.pretrained",
+        model,
+        arguments,
+        str(file),
+    ]
     try:
         done = subprocess.run(
             command, env=online, check=False, capture_output=True, text=True, timeout=_LIMIT_S

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from skindx.models.bundle_spec import BundleSpec
-from skindx.models.conformal import ALL
+from skindx.models.bundle.spec import BundleSpec
+from skindx.models.bundle.urgent_risk_card import measured_risk_lines, urgent_risk_lines
+from skindx.models.calibration.conformal import ALL
 from skindx.models.ood.check import rate_interval
-from skindx.models.urgent_risk_card import measured_risk_lines, urgent_risk_lines
 from skindx.taxonomy import Taxonomy
 
 _FIGURES = (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.models.ensemble import Ensemble, Look, Member
+from skindx.models.ensemble.ensemble import Ensemble, Look, Member
 
 # M = members, N = pictures, C = classes
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json, write_text
-from skindx.models.bundle import CARD, METRICS, Bundle, open_bundle, write_index
-from skindx.models.bundle_spec import BundleSpec
-from skindx.models.card import model_card
-from skindx.models.conformal import Conformal
-from skindx.models.fusion import FusionSpec
-from skindx.models.gallery import Gallery
+from skindx.models.bundle.bundle import CARD, METRICS, Bundle, open_bundle, write_index
+from skindx.models.bundle.card import model_card
+from skindx.models.bundle.spec import BundleSpec
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.embedding_index.index import Gallery
+from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ood.storing import OodPart
-from skindx.models.urgent_risk import UrgentRisk
 
 GALLERY, OOD = "gallery", "ood"
 """Folders of a bundle that one part fills alone."""

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from skindx.data.blocklist import Blocked
-from skindx.models.bundle import open_bundle
-from skindx.models.bundle_change import add_provenance, set_gallery, set_known
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_provenance, set_gallery, set_known
 from skindx.models.ood.storing import OodPart
 
 MANIFEST_KEY = "manifest sha256"

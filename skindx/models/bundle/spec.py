@@ -5,16 +5,16 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.config import Settings
-from skindx.models.classifier import ClassifierSettings
-from skindx.models.combination import EQUAL, Combination
-from skindx.models.conformal import Conformal
-from skindx.models.detector import DetectorSpec
-from skindx.models.fusion import FusionSpec
-from skindx.models.gallery import GallerySpec
-from skindx.models.novelty import NoveltySpec
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.detector.detector import DetectorSpec
+from skindx.models.embedding_index.index import GallerySpec
+from skindx.models.ensemble.combination import EQUAL, Combination
+from skindx.models.ensemble.crop_fusion import FusionSpec
+from skindx.models.ensemble.views import Views
 from skindx.models.ood.check import OodSpec
-from skindx.models.urgent_risk import UrgentRisk
-from skindx.models.views import Views
+from skindx.models.ood.novelty import NoveltySpec
 
 
 class MemberSpec(Settings):

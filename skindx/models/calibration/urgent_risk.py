@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.models.conformal import ALL, MeasuredShare, skin_type_group
+from skindx.models.calibration.conformal import ALL, MeasuredShare, skin_type_group
 
 MISS_RATES = (0.02, 0.05, 0.1)
 """Levels that are fitted where the calibration split has enough lesions for them."""

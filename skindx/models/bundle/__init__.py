@@ -1,0 +1,1 @@
+"""The bundle: everything that a diagnosis needs in one folder, hashed, without pickle."""

@@ -1,0 +1,1 @@
+"""Probabilities that hold what they say: temperature, conformal sets, urgent risk."""

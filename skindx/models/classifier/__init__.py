@@ -1,0 +1,1 @@
+"""timm classifiers over uint8 images."""

@@ -1,0 +1,1 @@
+"""The lesion detector, built without pickle and within limits."""

@@ -1,0 +1,1 @@
+"""Embeddings of training images, for similar cases."""

@@ -1,0 +1,1 @@
+"""Several classifiers that give one answer."""
