@@ -10,7 +10,7 @@ from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site
 from skindx.demo import HERE, MARK, recipe, run_demo
 from skindx.errors import UserError
-from skindx.training.settings import TrainSettings
+from skindx.training.config.run import TrainSettings
 
 ORIGIN = "http://127.0.0.1:4711"
 

@@ -20,8 +20,8 @@ from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError
 from skindx.studies.answers import Answers
 from skindx.studies.predictions import PREDICTIONS, read_predictions
+from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
-from skindx.training.settings import TrainSettings
 
 SMALLEST = ("use=[0]", "seeds=[0, 1]", "draws=50")
 

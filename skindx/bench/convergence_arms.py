@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.training.ensembles.settings import EnsembleSettings
-from skindx.training.settings import TrainSettings
+from skindx.training.config.ensemble import EnsembleSettings
+from skindx.training.config.run import TrainSettings
 
 ArmName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 

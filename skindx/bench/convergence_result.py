@@ -8,7 +8,7 @@ from skindx.bench.clock import Figure
 from skindx.bench.convergence_pairs import Compared
 from skindx.bench.convergence_tables import Run, speed, verdict
 from skindx.metrics import Interval
-from skindx.training.settings import TrainSettings
+from skindx.training.config.run import TrainSettings
 
 _SHORT = {"balanced_accuracy": "balanced", "top1": "top1"}
 

@@ -19,13 +19,13 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import load_detector
-from skindx.training.cluster import EngineSettings
-from skindx.training.detection.pictures import looked_at
-from skindx.training.detection.scoring import LEAST_CONFIDENCE
-from skindx.training.detection.settings import DetectorSettings
-from skindx.training.detection.store import FOLDER, load_parts
-from skindx.training.detection.worker import SETTINGS, check_detector
-from skindx.training.settings import TrainSettings
+from skindx.training.config.detector import DetectorSettings
+from skindx.training.config.run import TrainSettings
+from skindx.training.process_group import EngineSettings
+from skindx.training.tasks.detector.pictures import looked_at
+from skindx.training.tasks.detector.scoring import LEAST_CONFIDENCE
+from skindx.training.tasks.detector.store import FOLDER, load_parts
+from skindx.training.tasks.detector.worker import SETTINGS, check_detector
 
 PEER = "skindx.bench.ultralytics_peer"
 
@@ -93,7 +93,7 @@ def _training(settings: Config, seed: int) -> TrainSettings:
 
 
 def _train(trainer: str, folder: Path, dataset: Path) -> None:
-    module = {"ours": "skindx.training.detection.worker", "ultralytics": PEER}[trainer]
+    module = {"ours": "skindx.training.tasks.detector.worker", "ultralytics": PEER}[trainer]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])

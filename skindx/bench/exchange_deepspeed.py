@@ -14,8 +14,8 @@ from torch.autograd import Function
 
 from skindx.comm import AnyExchange, DenseSettings
 from skindx.comm.fused import Fused, FusedSettings
-from skindx.training.cluster import Cluster, EngineSettings
-from skindx.training.engine import Engine, import_deepspeed
+from skindx.training.deepspeed.engine import Engine, import_deepspeed
+from skindx.training.process_group import Cluster, EngineSettings
 
 
 class Waiting(nn.Module):

@@ -21,8 +21,8 @@ from skindx.data.splits.class_view import class_view, paired_classes
 from skindx.errors import JobError
 from skindx.models.ood.check import RATE
 from skindx.models.ood.kinds import DEFAULT
+from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
-from skindx.training.settings import TrainSettings
 
 SCORES = "scores-{painted}.npz"
 HEADINGS = ("share", "95 % interval")

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from skindx.errors import JobError
+from skindx.training.callbacks.history import HISTORY
 from skindx.training.member import member_folder
-from skindx.training.monitors.history import HISTORY
 
 
 def run_skindx(*arguments: object) -> None:

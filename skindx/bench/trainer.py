@@ -38,7 +38,7 @@ def run(settings: Config) -> Result:
     Memory settings hold for a process, so the loop without them has a process of its own.
     """
     from skindx.bench.trainer_loops import BareLoop, TrainerLoop, job
-    from skindx.training.joining import join, leave
+    from skindx.training.deepspeed.joining import join, leave
 
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = noisy_jpegs(settings.steps * settings.batch)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from skindx.bench.clock import Figure, interleave, median, ratio
 from skindx.bench.pictures import noisy_jpegs
 from skindx.bench.trainer_loops import TrainerLoop, job
-from skindx.training.cluster import Cluster
+from skindx.training.process_group import Cluster
 
 SIDE, MODEL = 224, "resnet50"
 _ENGINE = {"precision": "bf16", "channels_last": True, "compile": True}

@@ -20,7 +20,7 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
 from skindx.system import go_offline
-from skindx.training.cluster import Cluster
+from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.pictures import (
     Reading,
     TrainingSet,
@@ -31,11 +31,11 @@ from skindx.training.feeding.pictures import (
 )
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.position import count_step
+from skindx.training.process_group import Cluster
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.settings import TrainSettings
-from skindx.training.steps import take_steps
-from skindx.training.trainer import begin
+from skindx.training.tasks.classifier.steps import take_steps
+from skindx.training.tasks.classifier.trainer import begin
 
 CLASSES = tuple(f"class{number}" for number in range(8))
 

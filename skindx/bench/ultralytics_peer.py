@@ -17,10 +17,10 @@ from skindx.files import atomic_file
 from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec
 from skindx.system import go_offline
-from skindx.training.detection.loss import CLASS_GAIN
-from skindx.training.detection.settings import DetectorSettings
-from skindx.training.detection.store import save_parts
-from skindx.training.settings import TrainSettings
+from skindx.training.config.detector import DetectorSettings
+from skindx.training.config.run import TrainSettings
+from skindx.training.tasks.detector.loss import CLASS_GAIN
+from skindx.training.tasks.detector.store import save_parts
 
 _REPORTERS = ("sync", "clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb")
 

@@ -24,8 +24,8 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.studies.answers import Answers
 from skindx.studies.folds import pictures_of_all, pool_answers
 from skindx.studies.predictions import read_predictions
+from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.member import member_folder
-from skindx.training.settings import MemberSettings, TrainSettings
 
 # S = side
 

@@ -38,9 +38,9 @@ def train(
 
     Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
     """
+    from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
-    from skindx.training.settings import TrainSettings
 
     settings = TrainSettings.load(config, sets or [])
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skindx.doctor.finding import Finding, last_line, run, search_path
 
-PREBUILD = (sys.executable, "-m", "skindx.training.prebuild")
+PREBUILD = (sys.executable, "-m", "skindx.training.deepspeed.prebuild")
 
 
 def python(version: tuple[int, ...]) -> Finding:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from skindx.errors import UserError
-from skindx.training.watch import Watch
+from skindx.training.step_guard import Watch
 
 
 @dataclass

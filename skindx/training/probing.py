@@ -13,7 +13,7 @@ import torch
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.trial import TrialError, try_network
-from skindx.training.settings import MemberSettings, TrainSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
 
 LIMIT_S = 300.0
 """A network that computes so long is not refused for it: only what fails is."""

@@ -16,21 +16,21 @@ from skindx.errors import UserError
 from skindx.files import only_writer
 from skindx.system import go_offline
 from skindx.taxonomy import Taxonomy
+from skindx.training.callbacks.callback_list import watching
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all, saved_in
-from skindx.training.cluster import Cluster
-from skindx.training.detection import worker as detection
+from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.joining import is_lost, join, leave
 from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.snapshots import snapshot_keeper
 from skindx.training.feeding.reading import TrainingData
-from skindx.training.joining import is_lost, join, leave
 from skindx.training.launching.notes import RANKS, write_note
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.member import FinishedMember, fingerprint, is_finished, save_member
-from skindx.training.monitors.watching import watching
-from skindx.training.settings import TrainSettings
-from skindx.training.trainer import train_member
+from skindx.training.process_group import Cluster
+from skindx.training.tasks.classifier.trainer import train_member
+from skindx.training.tasks.detector import worker as detection
 
 SETTINGS = "train.yaml"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from ranks import forking, free_port
 
-from skindx.training.settings import TrainSettings
+from skindx.training.config.run import TrainSettings
 
 LIMIT_S = 120
 
@@ -88,7 +88,7 @@ def _rank(
 
 def _prepare(accident: Accident) -> None:
     """Let the accident happen when the loss of its step is known: the weights are untouched."""
-    from skindx.training.watch import Watch
+    from skindx.training.step_guard import Watch
 
     look, seen = Watch.look, [0]
 

@@ -7,14 +7,14 @@ import pytest
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest
+from skindx.training.callbacks.bar import TrainingBar
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
-from skindx.training.detection.store import CHECKPOINT
-from skindx.training.detection.trainer import train_detector
-from skindx.training.joining import join, leave
+from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.joining import join, leave
 from skindx.training.launching.stopping import StoppedError
-from skindx.training.monitors.bar import TrainingBar
-from skindx.training.settings import TrainSettings
+from skindx.training.tasks.detector.store import CHECKPOINT
+from skindx.training.tasks.detector.trainer import train_detector
 
 SETTINGS = TrainSettings.parse(
     {

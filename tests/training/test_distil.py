@@ -15,6 +15,8 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.predicting import predict_records
 from skindx.taxonomy import Taxonomy
+from skindx.training.config.recipe import Augment, Recipe
+from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.distil import (
     load_targets,
     soft_targets,
@@ -24,9 +26,7 @@ from skindx.training.ensembles.distil import (
 from skindx.training.feeding.pictures import Reading, TrainingSet, class_numbers, training_batches
 from skindx.training.member import fingerprint
 from skindx.training.recipes.losses import build_loss
-from skindx.training.recipes.recipe import Augment, Recipe
 from skindx.training.run import check
-from skindx.training.settings import TrainSettings
 
 SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
 STUDENT = {"name": "pupil", "model": "test_resnet", "preprocess": {"size": 64}}

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from skindx.training.config.recipe import Ema
 from skindx.training.recipes.ema import WeightAverage
-from skindx.training.recipes.recipe import Ema
 
 
 def _module(value: float) -> nn.Module:

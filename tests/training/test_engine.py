@@ -6,10 +6,10 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.training.cluster import EngineSettings, resolve_accelerator, resolve_ranks
-from skindx.training.engine import Engine
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import join, leave
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.joining import join, leave
+from skindx.training.process_group import EngineSettings, resolve_accelerator, resolve_ranks
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=1.0)
 

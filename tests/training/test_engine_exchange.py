@@ -12,9 +12,9 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.topk import TopKSettings
-from skindx.training.cluster import EngineSettings
-from skindx.training.engine import Engine
-from skindx.training.joining import join, leave
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import join, leave
+from skindx.training.process_group import EngineSettings
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 EXACT: dict[str, ExchangeSettings] = {

@@ -12,12 +12,12 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.training.cluster import Cluster, EngineSettings, check_precision, resolve_ranks
-from skindx.training.deepspeed_config import deepspeed_config, read_extra
-from skindx.training.engine import Engine
+from skindx.training.deepspeed.config import deepspeed_config, read_extra
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import join, leave
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.joining import join, leave
 from skindx.training.preparing import checkpoint_activations
+from skindx.training.process_group import Cluster, EngineSettings, check_precision, resolve_ranks
 
 MODES: dict[str, dict[str, Any]] = {
     **{f"zero {stage}": {"zero": stage} for stage in range(4)},

@@ -8,9 +8,9 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.training.checkpoint.state import State
-from skindx.training.cluster import Cluster, EngineSettings
-from skindx.training.engine import Engine
-from skindx.training.joining import join, leave
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import join, leave
+from skindx.training.process_group import Cluster, EngineSettings
 
 BATCH = 12
 

@@ -11,7 +11,7 @@ from faults import Accident
 from safetensors.torch import load_file
 
 from skindx.data.manifest import read_manifest
-from skindx.training.settings import TrainSettings
+from skindx.training.config.run import TrainSettings
 
 pytestmark = pytest.mark.distributed
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.fused import Fused, FusedSettings
 from skindx.errors import UserError
-from skindx.training.cluster import EngineSettings
-from skindx.training.engine import Engine
-from skindx.training.joining import join, leave
-from skindx.training.settings import TrainSettings
+from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import join, leave
+from skindx.training.process_group import EngineSettings
 
 CPU = EngineSettings(accelerator="cpu")
 TUNED = FusedSettings(profile_steps=2, trial_steps=3)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from skindx.training.settings import TrainSettings
+from skindx.training.config.run import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 

@@ -14,15 +14,15 @@ from torch import nn
 
 from skindx.errors import UserError
 from skindx.training import member
-from skindx.training.cluster import EngineSettings
-from skindx.training.deepspeed_config import deepspeed_config
-from skindx.training.engine import Engine
-from skindx.training.joining import join, leave
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.run import TrainSettings
+from skindx.training.deepspeed.config import deepspeed_config
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import join, leave
 from skindx.training.member import fingerprint
+from skindx.training.process_group import EngineSettings
 from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.recipes.recipe import Recipe
 from skindx.training.recipes.schedule import peak_rate, rate_of
-from skindx.training.settings import TrainSettings
 
 WEIGHT, BIAS = np.array([[3.0, 4.0], [0.0, 1.0]]), np.array([0.5, -2.0])
 GRADIENTS = [

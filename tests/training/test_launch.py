@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from skindx.errors import JobError, UserError
-from skindx.training.cluster import EngineSettings
-from skindx.training.launching import launch, network
+from skindx.training.deepspeed import launch
+from skindx.training.launching import network
+from skindx.training.process_group import EngineSettings
 
 
 def _hostfile(folder: Path, text: str) -> Path:

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.errors import UserError
+from skindx.training.config.recipe import Mix, Recipe
 from skindx.training.feeding.batches import epoch_plan
 from skindx.training.recipes.mixing import Mixture, blend, draw_mixture
-from skindx.training.recipes.recipe import Mix, Recipe
 
 SIDE, CLASSES = 16, 3
 

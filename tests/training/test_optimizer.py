@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.training.config.recipe import Recipe
 from skindx.training.recipes.optimizer import build_optimizer, layer_depths
-from skindx.training.recipes.recipe import Recipe
 
 
 def test_decay_spares_biases_and_norms_and_the_head_has_its_own_rate() -> None:

@@ -17,8 +17,8 @@ from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
-from skindx.training.cluster import Cluster, EngineSettings
-from skindx.training.feeding import keeping
+from skindx.training.config.recipe import Augment
+from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.pictures import (
     Reading,
     TrainingSet,
@@ -28,8 +28,7 @@ from skindx.training.feeding.pictures import (
 )
 from skindx.training.feeding.reading import TrainingData, open_sets
 from skindx.training.member import fingerprint
-from skindx.training.recipes.recipe import Augment
-from skindx.training.settings import MemberSettings, TrainSettings
+from skindx.training.process_group import Cluster, EngineSettings
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})

@@ -11,8 +11,8 @@ from command_line import Skindx
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.training.config.run import TrainSettings
 from skindx.training.probing import probe_members
-from skindx.training.settings import TrainSettings
 
 
 def settings(model: str, size: int, **change: object) -> TrainSettings:

@@ -16,8 +16,8 @@ from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ensemble.predicting import predict_records
 from skindx.models.ood.collecting import Collector
-from skindx.training.detection import assist
 from skindx.training.ensembles.pack import fit_on_calibration
+from skindx.training.tasks.detector import assist
 
 WRITTEN = Path(__file__).parents[1] / "fixtures/v0_1"
 

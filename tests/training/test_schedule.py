@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.errors import UserError
-from skindx.training.recipes.recipe import Recipe
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.run import TrainSettings
 from skindx.training.recipes.schedule import mix_at, rate_at, rate_of, side_at
-from skindx.training.settings import TrainSettings
 
 
 def test_rate_by_hand() -> None:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from skindx.data.manifest import SPLITS, Record
 from skindx.errors import UserError
+from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.folds import learning, partition
-from skindx.training.ensembles.sources import check_soup, honest_P, sources, units
+from skindx.training.ensembles.member_refs import check_soup, honest_P, sources, units
 from skindx.training.member import fingerprint
-from skindx.training.settings import TrainSettings
 
 MEMBER = {"name": "m", "model": "test_resnet"}
 

@@ -13,13 +13,13 @@ from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
-from skindx.training import trainer
-from skindx.training.cluster import Cluster
+from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.position import Position
-from skindx.training.settings import TrainSettings
-from skindx.training.trainer import begin, go_on, train_member
-from skindx.training.training import MemberTraining
+from skindx.training.process_group import Cluster
+from skindx.training.tasks.classifier import trainer
+from skindx.training.tasks.classifier.state import MemberTraining
+from skindx.training.tasks.classifier.trainer import begin, go_on, train_member
 
 CLASSES = ("Disc", "Stripes", "Plain")
 SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}

@@ -9,11 +9,11 @@ import pytest
 from network_guard import Guarded, run_guarded
 
 from skindx.errors import UserError
-from skindx.training.monitors.bar import TrainingBar
-from skindx.training.monitors.history import History, write_history
-from skindx.training.monitors.monitor import Watched
-from skindx.training.monitors.watching import Watching, check_monitors, watching
-from skindx.training.settings import TrainSettings
+from skindx.training.callbacks.bar import TrainingBar
+from skindx.training.callbacks.callback import Watched
+from skindx.training.callbacks.callback_list import Watching, check_monitors, watching
+from skindx.training.callbacks.history import History, write_history
+from skindx.training.config.run import TrainSettings
 
 SCRIPT = Path(__file__).parent / "watch_a_training.py"
 

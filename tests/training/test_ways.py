@@ -4,9 +4,17 @@ import pytest
 from skindx.data.splits.folds import fold_groups
 from skindx.models.calibration.temperature import fit_temperature
 from skindx.models.ensemble.combination import Combination, log
+from skindx.training.config.ensemble import Auto, Greedy, Mean, Weighted
+from skindx.training.ensembles.combiners import (
+    WAYS,
+    Evidence,
+    Score,
+    choose,
+    cross_fit,
+    fit,
+    soften,
+)
 from skindx.training.ensembles.fitting import assemble, gather_evidence
-from skindx.training.ensembles.settings import Auto, Greedy, Mean, Weighted
-from skindx.training.ensembles.ways import WAYS, Evidence, Score, choose, cross_fit, fit, soften
 
 
 def _evidence(knows: list[float], pictures: int = 240, seed: int = 0) -> Evidence:

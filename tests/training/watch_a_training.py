@@ -10,8 +10,8 @@ import struct
 import sys
 from pathlib import Path
 
-from skindx.training.monitors.watching import check_monitors, watching
-from skindx.training.settings import TrainSettings
+from skindx.training.callbacks.callback_list import check_monitors, watching
+from skindx.training.config.run import TrainSettings
 
 RUN = Path("run")
 SETTINGS = {

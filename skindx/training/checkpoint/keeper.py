@@ -10,11 +10,11 @@ from safetensors import SafetensorError
 
 from skindx.errors import UserError
 from skindx.training.checkpoint import store
-from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
-from skindx.training.cluster import Cluster
+from skindx.training.config.checkpoints import CheckpointSettings
+from skindx.training.process_group import Cluster
 
 CHECKPOINTS = "checkpoints"
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from skindx.training.checkpoint.keeper import Keeper
-from skindx.training.checkpoint.settings import CheckpointSettings
 from skindx.training.checkpoint.state import State
 from skindx.training.checkpoint.stateful import Buffers, PerRank, RandomNumbers, Shared
 from skindx.training.checkpoint.store import At
-from skindx.training.cluster import Cluster
-from skindx.training.engine import Engine
+from skindx.training.config.checkpoints import CheckpointSettings
+from skindx.training.deepspeed.engine import Engine
 from skindx.training.launching.stopping import StoppedError, StopRequest
 from skindx.training.position import Position
-from skindx.training.watch import Watch
+from skindx.training.process_group import Cluster
+from skindx.training.step_guard import Watch
 
 _OWN = "loss_sum"
 

@@ -22,11 +22,11 @@ from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.ensemble.combination import log
 from skindx.models.ensemble.predicting import predict_records
 from skindx.models.saving import save_tensors
-from skindx.training.cluster import resolve_accelerator
-from skindx.training.ensembles.settings import EnsembleSettings
+from skindx.training.config.ensemble import EnsembleSettings
+from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.pictures import class_numbers
 from skindx.training.member import fingerprint_of
-from skindx.training.settings import TrainSettings
+from skindx.training.process_group import resolve_accelerator
 
 STUDENT, TARGETS = "student", "targets.safetensors"
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.models.ensemble.combination import Combination
-from skindx.training.ensembles.settings import Auto, Combine
-from skindx.training.ensembles.sources import Mask, honest_P
-from skindx.training.ensembles.ways import (
+from skindx.training.config.ensemble import Auto, Combine
+from skindx.training.ensembles.combiners import (
     AS_SET,
     WAYS,
     Evidence,
@@ -20,6 +19,7 @@ from skindx.training.ensembles.ways import (
     cross_fit,
     fit,
 )
+from skindx.training.ensembles.member_refs import Mask, honest_P
 
 if TYPE_CHECKING:
     from rich.console import Console

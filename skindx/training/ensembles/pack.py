@@ -31,13 +31,13 @@ from skindx.models.ood.check import FEWEST
 from skindx.models.ood.collecting import CAP, Collector
 from skindx.models.ood.storing import OodPart
 from skindx.taxonomy import Taxonomy
-from skindx.training.cluster import resolve_accelerator
-from skindx.training.detection.store import packed_origin, packed_parts
+from skindx.training.config.run import TrainSettings
+from skindx.training.ensembles.builder import Workshop
 from skindx.training.ensembles.fitting import assemble, gather_evidence, print_ways
-from skindx.training.ensembles.pool import Workshop
-from skindx.training.ensembles.sources import Mask, sources, units
+from skindx.training.ensembles.member_refs import Mask, sources, units
 from skindx.training.feeding.pictures import class_numbers
-from skindx.training.settings import TrainSettings
+from skindx.training.process_group import resolve_accelerator
+from skindx.training.tasks.detector.store import packed_origin, packed_parts
 
 REPORT = "ensemble.json"
 

@@ -8,10 +8,10 @@ from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
-from skindx.training.cluster import Cluster
+from skindx.training.config.run import MemberSettings
 from skindx.training.ensembles.soup import State
 from skindx.training.member import FinishedMember, member_folder
-from skindx.training.settings import MemberSettings
+from skindx.training.process_group import Cluster
 
 
 def snapshot_file(run: Path, name: str, epoch: int) -> Path:

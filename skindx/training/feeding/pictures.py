@@ -17,10 +17,10 @@ from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.system import go_offline
-from skindx.training.cluster import Cluster
+from skindx.training.config.recipe import Augment
 from skindx.training.feeding.batches import epoch_plan, sample_seed
-from skindx.training.feeding.exchange import Exchange
-from skindx.training.recipes.recipe import Augment
+from skindx.training.feeding.shuffler import Exchange
+from skindx.training.process_group import Cluster
 
 # N = pictures, B = batch, S = side
 

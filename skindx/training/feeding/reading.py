@@ -7,8 +7,8 @@ from pathlib import Path
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.training.cluster import Cluster
-from skindx.training.feeding.keeping import Place, Say, keep, node_of
+from skindx.training.config.run import MemberSettings
+from skindx.training.feeding.cache_policy import Place, Say, keep, node_of
 from skindx.training.feeding.pictures import (
     Reading,
     TrainingSet,
@@ -17,7 +17,7 @@ from skindx.training.feeding.pictures import (
     memory_for,
     threads_for,
 )
-from skindx.training.settings import MemberSettings
+from skindx.training.process_group import Cluster
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skindx.training.recipes.recipe import Ema
+from skindx.training.config.recipe import Ema
 
 
 class WeightAverage:

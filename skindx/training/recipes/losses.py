@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.training.recipes.recipe import CrossEntropy, Focal, LogitAdjusted, Recipe
+from skindx.training.config.recipe import CrossEntropy, Focal, LogitAdjusted, Recipe
 
 # N = pictures, B = batch, C = classes
 

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from skindx.training.config.recipe import Mix
 from skindx.training.recipes.losses import as_probabilities
-from skindx.training.recipes.recipe import Mix
 
 # B = this rank's pictures, L = the pictures it loads (B and borrowed ones), S = side, C = classes
 

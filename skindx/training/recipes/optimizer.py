@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from skindx.errors import UserError
-from skindx.training.recipes.recipe import Recipe
+from skindx.training.config.recipe import Recipe
 from skindx.training.recipes.schedule import peak_rate
 
 _ADAPTIVE = {"lars", "lamb"}

@@ -2,7 +2,7 @@
 
 import math
 
-from skindx.training.recipes.recipe import Cosine, Mix, Recipe, Steps
+from skindx.training.config.recipe import Cosine, Mix, Recipe, Steps
 
 SIDE_STEP = 32
 """Networks halve their pictures up to five times."""

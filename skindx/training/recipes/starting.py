@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from skindx.models.classifier.pretrained import pretrained_file
-from skindx.training.settings import MemberSettings
+from skindx.training.config.run import MemberSettings
 
 
 def starting_weights(member: MemberSettings) -> Path | None:

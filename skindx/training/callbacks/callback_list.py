@@ -1,0 +1,124 @@
+"""Everything that watches one member's training, behind the one face that the trainer knows."""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from skindx.errors import UserError
+from skindx.training.callbacks.bar import TrainingBar
+from skindx.training.callbacks.callback import Monitor, Row, Watched
+from skindx.training.callbacks.history import History
+from skindx.training.callbacks.mlflow_run import Mlflow
+from skindx.training.callbacks.tensorboard_events import TensorBoard
+from skindx.training.callbacks.wandb_run import Wandb
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.config.trackers import MonitorSettings
+from skindx.training.feeding.batches import steps_of
+from skindx.training.member import member_folder
+
+_MONITORS: dict[str, Callable[[Any], Monitor]] = {
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "mlflow": Mlflow,
+}
+
+
+def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
+    """Raise UserError for a tracker whose package is not installed, or that is named twice."""
+    kinds = [each.kind for each in monitors]
+    for kind in kinds:
+        if importlib.util.find_spec(kind) is None:
+            raise UserError(
+                f"monitors has {kind}, which is not installed; run `pip install 'skindx[track]'`."
+            )
+        if kinds.count(kind) > 1:
+            raise UserError(f"monitors has {kind} twice; name it once.")
+
+
+def watching(
+    run: Path, settings: TrainSettings, member: MemberSettings, pictures: int, *, shown: bool
+) -> "Watching":
+    """Return what watches `member` on `pictures` pictures; only the first rank is `shown`."""
+    recipe = settings.recipe_of(member)
+    steps = steps_of(pictures, recipe.batch)
+    bar = TrainingBar(
+        member.name, recipe.epochs * steps, shown=shown, batch=min(recipe.batch, pictures)
+    )
+    values = {
+        "member": member.model_dump(mode="json"),
+        "recipe": recipe.model_dump(mode="json"),
+        "engine": settings.engine.model_dump(mode="json"),
+        "loader": settings.loader.model_dump(mode="json"),
+    }
+    folder = member_folder(run, member.name)
+    watched = Watched(run, folder, settings.name, member.name, values, steps)
+    monitors: list[tuple[str, Monitor]] = [("history.csv", History())] if shown else []
+    if shown:
+        monitors += [(each.kind, _MONITORS[each.kind](each)) for each in settings.monitors]
+    return Watching(watched, bar, monitors)
+
+
+class Watching:
+    """The bar and the monitors of one member on the first rank; the other ranks say nothing.
+
+    A monitor that fails is told of once and does not stop the training. It is asked again after
+    each epoch: a disk may have room again, a server may be back.
+    """
+
+    def __init__(
+        self, watched: Watched, bar: TrainingBar, monitors: Sequence[tuple[str, Monitor]]
+    ) -> None:
+        self._watched = watched
+        self._bar = bar
+        self._waiting = list(monitors)
+        self._started: list[tuple[str, Monitor]] = []
+        self._failing: set[str] = set()
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for name, monitor in self._started:
+            self._careful(name, partial(monitor.close, finished=kind is None))
+        self._bar.__exit__()
+
+    def start(self, history: Sequence[Row]) -> None:
+        """Training begins, or goes on after the epochs of `history`."""
+        for name, monitor in self._waiting:
+            if self._careful(name, partial(monitor.start, self._watched, history)):
+                self._started.append((name, monitor))
+        self._waiting = []
+
+    def step(self, step: int, loss: float) -> None:
+        """`step` steps are done since the first epoch; `loss` is this rank's mean."""
+        self._bar.step(loss, step)
+        for name, monitor in self._started:
+            if name not in self._failing:
+                self._careful(name, partial(monitor.step, step, loss))
+
+    def epoch(self, history: Sequence[Row], line: str) -> None:
+        """One more epoch is done: the last row of `history`, told in `line`."""
+        self._bar.line(line)
+        for name, monitor in self._started:
+            self._careful(name, partial(monitor.epoch, history))
+
+    def line(self, text: str) -> None:
+        """Say something else."""
+        self._bar.line(text)
+
+    def _careful(self, name: str, call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except Exception as error:  # whatever a tracker raises, hours of training matter more
+            if name not in self._warned:
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                self._bar.line(f"warning: {name} failed ({reason}); training goes on without it")
+            self._warned.add(name)
+            self._failing.add(name)
+            return False
+        self._failing.discard(name)
+        return True

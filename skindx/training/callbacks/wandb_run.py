@@ -1,0 +1,63 @@
+"""Weights & Biases: a run in RUN/wandb, or on its server when the settings say `online`."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from skindx.errors import UserError
+from skindx.system import go_offline
+from skindx.training.callbacks.callback import Row, Watched
+from skindx.training.callbacks.run_id import RunId
+from skindx.training.config.trackers import WandbSettings
+
+
+class Wandb:
+    """Tells figures by epoch; no code, console, hardware or package list goes with them."""
+
+    def __init__(self, settings: WandbSettings) -> None:
+        self._settings = settings
+
+    def start(self, watched: Watched, history: Sequence[Row]) -> None:
+        """Begin a run, or go on with the one of this training."""
+        go_offline()  # before the import, which starts its makers' error reports
+        import wandb
+
+        if self._settings.mode == "online" and not wandb.login(prompt=False):
+            raise UserError("wandb.mode=online needs a key: run `wandb login`")
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_code=True,
+            disable_git=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        self._id = RunId("wandb", watched, history)
+        self._run: Any = wandb.init(
+            project=self._settings.project,
+            entity=self._settings.entity,
+            mode=self._settings.mode,
+            name=f"{watched.name} {watched.member}",
+            group=watched.name,
+            id=self._id.value or secrets.token_hex(4),
+            resume="allow" if self._settings.mode == "online" else None,
+            dir=watched.run,
+            config=dict(watched.settings),
+            settings=settings,
+        )
+        self._run.define_metric("*", step_metric="epoch")
+        self._id.keep(self._run.id, self._id.told)
+
+    def step(self, step: int, loss: float) -> None:
+        """Steps are not told."""
+
+    def epoch(self, history: Sequence[Row]) -> None:
+        """Tell the epochs that were not told yet."""
+        for row in history[self._id.told :]:
+            self._run.log(dict(row), step=row["epoch"])
+        self._id.keep(self._run.id, len(history))
+
+    def close(self, *, finished: bool) -> None:
+        """End the run, which waits until everything is written or sent."""
+        self._run.finish(exit_code=0 if finished else 1)

@@ -1,0 +1,1 @@
+"""The settings of a training run, below everything that they configure."""

@@ -1,0 +1,219 @@
+"""What a training run is: members, engine, detector; see recipe.py for how one is trained."""
+
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from skindx.comm import AnyExchange, DenseSettings
+from skindx.config import Settings
+from skindx.data.loader.settings import LoaderSettings
+from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.ensemble.views import Views
+from skindx.training.config.checkpoints import CheckpointSettings
+from skindx.training.config.detector import DetectorSettings, FusionSettings
+from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.trackers import MonitorSettings
+from skindx.training.process_group import EngineSettings
+
+
+class MemberSettings(ClassifierSettings):
+    """One member of the ensemble."""
+
+    name: str = Field(pattern=NAME)
+    weights: Path | None = None
+    """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
+    pretrained: bool = False
+    """Start from timm's own weights, fetched once; training itself reaches no network."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    recipe: Recipe | None = None
+    """Instead of the run's own."""
+    fold: int | None = Field(None, ge=0)
+    """Train on all of train and val but this fold of the run's `folds`, and validate on it.
+
+    In a file also `each`: one member a fold, named NAME-fold0 and so on.
+    """
+    snapshots: int = Field(0, ge=0, le=50)
+    """Keep the weights of so many last epochs, for a soup."""
+    views: Views = 1
+    """Test-time augmentation: each picture is seen in so many flips and turns."""
+    targets: Path | None = None
+    """Learn these probabilities in place of the labels: a file that `distil` writes."""
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.pretrained and self.weights:
+            raise ValueError("give weights, or pretrained: true, not both")
+        return self
+
+
+class DistilSettings(Settings):
+    """A single network that learns from the whole ensemble, packed as RUN/student/bundle."""
+
+    student: MemberSettings
+    temperature: float = Field(2.0, gt=0)
+    """Softens the teacher: what else a picture looks like is most of what it can teach."""
+    share: float = Field(0.7, gt=0, le=1)
+    """Share of the teacher in what the student learns; the rest is the label."""
+
+
+class TrainSettings(Settings):
+    """A training run: `skindx train DATASET --config FILE`."""
+
+    name: str = "skindx"
+    members: tuple[MemberSettings, ...] = (MemberSettings(name="resnet18", model="resnet18"),)
+    """Trained in this run."""
+    reused: tuple[ReusedSettings, ...] = ()
+    """Members of other runs; with these, `members` may be left out."""
+    soups: tuple[SoupSettings, ...] = ()
+    folds: int = Field(5, ge=2, le=20)
+    """Into how many the groups of train and val are dealt out, for members with a `fold`."""
+    ensemble: EnsembleSettings = EnsembleSettings()
+    distil: DistilSettings | None = None
+    recipe: Recipe = Recipe()
+    engine: EngineSettings = EngineSettings()
+    exchange: AnyExchange = DenseSettings()
+    """How ranks agree on their gradients, by its `kind`: dense, fused, topk, gtopk, hierarchical,
+    multicolor or powersgd."""
+    detector: DetectorSettings | None = None
+    fusion: FusionSettings | None = None
+    loader: LoaderSettings = LoaderSettings()
+    monitors: tuple[MonitorSettings, ...] = ()
+    """Trackers that are told of each epoch, beside the bar and RUN/members/NAME/history.csv.
+
+    tensorboard, wandb, mlflow: by name, or as `kind: …` with settings. Nothing leaves this machine
+    unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
+    """
+    checkpoint: CheckpointSettings = CheckpointSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, raw: Any) -> Any:
+        return write_out(raw) if isinstance(raw, dict) else raw
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        check_names(self)
+        return self
+
+    @model_validator(mode="after")
+    def _exchanges_whole_gradients(self) -> Self:
+        if self.engine.zero and not isinstance(self.exchange, DenseSettings):
+            raise ValueError(
+                f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
+                f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_once(self) -> Self:
+        if not getattr(self.exchange, "momentum", 0):
+            return self
+        for member in self.members:
+            recipe = self.recipe_of(member)
+            if recipe.optimizer not in {"sgd", "lars"} or recipe.momentum:
+                raise ValueError(
+                    "exchange.momentum is the only one there may be; set recipe.momentum=0 with "
+                    f"recipe.optimizer=sgd or lars for member {member.name}, or exchange.momentum=0"
+                )
+        if self.detector and not self.detector.from_run:
+            raise ValueError(
+                "exchange.momentum does not go with the detector's AdamW; set exchange.momentum=0, "
+                "or train the detector in a run of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fusion_needs_boxes(self) -> Self:
+        if self.fusion and not self.detector:
+            raise ValueError("fusion looks at the box of a detector; give one, or leave it out")
+        if self.fusion and any(member.fold is not None for member in self.members):
+            raise ValueError(
+                "the weight of fusion is fitted on the validation split, which members with a fold "
+                "learn from; leave out one of both"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _snapshots_within_the_epochs(self) -> Self:
+        for member in self.members:
+            epochs = self.recipe_of(member).epochs
+            if member.snapshots > epochs:
+                raise ValueError(
+                    f"{member.name}: snapshots={member.snapshots} is more than its {epochs} epochs"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _resizing_grows(self) -> Self:
+        for member in self.members:
+            resize, size = self.recipe_of(member).resize, member.preprocess.size
+            if resize and resize.start >= size:
+                raise ValueError(
+                    f"{member.name}: resize.start={resize.start} must be below its size of {size}"
+                )
+        return self
+
+    def exchanged(self) -> dict[str, Any]:
+        """Return what of the exchange decides the weights: nothing of the engine's own."""
+        dense = isinstance(self.exchange, DenseSettings)
+        return {} if dense else {"exchange": self.exchange.model_dump(mode="json")}
+
+    def recipe_of(self, member: MemberSettings) -> Recipe:
+        """Return the member's own recipe, or the run's."""
+        return member.recipe or self.recipe
+
+    def starting_from(self, weights: Path) -> Self:
+        """Return these settings with `weights` for every member that names none itself."""
+        members = tuple(
+            member
+            if member.weights or member.pretrained
+            else member.model_copy(update={"weights": weights})
+            for member in self.members
+        )
+        return self.model_copy(update={"members": members})
+
+
+def write_out(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return plain settings in which `fold: each` has become one member a fold."""
+    raw = dict(raw)
+    if raw.get("reused"):
+        raw.setdefault("members", [])
+    folds = raw.get("folds", TrainSettings.model_fields["folds"].default)
+    members = raw.get("members")
+    if isinstance(members, list) and isinstance(folds, int):
+        raw["members"] = [each for member in members for each in _folds_of(member, folds)]
+    return raw
+
+
+def _folds_of(member: Any, folds: int) -> list[Any]:
+    if not isinstance(member, dict) or member.get("fold") != "each":
+        return [member]
+    name = member.get("name", "")
+    return [{**member, "name": f"{name}-fold{fold}", "fold": fold} for fold in range(folds)]
+
+
+def check_names(settings: TrainSettings) -> None:
+    """Raise ValueError unless every member has a name of its own and every soup its ingredients."""
+    trained = [member.name for member in settings.members]
+    there = [*trained, *(each.known_as for each in settings.reused)]
+    if not there:
+        raise ValueError("an ensemble needs a member; add one to members or reused")
+    names = [*there, *(soup.name for soup in settings.soups)]
+    if len(set(names)) < len(names):
+        raise ValueError("every member needs a name of its own")
+    for soup in settings.soups:
+        for name in soup.of:
+            if name not in there:
+                raise ValueError(
+                    f"soup {soup.name} is made of {name!r}, but the members are {', '.join(there)}"
+                )
+    if settings.distil and settings.distil.student.fold is not None:
+        raise ValueError("the student of distil learns from train; it takes no fold")
+    for member in settings.members:
+        if member.fold is not None and member.fold >= settings.folds:
+            raise ValueError(
+                f"member {member.name} has fold {member.fold}, but of {settings.folds} folds the "
+                f"last is {settings.folds - 1}"
+            )

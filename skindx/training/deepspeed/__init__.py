@@ -1,0 +1,1 @@
+"""DeepSpeed: the only room that knows its names and its quirks."""

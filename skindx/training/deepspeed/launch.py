@@ -1,0 +1,118 @@
+"""Start the ranks with DeepSpeed's own launcher and wait for them."""
+
+import os
+import re
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+from skindx.errors import UserError
+from skindx.training.deepspeed.memory import unlink_shared_buffer
+from skindx.training.launching.supervise import supervise
+from skindx.training.process_group import EngineSettings, resolve_ranks
+
+_THIS_MACHINE = "127.0.0.1"
+
+_STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
+"""Launcher -> its program; the others are kinds of MPI."""
+
+
+def launch(
+    engine: EngineSettings,
+    accelerator: str,
+    module: str,
+    arguments: list[str],
+    *,
+    notes: Path,
+    grace_s: float,
+) -> None:
+    """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
+
+    Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
+    Raises what `supervise` raises; no rank outlives the call.
+    """
+    ranks = resolve_ranks(engine)
+    environment, port = {**os.environ, "DS_ACCELERATOR": accelerator}, str(_free_port())
+    if engine.hostfile:
+        where = _on_hosts(engine, engine.hostfile)
+    else:
+        where = _here(ranks, accelerator, environment, port)
+    command = [
+        *(sys.executable, "-m", "deepspeed.launcher.runner"),
+        *where,
+        *("--log_level", "critical", "--no_local_rank"),
+        *("--module", module),
+        *arguments,
+    ]
+    try:
+        expected = None if engine.hostfile else ranks
+        supervise(command, environment, notes, grace_s, local=not engine.hostfile, ranks=expected)
+    finally:
+        for rank in range(ranks):  # they do so themselves, but not while they are joining
+            unlink_shared_buffer(rank, _THIS_MACHINE, port)
+
+
+def _here(ranks: int, accelerator: str, environment: dict[str, str], port: str) -> list[str]:
+    """Return the launcher's options for ranks that meet at `port`; change their `environment`."""
+    # Ranks that each start a thread a core would fight over the cores.
+    environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    # An empty hostfile: DeepSpeed has one of its own at /job/hostfile.
+    where = ["--hostfile", "", "--master_addr", _THIS_MACHINE, "--master_port", port]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if accelerator == "cuda" and visible:
+        # Beside --num_accelerators DeepSpeed would pass over the user's choice of GPUs.
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:ranks])
+        return where
+    return [*where, "--num_accelerators", str(ranks)]
+
+
+def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
+    """Return the launcher's options for the hosts of a hostfile.
+
+    The first host is where the ranks meet: by name, on a port that is settled beforehand, since
+    nobody here can know which ports are free there.
+    """
+    program = _STARTERS.get(engine.launcher, "mpirun")
+    first, *others = read_hosts(hostfile)
+    away = bool(others) or first not in ("localhost", socket.gethostname())
+    if away and shutil.which(program) is None:
+        raise UserError(
+            f"engine.launcher={engine.launcher} starts the hosts of {hostfile} with {program}, "
+            "which is not installed here; install it, choose another launcher, or start "
+            "`skindx train` on each node with torchrun (train/README.md)."
+        )
+    return [
+        *("--hostfile", str(hostfile.resolve()), "--launcher", engine.launcher),
+        *("--master_addr", first, "--master_port", str(engine.port), "--no_ssh_check"),
+        *(["--force_multi"] if away else []),
+    ]
+
+
+def read_hosts(hostfile: Path) -> list[str]:
+    """Return the hosts of a DeepSpeed hostfile in order. Raises UserError for what is none."""
+    hosts: list[str] = []
+    for line in hostfile.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = re.fullmatch(r"([\w.:-]+)\s+slots=(\d+)", line.strip())
+        if not match or int(match[2]) < 1:
+            raise UserError(f"{hostfile}: {line.strip()!r} must look like `host slots=2`.")
+        if match[1] in hosts:
+            raise UserError(f"{hostfile}: {match[1]} stands there twice; add up its slots.")
+        hosts.append(match[1])
+    if not hosts:
+        raise UserError(f"{hostfile} names no host; write lines like `host slots=2`.")
+    if len(hosts) > 1 and hosts[0] in ("localhost", "127.0.0.1", "::1"):
+        raise UserError(
+            f"{hostfile}: the first host is where the others meet, and {hosts[0]} is another "
+            "machine for each of them; give its name in your network."
+        )
+    return hosts
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,166 @@
+"""Trained members and soups, loaded and ready to be judged and packed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from skindx.data.manifest import Record
+from skindx.models.bundle.spec import MemberSpec
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.ensemble.combination import Combination
+from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble.predicting import predict_members
+from skindx.taxonomy import Taxonomy
+from skindx.training.config.ensemble import SoupSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.ensembles.folds import learning
+from skindx.training.ensembles.member_refs import Mask, Source, sources
+from skindx.training.ensembles.snapshots import load_snapshots
+from skindx.training.ensembles.soup import State, cook, mixer
+from skindx.training.feeding.pictures import class_numbers
+from skindx.training.member import (
+    FinishedMember,
+    fingerprint,
+    fingerprint_of,
+    is_finished,
+    load_member,
+    save_member,
+)
+
+# P = pictures of train and val, in manifest order; N = those a member is judged on; C = classes
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One network of the ensemble before it is packed."""
+
+    name: str
+    member: MemberSettings
+    finished: FinishedMember
+    exact: bool
+    """Its stored log-probabilities are those that it serves."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What it takes to load, mix and judge members."""
+
+    run: Path
+    dataset: Path
+    settings: TrainSettings
+    taxonomy: Taxonomy
+    records: Sequence[Record]
+    device: str
+
+    @property
+    def pictures(self) -> list[Record]:
+        """The pictures of train and val."""
+        return learning(self.records)
+
+    def parts(self, wanted: Sequence[str]) -> list[Part]:
+        """Return the networks of these names; soups that are not there yet are made."""
+        trained = sources(self.run, self.settings)
+        soups = {soup.name: soup for soup in self.settings.soups}
+        return [
+            self._soup(soups[name], trained) if name in soups else _trained(trained[name])
+            for name in wanted
+        ]
+
+    def judge(self, part: Part, held_P: Mask) -> Floats:
+        """Return raw log-probabilities N x C of the pictures it did not train on, as it serves."""
+        if part.exact:
+            return part.finished.validation_NC
+        return self._predict(self._member(part.member, part.finished.state), held_P)
+
+    def spec(self, part: Part, temperature: float) -> MemberSpec:
+        """Return how the bundle is to rebuild a part."""
+        classifier = _classifier(part.member)
+        views = part.member.views
+        return MemberSpec(
+            name=part.name, classifier=classifier, temperature=temperature, views=views
+        )
+
+    def ensemble(
+        self, members: Sequence[tuple[Part, float]], temperature: float, combination: Combination
+    ) -> Ensemble:
+        """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
+        ready = tuple(
+            replace(self._member(part.member, part.finished.state), temperature=each)
+            for part, each in members
+        )
+        return Ensemble(ready, temperature, combination)
+
+    def _member(self, settings: MemberSettings, state: State) -> Member:
+        classifier = build_classifier(_classifier(settings), len(self.taxonomy.classes))
+        classifier.net.load_state_dict(state)
+        classifier.to(torch.device(self.device)).eval()
+        return Member(settings.name, classifier, settings.preprocess, views=settings.views)
+
+    def _predict(self, member: Member, chosen_P: Mask) -> Floats:
+        pictures = self.pictures
+        chosen = [pictures[index] for index in np.flatnonzero(chosen_P)]
+        log_MNC = predict_members([member], self.dataset, chosen)
+        return np.asarray(log_MNC[0])
+
+    def _soup(self, soup: SoupSettings, trained: dict[str, Source]) -> Part:
+        origin = [trained[name] for name in soup.of]
+        marks = [fingerprint(each.settings, each.member, self.dataset) for each in origin]
+        mark = fingerprint_of({"soup": soup.kind, "of": marks})
+        settings = origin[0].member.model_copy(update={"name": soup.name})
+        if not is_finished(self.run, soup.name, mark):
+            held_P = np.logical_and.reduce([each.held_P(self.records) for each in origin])
+            finished, used = self._cook(soup, origin, settings, held_P)
+            history = [{"ingredients": " ".join(used)}]
+            save_member(self.run, soup.name, finished, history, mark)
+        return Part(soup.name, settings, load_member(self.run, soup.name), settings.views == 1)
+
+    def _cook(
+        self,
+        soup: SoupSettings,
+        origin: Sequence[Source],
+        settings: MemberSettings,
+        held_P: Mask,
+    ) -> tuple[FinishedMember, list[str]]:
+        states, names = _ingredients(origin)
+        member = replace(self._member(settings, states[0]), views=1)
+        mix = mixer(
+            member,
+            judge=lambda mixed: self._predict(mixed, held_P),
+            learn=lambda mixed: self._predict(mixed, ~held_P),
+        )
+        judged = [self.pictures[index] for index in np.flatnonzero(held_P)]
+        truth_N = class_numbers(judged, self.taxonomy.keys)
+        state, log_NC, used = cook(states, mix, truth_N, greedy=soup.kind == "greedy")
+        return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
+
+
+def _ingredients(origin: Sequence[Source]) -> tuple[list[State], list[str]]:
+    states, names = [], []
+    for source in origin:
+        if source.member.snapshots:
+            for label, state in load_snapshots(source.run, source.member):
+                states.append(state)
+                names.append(f"{source.name}@{label}")
+        else:
+            states.append(load_member(source.run, source.member.name).state)
+            names.append(source.name)
+    return states, names
+
+
+def _trained(source: Source) -> Part:
+    finished = load_member(source.run, source.member.name)
+    # Trained in half precision, it was also validated in it; it is served in full.
+    exact = source.member.views == 1 and source.settings.engine.precision == "fp32"
+    return Part(source.name, source.member, finished, exact)
+
+
+def _classifier(member: MemberSettings) -> ClassifierSettings:
+    return ClassifierSettings(
+        model=member.model, model_args=member.model_args, preprocess=member.preprocess
+    )

@@ -1,0 +1,144 @@
+"""Where the members of an ensemble come from, and which pictures each did not train on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.manifest import Record
+from skindx.errors import UserError
+from skindx.training.config.ensemble import ReusedSettings, SoupSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.ensembles.folds import learning, partition
+from skindx.training.member import fingerprint, fingerprint_of, member_folder
+from skindx.training.worker import SETTINGS
+from skindx.untrusted import read_json
+
+# P = pictures of train and val, in manifest order
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained member: the run it lies in, that run's settings, its own."""
+
+    name: str
+    run: Path
+    settings: TrainSettings
+    member: MemberSettings
+
+    @property
+    def family(self) -> str:
+        """What all fold members of one kind share; a member without a fold is by itself."""
+        if self.member.fold is None:
+            return self.name
+        parts = self.member.model_dump(mode="json", exclude={"name", "fold", "snapshots"})
+        recipe = self.settings.recipe_of(self.member).model_dump(mode="json")
+        return fingerprint_of({**parts, "recipe": recipe, "folds": self.settings.folds})
+
+    def held_P(self, records: Sequence[Record]) -> Mask:  # noqa: N802
+        """True for the pictures that it was judged on and did not train on."""
+        _, held = partition(records, self.member.fold, self.settings.folds)
+        names = {each.path for each in held}
+        return np.array([each.path in names for each in learning(records)])
+
+
+def sources(run: Path, settings: TrainSettings) -> dict[str, Source]:
+    """Return the trained members by name, those of other runs last. Raises UserError."""
+    own = [Source(member.name, run, settings, member) for member in settings.members]
+    return {each.name: each for each in [*own, *(_reused(each) for each in settings.reused)]}
+
+
+def _reused(reused: ReusedSettings) -> Source:
+    file = reused.run / SETTINGS
+    if not file.is_file():
+        if reused.config is None:
+            raise UserError(
+                f"reused member {reused.member}: {reused.run} is no run (it has no {SETTINGS}); "
+                "give its config to train it by, or correct the path."
+            )
+        file = reused.config
+    settings = TrainSettings.load(file)
+    members = {member.name: member for member in settings.members}
+    if reused.member not in members:
+        raise UserError(
+            f"run {reused.run} trains no member {reused.member!r}; it has {', '.join(members)}."
+        )
+    return Source(reused.known_as, reused.run, settings, members[reused.member])
+
+
+def is_there(source: Source, dataset: Path) -> bool:
+    """True when a reused member is finished. Raises UserError when it is not of this dataset."""
+    file = member_folder(source.run, source.member.name) / "member.json"
+    if not file.is_file():
+        return False
+    mark = fingerprint(source.settings, source.member, dataset)
+    if read_json(file, finite=False).get("fingerprint") != mark:
+        raise UserError(
+            f"member {source.member.name} of {source.run} was trained on other data than {dataset} "
+            f"or with other settings than that run's {SETTINGS}; train it anew, or leave it out."
+        )
+    return True
+
+
+def units(
+    settings: TrainSettings, trained: dict[str, Source], records: Sequence[Record]
+) -> dict[str, dict[str, Mask]]:
+    """Return the ensemble's members, each with the pictures it is honest on, by unit.
+
+    A unit is a member, or all fold members of one kind: together these have an honest word on
+    every picture, since each was judged on what it did not train on. A soup is honest where all
+    its ingredients are. Raises UserError when the units share no picture to be fitted on.
+    """
+    held = {name: source.held_P(records) for name, source in trained.items()}
+    left_out = {name for soup in settings.soups if soup.instead for name in soup.of}
+    found: dict[str, dict[str, Mask]] = {}
+    for name, source in trained.items():
+        if name not in left_out:
+            found.setdefault(source.family, {})[name] = held[name]
+    for soup in settings.soups:
+        mask_P = np.logical_and.reduce([held[name] for name in soup.of])
+        if not mask_P.any():
+            raise UserError(
+                f"soup {soup.name}: its ingredients leave out different folds, so that together "
+                "they trained on every picture; take ingredients of one fold, or none with a fold."
+            )
+        found[soup.name] = {soup.name: mask_P}
+    if not honest_P(found).any():
+        names = ", ".join(name for unit in found.values() for name in unit)
+        raise UserError(
+            f"there is no picture that none of {names} trained on, so their weights and "
+            "temperature cannot be fitted; train all folds (fold: each), or leave some out."
+        )
+    return found
+
+
+def honest_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
+    """Return the pictures on which every unit has a member that did not train on them."""
+    every: Mask = np.logical_and.reduce(
+        [np.logical_or.reduce(list(unit.values())) for unit in found.values()]
+    )
+    return every
+
+
+def check_soup(soup: SoupSettings, trained: dict[str, Source]) -> None:
+    """Raise UserError for ingredients whose weights cannot be averaged."""
+    first, *others = [trained[name] for name in soup.of]
+    given = first.member.weights or first.member.pretrained
+    for other in others:
+        for key in ("model", "model_args", "preprocess", "weights", "pretrained", "seed"):
+            ours, theirs = getattr(first.member, key), getattr(other.member, key)
+            # From given weights all start alike but for the head, which starts near zero.
+            if ours != theirs and not (key == "seed" and given):
+                raise UserError(
+                    f"soup {soup.name}: {first.name} has {key} {ours} and {other.name} {theirs}; "
+                    "only members of one model that started from the same weights can be averaged."
+                )
+    if not others and not first.member.snapshots:
+        raise UserError(
+            f"soup {soup.name} has one ingredient, {first.name}, which keeps no snapshots; "
+            "set its snapshots, or name more members."
+        )

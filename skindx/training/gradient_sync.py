@@ -1,0 +1,92 @@
+"""An exchange at work inside the engine, in place of DeepSpeed's own reduction."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch import nn
+
+from skindx.comm import Exchange, ExchangeSettings, build_exchange
+from skindx.comm.fabric import Fabric
+from skindx.comm.fused import Fused
+from skindx.comm.gradients import Gradients
+from skindx.comm.reducer import Reducer
+from skindx.training.process_group import Cluster
+from skindx.training.profiling.tuner import Tuner
+
+
+class Exchanging:
+    """Gradients of a module under DeepSpeed (ZeRO 0, its all-reduce off), agreed on by us."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        exchange: Exchange,
+        cluster: Cluster,
+        steps_per_epoch: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Lay out the gradients and get the exchange ready; every rank calls this."""
+        self.exchange = exchange
+        self.fabric = Fabric(cluster.device, timedelta(seconds=cluster.settings.timeout_s))
+        self.gradients = Gradients(list(module.named_parameters()))
+        exchange.attach(self.fabric, self.gradients, steps_per_epoch)
+        self.reducer = Reducer(self.gradients, exchange)
+        self._tuner: Tuner | None = None
+        if isinstance(exchange, Fused) and exchange.settings.tune:
+            self._tuner = Tuner(exchange, self.reducer, self.fabric, cluster, say)
+
+    def forward(self) -> None:
+        """A forward pass of the engine begins."""
+        if self._tuner:
+            self._tuner.forward()
+
+    def backward(self, *, last: bool) -> None:
+        """The engine's next backward begins."""
+        self.reducer.begin()  # DeepSpeed has dropped the gradients after the last step
+        if last:
+            self.reducer.arm()
+            if self._tuner:
+                self._tuner.backward()
+
+    def finish(self, clip: float, scaler: Any) -> bool:
+        """Wait for the gradient that all ranks take, and clip its norm (0: not at all).
+
+        False, on all ranks, where it is not finite. With a loss `scaler` (fp16) it comes and goes
+        scaled, so that DeepSpeed, which then clips by itself, takes or skips the step.
+        """
+        flat_M, scale = self.gradients.flat, float(scaler.get_scale()) if scaler else 1.0
+        if self.exchange.remembers and scale != 1.0:
+            flat_M /= scale  # residuals outlive a change of the scale
+        norm = self.reducer.finish()
+        flat_M = self.gradients.flat
+        if norm is None:
+            if scaler:
+                flat_M[0] = float("inf")
+            return scaler is not None
+        if self.exchange.remembers and scale != 1.0:
+            flat_M *= scale
+        if clip and norm > clip:
+            flat_M *= clip / (norm + 1e-6)
+        return True
+
+    def step_done(self) -> None:
+        """The weights are moved: what is measured and planned, is between two steps."""
+        if self._tuner and not self._tuner.step_done():
+            self._tuner = None
+
+    def close(self) -> None:
+        """Let go of the module."""
+        self.reducer.close()
+
+
+def build_exchanging(
+    settings: ExchangeSettings,
+    module: nn.Module,
+    cluster: Cluster,
+    steps_per_epoch: int,
+    say: Callable[[str], None],
+) -> Exchanging | None:
+    """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own."""
+    exchange = build_exchange(settings)
+    return Exchanging(module, exchange, cluster, steps_per_epoch, say) if exchange else None

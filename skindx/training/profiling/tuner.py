@@ -1,0 +1,145 @@
+"""Find the fastest plan for the network and the model at hand, in the first steps of a training."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import accumulate
+from statistics import median
+
+from skindx.comm.fabric import Fabric
+from skindx.comm.fused import Fused
+from skindx.comm.probe import probe
+from skindx.comm.reducer import Reducer
+from skindx.planning.bucketing import Candidate, candidates
+from skindx.planning.cost import Cost, fit
+from skindx.planning.trace import Trace
+from skindx.training.process_group import Cluster
+from skindx.training.profiling.recorder import Recorder
+
+_MB = 1e6
+
+
+class Tuner:
+    """Profiles some steps, plans by the model of `skindx.planning`, and times the best plans live.
+
+    All of these are steps like any other: every plan gives the mean gradient. The winner is never
+    slower than DDP's buckets, which are always among the candidates: the model sees one collective
+    after the other, and real ones overlap.
+    """
+
+    def __init__(
+        self,
+        fused: Fused,
+        reducer: Reducer,
+        fabric: Fabric,
+        cluster: Cluster,
+        say: Callable[[str], None],
+    ) -> None:
+        self._fused, self._reducer, self._fabric = fused, reducer, fabric
+        self._cluster, self._say = cluster, say
+        self._recorder: Recorder | None = None
+        self._work = self._tune()
+
+    def forward(self) -> None:
+        """A forward pass begins."""
+        if self._recorder:
+            self._recorder.forward()
+
+    def backward(self) -> None:
+        """The last backward pass of a step begins."""
+        if self._recorder:
+            self._recorder.backward()
+            self._reducer.saw = self._recorder.saw
+
+    def step_done(self) -> bool:
+        """A step is done; the next one may have another plan. False: tuning is over."""
+        self._reducer.saw = None
+        if self._fused.planned:  # by the checkpoint from which this training goes on
+            return False
+        if self._recorder:
+            self._recorder.end()
+        return next(self._work, False)
+
+    def _tune(self) -> Generator[bool, None, None]:
+        """Stop after each step, True; what stands between two of these happens between steps."""
+        recorders = yield from self._record(self._fused.settings.profile_steps)
+        self._recorder = None
+        trace = self._trace(recorders)
+        cost = self._cost(trace)
+        plans = self._cluster.from_first(lambda: candidates(trace, cost))
+        times: list[list[float]] = [[] for _ in plans]
+        for _ in range(self._fused.settings.trial_steps):
+            for each, seconds in zip(plans, times, strict=True):
+                self._fused.plan(each.plan)
+                (recorder,) = yield from self._record(1)
+                seconds.append(recorder.step_s)
+        self._recorder = None
+        self._keep(plans, [median(seconds) for seconds in times], trace, cost)
+
+    def _record(self, steps: int) -> Generator[bool, None, list[Recorder]]:
+        found = []
+        for _ in range(steps):
+            self._recorder = Recorder(self._cluster.device)
+            yield True
+            found.append(self._recorder)
+        return found
+
+    def _trace(self, recorders: Sequence[Recorder]) -> Trace:
+        """Lay gradients out in the order in which the first rank's come, and say when they do."""
+        gradients = self._fused.gradients
+        ready = {
+            name: median(recorder.ready_s().get(name, 0.0) for recorder in recorders)
+            for name in recorders[-1].ready_s()
+        }
+        forward_s = median(recorder.forward_s for recorder in recorders)
+        order = self._cluster.from_first(lambda: _completed(list(ready), gradients.names))
+        gradients.reorder(order)
+        every = self._cluster.gather((ready, forward_s))
+        ready_s = list(
+            accumulate((_latest(name, [each for each, _ in every]) for name in order), max)
+        )
+        bytes_each = 2 if self._fused.settings.wire == "bf16" else 4
+        return Trace(
+            names=tuple(order),
+            sizes_bytes=tuple(bytes_each * size for size in gradients.sizes),
+            backward_s=tuple(b - a for a, b in zip([0.0, *ready_s[:-1]], ready_s, strict=True)),
+            forward_s=max(each for _, each in every),
+        )
+
+    def _cost(self, trace: Trace) -> Cost:
+        samples = probe(self._fabric, sum(trace.sizes_bytes))
+        every = self._cluster.gather(samples)
+        slowest = [
+            (size, max(each[number][1] for each in every))
+            for number, (size, _) in enumerate(samples)
+        ]
+        return fit(slowest)
+
+    def _keep(
+        self, plans: Sequence[Candidate], medians: Sequence[float], trace: Trace, cost: Cost
+    ) -> None:
+        every = self._cluster.gather(list(medians))
+        slowest = [max(each[number] for each in every) for number in range(len(plans))]
+        best = min(range(len(plans)), key=slowest.__getitem__)
+        self._fused.plan(plans[best].plan)
+        self._fused.planned = True
+        timed = ", ".join(
+            f"{each.name} ({_groups(each.plan)}) {1000 * seconds:.0f} ms"
+            for each, seconds in sorted(zip(plans, slowest, strict=True), key=lambda pair: pair[1])
+        )
+        self._say(
+            f"fused: keeps {plans[best].name}, the fastest of {timed} a step; backward "
+            f"{1000 * sum(trace.backward_s):.0f} ms, {sum(trace.sizes_bytes) / _MB:.1f} MB, "
+            f"all-reduce {1000 * cost.alpha_s:.2f} ms + {1e9 * cost.beta_s_per_byte:.2f} ms/MB"
+        )
+
+
+def _completed(seen: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return all names: those that were seen, then those that no loss reaches."""
+    return [*seen, *(name for name in names if name not in set(seen))]
+
+
+def _latest(name: str, ready: Sequence[Mapping[str, float]]) -> float:
+    return max(each.get(name, 0.0) for each in ready)
+
+
+def _groups(plan: Sequence[int]) -> str:
+    return "1 group" if len(plan) == 1 else f"{len(plan)} groups"

@@ -1,0 +1,1 @@
+"""What is trained: a classifier or a detector."""

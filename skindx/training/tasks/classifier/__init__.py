@@ -1,0 +1,1 @@
+"""Training one classifier on all ranks."""

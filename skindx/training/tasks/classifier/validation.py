@@ -1,0 +1,68 @@
+"""What a classifier says of the validation pictures, each rank predicting its share."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.models.classifier.classifier import Classifier
+from skindx.models.ensemble.ensemble import Member
+from skindx.training.config.run import MemberSettings
+from skindx.training.feeding.pictures import ValidationSet
+from skindx.training.member import FinishedMember
+from skindx.training.process_group import Cluster
+
+# N = pictures, C = classes
+
+
+class ValidationStoppedError(Exception):
+    """A rank was asked to stop while it validated; raised on all of them."""
+
+
+def validate(
+    classifier: Classifier,
+    member: MemberSettings,
+    own: ValidationSet,
+    cluster: Cluster,
+    asked: Callable[[], bool] = lambda: False,
+) -> FinishedMember:
+    """Return the classifier's weights with what they say of all validation pictures.
+
+    `classifier` is in evaluation mode, `own` this rank's share; every rank calls this. Raises
+    ValidationStoppedError when any rank is `asked` to stop meanwhile.
+    """
+    judge = Member(member.name, classifier, member.preprocess)
+    try:
+        log_NC = judge.judge(_until(asked, own.squares())) if len(own) else None
+        stopped = False
+    except ValidationStoppedError:
+        log_NC, stopped = None, True
+    if any(cluster.gather(stopped)):
+        raise ValidationStoppedError
+    validation_NC, truth_N = _together(cluster.gather((log_NC, own.labels_N)))
+    state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
+    return FinishedMember(state, validation_NC, truth_N)
+
+
+def _until(
+    asked: Callable[[], bool], batches: Iterable[NDArray[np.uint8]]
+) -> Iterator[NDArray[np.uint8]]:
+    for batch in batches:
+        if asked():
+            raise ValidationStoppedError
+        yield batch
+
+
+def _together(
+    parts: list[tuple[NDArray[np.float64] | None, NDArray[np.int64]]],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Put every rank's rows back in their places: rank r took rows r, r + P, … of the manifest."""
+    count, world = sum(len(labels) for _, labels in parts), len(parts)
+    classes = next(log.shape[1] for log, _ in parts if log is not None)
+    validation_NC = np.empty((count, classes))
+    truth_N = np.empty(count, dtype=np.int64)
+    for rank, (log, labels) in enumerate(parts):
+        if log is not None:
+            validation_NC[rank::world] = log
+            truth_N[rank::world] = labels
+    return validation_NC, truth_N

@@ -1,0 +1,53 @@
+"""How well a detector finds the boxes of the validation split, each rank on its share."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+
+from skindx.data.boxes import Box
+from skindx.data.loader.ahead import work_ahead
+from skindx.metrics import DetectionScore, mean_average_precision
+from skindx.models.detector.detector import Detector
+from skindx.training.process_group import Cluster
+from skindx.training.tasks.detector.pictures import BoxedSet
+
+LEAST_CONFIDENCE = 0.001
+"""mAP is an area under precision against recall: it needs the doubtful boxes as well."""
+
+_BATCH = 16
+
+Boxes = tuple[Box, ...]
+
+
+def score_detector(detector: Detector, own: BoxedSet, cluster: Cluster) -> DetectionScore | None:
+    """Return the mAP over the pictures of all ranks, on every rank; None when none has a box.
+
+    `own` are this rank's pictures. A picture without boxes counts: what is found there is a false
+    alarm.
+    """
+    pairs = list(zip(_truth(own), _find(detector, own), strict=True))
+    everyone = [pair for part in cluster.gather(pairs) for pair in part]
+    return mean_average_precision(
+        [truth for truth, _ in everyone], [found for _, found in everyone]
+    )
+
+
+def _truth(own: BoxedSet) -> list[Boxes]:
+    # Only corners and classes travel between the ranks.
+    return [
+        tuple(replace(box, drawn_by="", drawn_at="") for box in record.boxes or ())
+        for record in own.records
+    ]
+
+
+def _find(detector: Detector, own: BoxedSet) -> Sequence[Boxes]:
+    found: list[Boxes] = []
+    ahead = 2 * _BATCH
+    pictures = work_ahead(
+        own.source.picture, range(len(own)), threads=own.reading.threads, ahead=ahead
+    )
+    with closing(pictures):
+        while batch := list(islice(pictures, _BATCH)):
+            found += detector.detect(batch, LEAST_CONFIDENCE)
+    return found
