@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from skindx.bench.intervals import cells_of, table
+from skindx.evaluation.formatting import bounds, decimal, percent, points
 from skindx.metrics import Interval
-from skindx.studies.formatting import bounds, decimal, percent, points
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "docs/measured"

@@ -17,10 +17,10 @@ from skindx.casebook.book import Casebook
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor
+from skindx.evaluation.next_steps import served_steps
 from skindx.files import sha256_file
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
-from skindx.studies.steps import served_steps
 
 FIXTURES = Path(__file__).parent / "fixtures"
 _BUNDLE_VERSIONS = {"v0_1": "c66bc4dd23d0c6ee5459598ae945734e4b42afab015951c504ca4687081fdad4"}

@@ -18,8 +18,8 @@ from skindx.config import Settings
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError
-from skindx.studies.answers import Answers
-from skindx.studies.predictions import PREDICTIONS, read_predictions
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.predictions import PREDICTIONS, read_predictions
 from skindx.training.config.run import TrainSettings
 from skindx.training.run import unfinished
 

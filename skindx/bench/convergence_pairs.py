@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.convergence_arms import member_name
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.compare import align
+from skindx.evaluation.headline import FIGURES, LEVEL, SEED
 from skindx.metrics import Interval, Measure, bootstrap_interval
 from skindx.metrics.inputs import Floats, Ints
 from skindx.metrics.measure import Redraw
-from skindx.studies.answers import Answers
-from skindx.studies.compare import align
-from skindx.studies.headline import FIGURES, LEVEL, SEED
 
 # N = test pictures of all folds, G = their groups, D = bootstrap draws, R = runs
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.convergence_pairs import JUDGED, Compared
+from skindx.evaluation.headline import FIGURES
 from skindx.files import atomic_file, write_csv, write_text
-from skindx.studies.headline import FIGURES
 
 # R = runs, E = epochs
 

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.ood_candidates import LEFT_OUT, OWN, settings_of
+from skindx.curation.stored_image import read_picture
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
+from skindx.evaluation.ood import painted_pictures
 from skindx.files import atomic_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
@@ -19,8 +21,6 @@ from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.hooks import hooked, taken
 from skindx.models.ood.kinds import DETECTORS
 from skindx.models.ood.measuring import features_of, last_layers
-from skindx.studies.ood import painted_pictures
-from skindx.studies.stored_picture import read_picture
 
 _BATCH = 32
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skindx import provenance
 from skindx.bench.clock import Figure
 from skindx.files import write_json
-from skindx.studies import origin
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -37,7 +37,7 @@ def hardware() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "cpu": origin.cpu_model(),
+        "cpu": provenance.cpu_model(),
         "cores": cores,
         "memory_gb": round(memory_bytes / 1e9, 1),
         "accelerator": _accelerator(),
@@ -46,7 +46,7 @@ def hardware() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, skindx and its large packages, without importing them."""
-    return origin.versions(_PACKAGES)
+    return provenance.versions(_PACKAGES)
 
 
 def _now() -> str:

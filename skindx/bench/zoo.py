@@ -18,12 +18,12 @@ from skindx.config import Settings
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError, UserError
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.folds import pictures_of_all, pool_answers
+from skindx.evaluation.predictions import read_predictions
 from skindx.files import write_json
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.studies.answers import Answers
-from skindx.studies.folds import pictures_of_all, pool_answers
-from skindx.studies.predictions import read_predictions
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.member import member_folder
 

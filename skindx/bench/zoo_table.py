@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from skindx.bench.clock import Figure
+from skindx.evaluation.compare.folds import FoldFigure, Pooled
 from skindx.files import atomic_file, write_text
 from skindx.metrics import Interval
-from skindx.studies.folds import FoldFigure, Pooled
 
 ENSEMBLE = "ensemble"
 

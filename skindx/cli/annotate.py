@@ -35,9 +35,9 @@ def annotate(
 def _propose(dataset: Path, bundle: Path) -> None:
     from functools import partial
 
+    from skindx.curation.proposals.proposals import propose
     from skindx.data.boxes.review import unseen
     from skindx.data.progress import progress_bars
-    from skindx.studies.proposals import propose
 
     if not unseen(dataset):
         return

@@ -69,16 +69,16 @@ def audit(
 
 
 def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress") -> list[str]:
-    from skindx.studies.audit import audit as look
-    from skindx.studies.audit import summary_lines
-    from skindx.studies.privacy import PrivacySettings
+    from skindx.curation.audit.audit import audit as look
+    from skindx.curation.audit.audit import summary_lines
+    from skindx.curation.audit.privacy import PrivacySettings
 
     settings = PrivacySettings.load(None, sets)
     return [*summary_lines(look(dataset, settings, workers=workers, progress=progress))]
 
 
 def _quality(dataset: Path, progress: "Progress") -> list[str]:
-    from skindx.studies.quality import audit_quality
+    from skindx.curation.audit.quality import audit_quality
 
     found = audit_quality(dataset, progress)
     return [f"{count} flagged: {issue}" for issue, count in found.items()] or ["nothing flagged"]
@@ -93,11 +93,11 @@ def _labels(
     *,
     progress: "Progress",
 ) -> list[str]:
+    from skindx.curation.audit.extra import need
+    from skindx.curation.labels.page import PAGE, write_review
+    from skindx.curation.labels.review import review_labels
     from skindx.data.manifest import read_manifest
-    from skindx.studies.extra import need
-    from skindx.studies.label_page import PAGE, write_review
-    from skindx.studies.label_review import review_labels
-    from skindx.studies.leakage import siblings_by_chance, siblings_in_train
+    from skindx.evaluation.leakage import siblings_by_chance, siblings_in_train
 
     need("cleanlab")
     if plant is not None:
@@ -124,7 +124,7 @@ def _labels(
 def _planted(
     records: "list[Record]", table: "Embeddings", share: float, seed: int, progress: "Progress"
 ) -> list[str]:
-    from skindx.studies.label_review import plant_errors
+    from skindx.curation.labels.review import plant_errors
 
     return [
         f"of {each.planted} planted errors {each.found} are among the first {each.looked} "

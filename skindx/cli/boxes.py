@@ -148,8 +148,8 @@ def propose(
 
     Example: skindx boxes propose runs/mine/data runs/other/bundle
     """
+    from skindx.curation.proposals.proposals import propose as propose_boxes
     from skindx.data.progress import progress_bars
-    from skindx.studies.proposals import propose as propose_boxes
 
     with progress_bars() as progress:
         done = propose_boxes(

@@ -69,9 +69,9 @@ def embed_dataset(
     out: Path | None = None,
 ) -> "Embeddings":
     """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
+    from skindx.curation.embeddings import EmbedSettings, embed_with_bundle
+    from skindx.curation.embeddings import embed as embed_pictures
     from skindx.data.dedup.near import EMBEDDINGS
-    from skindx.studies.embeddings import EmbedSettings, embed_with_bundle
-    from skindx.studies.embeddings import embed as embed_pictures
 
     target = out or dataset / EMBEDDINGS
     if (weights is None and config is None) == (bundle is None):
@@ -105,11 +105,11 @@ def sweep(
 
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """
+    from skindx.curation.sweep.files import check_plot, print_sweep, write_sweep
+    from skindx.curation.sweep.sweep import SweepSettings
+    from skindx.curation.sweep.sweep import sweep as run_sweep
     from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
     from skindx.data.progress import progress_bars
-    from skindx.studies.dedup_sweep import SweepSettings
-    from skindx.studies.dedup_sweep import sweep as run_sweep
-    from skindx.studies.sweep_files import check_plot, print_sweep, write_sweep
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     check_plot()

@@ -33,10 +33,10 @@ def evaluate(
     External: skindx evaluate runs/mine/bundle other/data --split all --out runs/mine/external
     """
     from skindx.data.progress import progress_bars
+    from skindx.evaluation.evaluate import METRICS
+    from skindx.evaluation.evaluate import evaluate as evaluate_bundle
+    from skindx.evaluation.report.report import print_table
     from skindx.models.bundle.change import add_metrics
-    from skindx.studies.evaluation import METRICS
-    from skindx.studies.evaluation import evaluate as evaluate_bundle
-    from skindx.studies.report import print_table
 
     folder = out or bundle.resolve().parent / "evaluation"
     changed = None

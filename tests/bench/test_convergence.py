@@ -16,8 +16,8 @@ from skindx.bench.convergence_result import figures_of, plain_values
 from skindx.bench.convergence_tables import Run, markdown, verdict, write_tables
 from skindx.bench.presets import preset
 from skindx.errors import UserError
+from skindx.evaluation.answers import Answers
 from skindx.metrics import Interval, Statistic, paired_interval
-from skindx.studies.answers import Answers
 from skindx.taxonomy import SkinClass
 
 TINY = {"members": [{"name": "m", "model": "test_resnet"}]}

@@ -8,8 +8,8 @@ from skindx.bench.clock import Figure
 from skindx.bench.zoo import Config, difference, run
 from skindx.bench.zoo_table import ENSEMBLE, ModelRow, markdown, write_tables
 from skindx.errors import UserError
-from skindx.studies.answers import Answers
-from skindx.studies.folds import pool_answers
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.folds import pool_answers
 from skindx.taxonomy import SkinClass
 
 

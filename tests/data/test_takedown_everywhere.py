@@ -16,6 +16,9 @@ from local_site import Answer, LocalSite, category, html
 from paint_pictures import encode, paint
 from small_dataset import free_dataset
 
+from skindx.curation.audit.audit import JOURNAL
+from skindx.curation.labels.page import PAGE, TABLE, write_review
+from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.boxes import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build import build
@@ -36,9 +39,6 @@ from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.review import Flag, write_flags
 from skindx.data.screening.shards import SHARDS
-from skindx.studies.audit import JOURNAL
-from skindx.studies.label_page import PAGE, TABLE, write_review
-from skindx.studies.label_review import Doubt, LabelReview
 
 JANE = "Jane Q. Victim"
 MAY_NAME_IT = {"blocklist.jsonl", "ledger.jsonl", "issues.parquet"}

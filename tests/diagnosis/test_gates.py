@@ -10,8 +10,8 @@ from skin_photo import TONES, skin_photo, skin_pixels
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.seeing import see
-from skindx.studies.gates import blurred, darkened, photos_of
-from skindx.studies.no_skin import KINDS
+from skindx.evaluation.gates import blurred, darkened, photos_of
+from skindx.evaluation.no_skin import KINDS
 
 
 def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from skindx.data.boxes import Box
 from skindx.data.manifest import Record, Split, write_manifest
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.score import score, score_boxes
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
-from skindx.studies.answers import Answers
-from skindx.studies.results import Evaluation
-from skindx.studies.score import score, score_boxes
 from skindx.taxonomy import SkinClass, Taxonomy, Urgency
 
 

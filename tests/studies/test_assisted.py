@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, prediction, records_of, write_dataset
 
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.assisted import assisted_table, measure_assistance
+from skindx.evaluation.evaluate import METRICS, REPORT, evaluate_served
 from skindx.models.ensemble.prediction import Prediction
-from skindx.studies.answers import Answers
-from skindx.studies.assisted import assisted_table, measure_assistance
-from skindx.studies.evaluation import METRICS, REPORT, evaluate_served
 
 NEVUS, MELANOMA = (0.7, 0.1, 0.1, 0.1), (0.1, 0.7, 0.1, 0.1)
 

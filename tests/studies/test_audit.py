@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from tiny_dataset import jpeg, skin, tiny_dataset
 
+from skindx.curation.audit import audit as module
+from skindx.curation.audit.audit import JOURNAL, audit, summary_lines
+from skindx.curation.audit.privacy import PrivacySettings, Sighting
+from skindx.curation.audit.quality import audit_quality
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import DECISIONS, Flag, read_flags, write_flags
 from skindx.data.store import put
 from skindx.errors import UserError
-from skindx.studies import audit as module
-from skindx.studies.audit import JOURNAL, audit, summary_lines
-from skindx.studies.privacy import PrivacySettings, Sighting
-from skindx.studies.quality import audit_quality
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,12 +9,12 @@ from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simula
 from fairlearn.metrics import MetricFrame
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.breakdown import MISSING, breakdowns
+from skindx.evaluation.misses import cancer_misses, cancer_of, urgent_misses
+from skindx.evaluation.set_scores import set_scores
 from skindx.metrics import share_interval
 from skindx.models.calibration.conformal import Conformal
-from skindx.studies.answers import Answers
-from skindx.studies.breakdown import MISSING, breakdowns
-from skindx.studies.misses import cancer_misses, cancer_of, urgent_misses
-from skindx.studies.set_scores import set_scores
 from skindx.taxonomy import SkinClass, load_taxonomy
 
 NEVUS, MELANOMA, SCC, WART = np.eye(4)

@@ -12,13 +12,13 @@ from evaluation_fakes import CLASSES, fake_class, prediction, records_of, simula
 from rich.console import Console
 
 from skindx.errors import UserError
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.compare import Comparison, compare
+from skindx.evaluation.compare.comparison import compare_folders
+from skindx.evaluation.compare.page import print_comparison, render_page, verdict
+from skindx.evaluation.headline import FIGURES
+from skindx.evaluation.predictions import PREDICTIONS, write_predictions
 from skindx.metrics import Interval, Statistic, paired_interval
-from skindx.studies.answers import Answers
-from skindx.studies.compare import Comparison, compare
-from skindx.studies.comparison import compare_folders
-from skindx.studies.comparison_page import print_comparison, render_page, verdict
-from skindx.studies.headline import FIGURES
-from skindx.studies.predictions import PREDICTIONS, write_predictions
 
 NAMES = ("runs/a", "runs/b")
 NEVUS, MELANOMA, SCC, WART = np.eye(4)

@@ -9,9 +9,9 @@ import pytest
 from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulate, write_dataset
 
 from skindx.errors import UserError
+from skindx.evaluation.compare.comparison import compare_folders
+from skindx.evaluation.evaluate import evaluate, evaluate_served
 from skindx.models.ensemble.prediction import Checked
-from skindx.studies.comparison import compare_folders
-from skindx.studies.evaluation import evaluate, evaluate_served
 
 
 @pytest.fixture

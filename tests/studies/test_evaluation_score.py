@@ -6,8 +6,8 @@ import pytest
 from evaluation_fakes import prediction, records_of, scored, simulate
 
 from skindx.data.boxes import Box
+from skindx.evaluation.results import Evaluation
 from skindx.models.ensemble.prediction import Prediction
-from skindx.studies.results import Evaluation
 
 NEVUS, MELANOMA, SCC, WART = ((1.0, 0, 0, 0), (0, 1.0, 0, 0), (0, 0, 1.0, 0), (0, 0, 0, 1.0))
 

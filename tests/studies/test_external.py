@@ -17,9 +17,9 @@ from evaluation_fakes import (
 )
 
 from skindx.errors import UserError
+from skindx.evaluation.evaluate import evaluate_served
+from skindx.evaluation.external import join_taxonomies
 from skindx.files import sha256_file
-from skindx.studies.evaluation import evaluate_served
-from skindx.studies.external import join_taxonomies
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from tiny_dataset import class_vectors, skin, tiny_dataset, with_embeddings
 
-from skindx.data.dedup.near import Embeddings
-from skindx.data.manifest import Record, read_manifest
-from skindx.data.review import Flag, read_flags, write_flags
-from skindx.errors import UserError
-from skindx.studies.label_page import PAGE, TABLE, render, write_review
-from skindx.studies.label_review import (
+from skindx.curation.labels.page import PAGE, TABLE, render, write_review
+from skindx.curation.labels.review import (
     Recovery,
     doubt_order,
     out_of_fold,
     plant_errors,
     review_labels,
 )
-from skindx.studies.leakage import siblings_by_chance, siblings_in_train
+from skindx.data.dedup.near import Embeddings
+from skindx.data.manifest import Record, read_manifest
+from skindx.data.review import Flag, read_flags, write_flags
+from skindx.errors import UserError
+from skindx.evaluation.leakage import siblings_by_chance, siblings_in_train
 
 HOSTILE = '<img src=x onerror="alert(1)">&"\'</title>'
 

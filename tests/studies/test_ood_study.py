@@ -10,9 +10,9 @@ from tiny_dataset import jpeg, tiny_dataset
 
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
-from skindx.studies import gates
-from skindx.studies.no_skin import KINDS
-from skindx.studies.ood import Checked, check_of, report, separation, table
+from skindx.evaluation import gates
+from skindx.evaluation.no_skin import KINDS
+from skindx.evaluation.ood import Checked, check_of, report, separation, table
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_photos_of_folders(
     for copy in "ab":
         (tmp_path / "photos" / f"one.rf.{copy}.jpg").write_bytes(jpeg(pixels))
     tiny_dataset(tmp_path / "data", 16)
-    monkeypatch.setattr("skindx.studies.ood.painted_pictures", lambda _: iter(()))
+    monkeypatch.setattr("skindx.evaluation.ood.painted_pictures", lambda _: iter(()))
     figures = tmp_path / "ood.json"
     folder = str(tmp_path / "photos")
     gates.main([folder, "--bundle", str(whole), str(tmp_path / "data"), "--json", str(figures)])

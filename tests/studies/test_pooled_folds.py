@@ -7,11 +7,11 @@ import pytest
 from evaluation_fakes import CLASSES, records_of, simulate
 
 from skindx.errors import UserError
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.folds import pool, pool_answers
+from skindx.evaluation.headline import FIGURES, measure_scores
+from skindx.evaluation.predictions import PREDICTIONS, read_predictions, write_predictions
 from skindx.metrics import top_k_accuracy
-from skindx.studies.answers import Answers
-from skindx.studies.folds import pool, pool_answers
-from skindx.studies.headline import FIGURES, measure_scores
-from skindx.studies.predictions import PREDICTIONS, read_predictions, write_predictions
 
 
 def whole(n: int = 60) -> Answers:

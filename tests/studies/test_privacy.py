@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from tiny_dataset import skin
 
+from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, is_text, version
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.studies.privacy import PrivacyDetector, PrivacySettings, is_text, version
 
 NAME = "Anna Schmidt"
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from tiny_bundle import pack_tiny
 
+from skindx.curation.proposals.activation import ActivationBoxes, activation_box, whole
+from skindx.curation.proposals.proposals import propose
 from skindx.data.boxes import Box
 from skindx.data.boxes.agreement import iou
 from skindx.data.boxes.annotations import PROPOSALS, read_proposals
@@ -22,8 +24,6 @@ from skindx.models.bundle.files import INDEX
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Member
-from skindx.studies.activation import ActivationBoxes, activation_box, whole
-from skindx.studies.proposals import propose
 
 COLOURS = ((60, 40, 160), (40, 140, 60))
 

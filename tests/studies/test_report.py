@@ -14,14 +14,14 @@ from PIL import Image
 from rich.console import Console
 
 from skindx.data.manifest import Record
+from skindx.evaluation.formatting import bounds, decimal, percent, points
+from skindx.evaluation.mistakes import worst_mistakes
+from skindx.evaluation.report.plots import confusion_plot, reliability_plot, top_confusions
+from skindx.evaluation.report.report import print_table, render_report
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.set_scores import SetScore, SetScores
 from skindx.metrics import DetectionScore, Interval
-from skindx.studies.formatting import bounds, decimal, percent, points
-from skindx.studies.mistakes import worst_mistakes
-from skindx.studies.origin import Origin
-from skindx.studies.plots import confusion_plot, reliability_plot, top_confusions
-from skindx.studies.report import print_table, render_report
-from skindx.studies.results import Evaluation
-from skindx.studies.set_scores import SetScore, SetScores
+from skindx.provenance import Origin
 
 ORIGIN = Origin(
     bundle="runs/demo/bundle",

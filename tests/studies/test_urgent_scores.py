@@ -21,19 +21,19 @@ from evaluation_fakes import (
 from rich.console import Console
 
 from skindx.data.manifest import Record
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.compare import compare
+from skindx.evaluation.evaluate import evaluate_served
+from skindx.evaluation.predictions import read_predictions
+from skindx.evaluation.report.report import print_table
+from skindx.evaluation.report.urgent_plot import urgent_plot
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.urgent_scores import UrgentRiskScores, urgent_scores
 from skindx.metrics import share_interval
 from skindx.models.bundle.urgent_risk_card import measured_risk_lines
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
-from skindx.studies.answers import Answers
-from skindx.studies.compare import compare
-from skindx.studies.evaluation import evaluate_served
-from skindx.studies.predictions import read_predictions
-from skindx.studies.report import print_table
-from skindx.studies.results import Evaluation
-from skindx.studies.urgent_plot import urgent_plot
-from skindx.studies.urgent_scores import UrgentRiskScores, urgent_scores
 
 RISK = UrgentRisk(
     urgent_columns=(1, 2),

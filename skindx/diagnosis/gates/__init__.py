@@ -1,6 +1,6 @@
 """What a photo must pass before anything is said about it; one idea a file, one list here.
 
-What the thresholds do to real photos, `python -m skindx.studies.gates` measures.
+What the thresholds do to real photos, `python -m skindx.evaluation.gates` measures.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,1 @@
+"""Datasets that a person reviews: audit, labels, de-duplication sweep, box proposals."""

@@ -1,0 +1,1 @@
+"""What a person must see before a dataset is published."""

@@ -1,0 +1,160 @@
+"""Look at every picture of a dataset for what a person must see before it is published."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, Sighting, version
+from skindx.data.manifest import read_manifest
+from skindx.data.progress import Progress, silent
+from skindx.data.review import PRIVATE, Flag, undecided, write_flags
+from skindx.errors import UserError
+from skindx.imaging.decode import decode
+
+JOURNAL = "audit.jsonl"
+"""What was looked at, one line a picture: the work of a killed audit is not lost."""
+
+_FEW = 16
+"""So few pictures are looked at sooner than another process starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSummary:
+    """What an audit found; a picture may be flagged for several reasons."""
+
+    pictures: int
+    looked: int
+    """Pictures that this run looked at; the others were known already."""
+    flagged: Mapping[str, int]
+    """Reason -> pictures."""
+    waiting: int
+    """Flagged pictures on which nobody has decided."""
+
+
+def audit(
+    dataset: Path,
+    settings: PrivacySettings,
+    *,
+    workers: int = 0,
+    progress: Progress = silent,
+) -> AuditSummary:
+    """Flag faces, text and intimate regions in DATASET/flags.parquet.
+
+    A picture that this version, with these thresholds, has seen is not looked at again; a stopped
+    audit goes on where it was. `workers` 0 takes all cores. Raises UserError without the `audit`
+    extra and for a picture that cannot be read.
+    """
+    by = version(settings)
+    paths = {record.sha256: record.path for record in read_manifest(dataset)}
+    seen = {sha: found for sha, found in _read_journal(dataset, by).items() if sha in paths}
+    todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
+    progress("look", len(seen), len(paths))  # loading the models takes a while
+    looks = _look_at([dataset / paths[sha256] for sha256 in todo], settings, workers or _cores())
+    with _journal(dataset).open("a", encoding="utf-8") as journal:
+        for sha256, sightings in zip(todo, looks, strict=True):
+            seen[sha256] = sightings
+            line = {"sha256": sha256, "by": by, "found": [asdict(each) for each in sightings]}
+            # One write a line: a kill tears the last line at most.
+            journal.write(json.dumps(line) + "\n")
+            journal.flush()
+            progress("look", len(seen), len(paths))
+    flags = [
+        Flag(sha256, each.reason, each.score, each.detail)
+        for sha256, sightings in seen.items()
+        for each in sightings
+    ]
+    write_flags(dataset, flags, PRIVATE)
+    reasons = Counter(reason for _, reason in {(flag.sha256, flag.reason) for flag in flags})
+    waiting = len(undecided(dataset).keys() & paths.keys())
+    return AuditSummary(len(paths), len(todo), dict(reasons.most_common()), waiting)
+
+
+def _journal(dataset: Path) -> Path:
+    return dataset / JOURNAL
+
+
+def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
+    """Return what `by` has seen: SHA-256 -> sightings; a torn last line is cut off."""
+    path = _journal(dataset)
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    seen: dict[str, list[Sighting]] = {}
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            row = json.loads(line)
+            if row["by"] == by:
+                seen[row["sha256"]] = [Sighting(**each) for each in row["found"]]
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f"{path}, line {number}, is no line of an audit; delete the file and run again."
+            ) from None
+    return seen
+
+
+def _look_at(
+    paths: Sequence[Path], settings: PrivacySettings, workers: int
+) -> Iterator[list[Sighting]]:
+    """Yield each picture's sightings in order, from `workers` processes of one thread each."""
+    if workers == 1 or len(paths) <= _FEW:
+        _start(settings)
+        yield from map(_look, paths)
+        return
+    pool = ProcessPoolExecutor(
+        min(workers, len(paths)), get_context("spawn"), initializer=_start, initargs=(settings,)
+    )
+    try:
+        yield from pool.map(_look, paths, chunksize=4)
+    except BrokenProcessPool:
+        raise UserError(
+            "an audit process died, most likely for want of memory; "
+            "run it again with `--workers 1`."
+        ) from None
+    finally:
+        # Also when somebody stops us: what waits is not looked at first.
+        pool.shutdown(cancel_futures=True)
+
+
+_detector: PrivacyDetector | None = None
+"""One a process: the models are loaded once."""
+
+
+def _start(settings: PrivacySettings) -> None:
+    global _detector  # noqa: PLW0603
+    _detector = PrivacyDetector(settings)
+
+
+def _look(path: Path) -> list[Sighting]:
+    assert _detector is not None
+    try:
+        pixels_HWC = decode(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); run `skindx build` again.") from None
+    return _detector.look(pixels_HWC)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def summary_lines(summary: AuditSummary) -> Iterable[str]:
+    """Tell an audit in plain sentences."""
+    yield f"{summary.pictures} pictures, {summary.looked} of them looked at now."
+    for reason, count in summary.flagged.items():
+        yield f"  {count} flagged: {reason}"
+    if summary.waiting:
+        yield (
+            f"{summary.waiting} pictures wait for a person's decision (sha256,verdict in "
+            f"decisions.csv: keep, withhold or remove); until then they are not published."
+        )

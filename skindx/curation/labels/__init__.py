@@ -1,0 +1,1 @@
+"""Labels that out-of-fold predictions contradict."""

@@ -1,0 +1,51 @@
+"""The ranked list of doubtful labels as a CSV, and as a page that needs nothing else."""
+
+import dataclasses
+from base64 import b64encode
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.curation.labels.review import Doubt, LabelReview
+from skindx.curation.stored_image import read_picture
+from skindx.data.manifest import Record
+from skindx.data.review import write_flags
+from skindx.files import write_csv, write_text
+from skindx.imaging.thumbnails import small_jpeg
+from skindx.text import printable
+
+TABLE, PAGE = "label_review.csv", "label_review.html"
+TEMPLATE = "label_review.html.jinja"
+SHOWN = 300
+"""Pictures on the page: about 2 MB; the table has them all."""
+_SIDE = 176
+
+Read = Callable[[Doubt], NDArray[np.uint8]]
+
+
+def write_review(dataset: Path, review: LabelReview, records: dict[str, Record]) -> None:
+    """Write the table, the page and the flags of reason `label` into the dataset folder."""
+    names = [field.name for field in dataclasses.fields(Doubt)]
+    write_csv(dataset / TABLE, names, map(dataclasses.astuple, review.doubts))
+    page = render(review, dataset.name, lambda doubt: read_picture(dataset, records[doubt.sha256]))
+    write_text(dataset / PAGE, page)
+    write_flags(dataset, [doubt.flag for doubt in review.doubts], ["label"])
+
+
+def render(review: LabelReview, name: str, read: Read) -> str:
+    """Return the page as HTML that is well-formed XML too; every value is escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["plain"] = printable
+    source = resources.files("skindx.studies").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    shown = [
+        (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())
+        for doubt in review.doubts[:SHOWN]
+    ]
+    return environment.from_string(source).render(review=review, name=name, shown=shown)

@@ -1,0 +1,237 @@
+"""Doubtful labels: what a classifier that never saw a picture's group thinks of its label.
+
+Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
+probabilities from group-aware folds. It gives a list to look at, and removes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.curation.audit.extra import need
+from skindx.data.dedup.near import Embeddings
+from skindx.data.manifest import Record
+from skindx.data.progress import Progress, silent
+from skindx.data.review import Flag
+from skindx.errors import UserError
+
+# N = pictures, C = classes, D = dimensions
+
+FOLDS = 5
+LISTED = 0.1
+"""Share of the dataset that the list holds at most: a person has to look at it."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One picture whose label is in doubt; the smaller `score`, the greater the doubt."""
+
+    rank: int
+    sha256: str
+    path: str
+    split: str
+    given: str
+    suggested: str
+    score: float
+    """Probability of the given label, from folds that hold none of the picture's group."""
+    suggested_score: float
+    source_url: str
+
+    @property
+    def flag(self) -> Flag:
+        """The doubt as a flag for the review."""
+        detail = f"labelled {self.given}, looks like {self.suggested} ({self.suggested_score:.2f})"
+        return Flag(self.sha256, "label", 1 - self.score, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReview:
+    """The ranked doubts, and how far to trust them."""
+
+    doubts: tuple[Doubt, ...]
+    pictures: int
+    suspected: int
+    """Labels that confident learning takes for wrong; the list may be cut shorter."""
+    accuracy: float
+    """How often the out-of-fold prediction is the given label."""
+    folds: int
+    model: str
+
+
+def review_labels(
+    records: Sequence[Record],
+    embeddings: Embeddings,
+    *,
+    listed: float = LISTED,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> LabelReview:
+    """Rank the labels in doubt, all splits together; at most `listed` of all pictures.
+
+    Raises UserError when a picture has no embedding and without the `audit` extra.
+    """
+    need("cleanlab")
+    from cleanlab.filter import find_label_issues
+
+    classes, labels_N = _labels(records)
+    vectors_ND = vectors_of(records, embeddings)
+    probabilities_NC, folds = out_of_fold(
+        vectors_ND, labels_N, _groups(records), seed=seed, progress=progress
+    )
+    suspected_N = find_label_issues(labels_N, probabilities_NC, n_jobs=1, verbose=False)
+    ranked = [int(i) for i in doubt_order(labels_N, probabilities_NC) if suspected_N[i]]
+    doubts = []
+    for rank, i in enumerate(ranked[: max(1, round(listed * len(records)))], 1):
+        best = int(probabilities_NC[i].argmax())
+        doubts.append(
+            Doubt(
+                rank=rank,
+                sha256=records[i].sha256,
+                path=records[i].path,
+                split=records[i].split,
+                given=records[i].label,
+                suggested=classes[best],
+                score=float(probabilities_NC[i, labels_N[i]]),
+                suggested_score=float(probabilities_NC[i, best]),
+                source_url=records[i].source_url,
+            )
+        )
+    accuracy = float((probabilities_NC.argmax(axis=1) == labels_N).mean())
+    return LabelReview(tuple(doubts), len(records), len(ranked), accuracy, folds, embeddings.model)
+
+
+def doubt_order(labels_N: Ints, probabilities_NC: Floats) -> Ints:
+    """Return positions, the most doubtful first: by the probability of the given label.
+
+    Of cleanlab's ways to rank this one found most planted errors on the pictures that we tried.
+    """
+    from cleanlab.rank import get_label_quality_scores
+
+    quality_N = get_label_quality_scores(labels_N, probabilities_NC, method="self_confidence")
+    order_N: Ints = np.argsort(quality_N, kind="stable")
+    return order_N
+
+
+def out_of_fold(
+    vectors_ND: NDArray[np.float32],
+    labels_N: Ints,
+    groups_N: NDArray[np.str_],
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> tuple[Floats, int]:
+    """Return probabilities_NC by a logistic regression that saw no picture of the same group.
+
+    Also returns the number of folds: five, or as many as the class of fewest groups has. Raises
+    UserError for a class in a single group: nothing can be learned of it apart from itself.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    classes = int(labels_N.max()) + 1
+    folds = min(FOLDS, *(len(set(groups_N[labels_N == c])) for c in range(classes)))
+    if folds < 2:
+        raise UserError(
+            "a class has all its pictures in one group, so no fold can judge it by others; add "
+            "pictures or take the class out."
+        )
+    probabilities_NC = np.zeros((len(labels_N), classes))
+    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    progress("folds", 0, folds)
+    for done, (train, held) in enumerate(cut.split(vectors_ND, labels_N, groups_N), 1):
+        assert not set(groups_N[train]) & set(groups_N[held])
+        model = classifier().fit(vectors_ND[train], labels_N[train])
+        probabilities_NC[np.ix_(held, model.classes_)] = model.predict_proba(vectors_ND[held])
+        progress("folds", done, folds)
+    return probabilities_NC, folds
+
+
+def classifier() -> "LogisticRegression":  # type: ignore[name-defined] # noqa: F821
+    """Return the classifier of embeddings: vectors of length 1 ask for a weak penalty."""
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=10.0, max_iter=500)
+
+
+def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.float32]:
+    """Return vectors_ND of the records, in their order. Raises UserError when one has none."""
+    known_N, vectors_ND = embeddings.of([record.sha256 for record in records])
+    if len(known_N) < len(records):
+        raise UserError(
+            f"{len(records) - len(known_N)} of {len(records)} pictures have no embedding; make "
+            f"the table again with `skindx dedup embed`."
+        )
+    return vectors_ND
+
+
+def _labels(records: Sequence[Record]) -> tuple[list[str], Ints]:
+    classes, labels_N = np.unique([record.label for record in records], return_inverse=True)
+    if len(classes) < 2:
+        raise UserError(f"labels need two classes to be doubted, and there is {len(classes)}.")
+    return classes.tolist(), labels_N
+
+
+def _groups(records: Sequence[Record]) -> NDArray[np.str_]:
+    return np.array([record.group for record in records])
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How many planted errors stand among the first `looked` of the ranking."""
+
+    looked: int
+    found: int
+    planted: int
+    pictures: int
+
+    @property
+    def precision(self) -> float:
+        """Share of what a person looks at that is a planted error."""
+        return self.found / self.looked
+
+    @property
+    def recall(self) -> float:
+        """Share of the planted errors that the person meets."""
+        return self.found / self.planted
+
+    @property
+    def by_chance(self) -> float:
+        """The precision of looking at random."""
+        return self.planted / self.pictures
+
+
+def plant_errors(
+    records: Sequence[Record],
+    embeddings: Embeddings,
+    share: float,
+    seed: int,
+    *,
+    progress: Progress = silent,
+) -> tuple[Recovery, ...]:
+    """Swap a share of the labels at random, in memory alone, and see how many are found again.
+
+    It tells what the list is worth on this dataset with these embeddings; the labels' own errors
+    count as false alarms, so the true precision is higher. Looks at as many as were planted, at
+    half of that and at twice.
+    """
+    need("cleanlab")
+    classes, labels_N = _labels(records)
+    random = np.random.default_rng(seed)
+    planted = max(1, round(share * len(records)))
+    wrong_P = random.choice(len(records), planted, replace=False)
+    swapped_N = labels_N.copy()
+    swapped_N[wrong_P] += random.integers(1, len(classes), planted)
+    swapped_N %= len(classes)
+    vectors_ND = vectors_of(records, embeddings)
+    probabilities_NC, _ = out_of_fold(
+        vectors_ND, swapped_N, _groups(records), seed=seed, progress=progress
+    )
+    is_wrong_N = np.isin(doubt_order(swapped_N, probabilities_NC), wrong_P)
+    looks = (max(1, planted // 2), planted, min(2 * planted, len(records)))
+    return tuple(
+        Recovery(looked, int(is_wrong_N[:looked].sum()), planted, len(records)) for looked in looks
+    )

@@ -1,0 +1,1 @@
+"""Boxes that a model proposes and a person confirms."""

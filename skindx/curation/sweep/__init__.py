@@ -1,0 +1,1 @@
+"""Dataset size and accuracy against the de-duplication threshold."""

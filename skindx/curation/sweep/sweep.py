@@ -1,0 +1,219 @@
+"""Dataset size and accuracy against the de-duplication threshold (CE-Dedup's curve).
+
+Li, Chang, Liu 2021, arXiv 2109.00899. Only the training pictures are thinned; the test split stays
+as it is, and is never used to choose anything but the threshold that this curve is about.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from skindx.config import Settings
+from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
+from skindx.curation.stored_image import read_picture
+from skindx.curation.sweep.stored_duplicates import stored_duplicates
+from skindx.data.dedup.near import Embeddings
+from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.progress import Progress, silent
+from skindx.data.screening.screen import Screened
+from skindx.errors import UserError
+from skindx.imaging.hashes import HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
+
+# N = pictures, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
+
+EVERY: tuple[tuple[HashKind, ...], ...] = (
+    ("perceptual", "difference"),
+    ("perceptual",),
+    ("difference",),
+    ("average",),
+    ("wavelet",),
+)
+
+
+class SweepSettings(Settings):
+    """Which thresholds and hashes are tried; kinds that stand together must agree together."""
+
+    radii: tuple[int, ...] = Field(default=(0, 2, 4, 6, 8, 10, 12, 14, 16), min_length=1)
+    hashes: tuple[tuple[HashKind, ...], ...] = Field(default=EVERY, min_length=1)
+    seeds: int = Field(default=5, ge=1)
+    """Random thinnings of the same size that each point is compared with."""
+    loss: float = Field(default=0.01, ge=0, lt=1)
+    """Accuracy that the user accepts to lose."""
+    draws: int = Field(default=1000, ge=1)
+
+    @field_validator("radii")
+    @classmethod
+    def _in_order(cls, radii: tuple[int, ...]) -> tuple[int, ...]:
+        if min(radii) < 0 or max(radii) > 32:
+            raise ValueError("each radius must be from 0 to 32 bits")
+        return tuple(sorted(set(radii)))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One threshold: what is left of the training pictures, and what a classifier makes of it."""
+
+    hashes: str
+    radius: int
+    kept: int
+    duplicates: int
+    contradicted: int
+    """Pictures dropped because a near duplicate bears another label."""
+    accuracy: Interval
+    loss: Interval
+    """Accuracy with all training pictures minus this one, on the same resampled test groups."""
+    random: tuple[float, ...]
+    """Accuracies when as many training pictures are taken at random, one a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The curve; `chosen` is None when every thinning loses more than is accepted."""
+
+    train: int
+    test: int
+    accuracy: Interval
+    """With all training pictures."""
+    points: tuple[Point, ...]
+    chosen: Point | None
+    loss: float
+    model: str
+
+
+def sweep(
+    dataset: Path, embeddings: Embeddings, settings: SweepSettings, progress: Progress = silent
+) -> Sweep:
+    """Thin the training pictures at each radius, train at each, test on the same pictures.
+
+    The classifier is a logistic regression on embeddings: it trains in a second, and always gives
+    the same. Raises UserError for a dataset without a test split or without embeddings.
+    """
+    records = read_manifest(dataset)
+    train = split_of([*records, *stored_duplicates(dataset, records)], "train")
+    test = split_of(records, "test")
+    if not train or not test:
+        raise UserError(f"{dataset} needs pictures in train and in test for a sweep.")
+    trial = _Trial(train, test, embeddings)
+    everything_NC = trial.probabilities(np.arange(len(train)))
+    reference = Statistic.top_k(everything_NC, trial.truth_N, 1)
+    thumbs_NSS = _thumbnails(dataset, train, progress)
+    points = []
+    steps = len(settings.hashes) * len(settings.radii)
+    for kinds, radius, kept, contradicted in _thinnings(dataset, train, thumbs_NSS, settings):
+        accuracy = Statistic.top_k(trial.probabilities(kept), trial.truth_N, 1)
+        points.append(
+            Point(
+                "+".join(kinds),
+                radius,
+                len(kept),
+                len(train) - len(kept) - contradicted,
+                contradicted,
+                confidence_interval(accuracy, trial.groups_N, draws=settings.draws),
+                paired_interval(reference, accuracy, trial.groups_N, draws=settings.draws),
+                tuple(trial.at_random(len(kept), seed) for seed in range(settings.seeds)),
+            )
+        )
+        progress("train", len(points), steps)
+    return Sweep(
+        len(train),
+        len(test),
+        confidence_interval(reference, trial.groups_N, draws=settings.draws),
+        tuple(points),
+        choose(points, settings.loss),
+        settings.loss,
+        embeddings.model,
+    )
+
+
+def choose(points: Sequence[Point], loss: float) -> Point | None:
+    """Return the smallest set that loses at most `loss`; of equal ones the more accurate."""
+    fit = [point for point in points if point.loss.value <= loss]
+    return min(fit, key=lambda p: (p.kept, -p.accuracy.value, p.radius), default=None)
+
+
+class _Trial:
+    """One classifier after another, on the same test pictures."""
+
+    def __init__(
+        self, train: Sequence[Record], test: Sequence[Record], embeddings: Embeddings
+    ) -> None:
+        self._train_ND = vectors_of(train, embeddings)
+        self._test_ND = vectors_of(test, embeddings)
+        names = sorted({record.label for record in [*train, *test]})
+        number = {name: index for index, name in enumerate(names)}
+        self._labels_N = np.array([number[record.label] for record in train], dtype=np.intp)
+        self.truth_N: Ints = np.array([number[record.label] for record in test], dtype=np.intp)
+        self.groups_N = np.array([record.group for record in test])
+        self._classes = len(names)
+
+    def probabilities(self, rows: NDArray[np.intp]) -> Floats:
+        """Train on these training pictures; return probabilities_NC of the test pictures."""
+        labels = self._labels_N[rows]
+        filled_NC = np.zeros((len(self.truth_N), self._classes))
+        if len(np.unique(labels)) < 2:
+            filled_NC[:, labels[:1]] = 1
+            return filled_NC
+        model = classifier().fit(self._train_ND[rows], labels)
+        filled_NC[:, model.classes_] = model.predict_proba(self._test_ND)
+        return filled_NC
+
+    def at_random(self, count: int, seed: int) -> float:
+        """Return the accuracy with `count` training pictures drawn at random."""
+        random = np.random.default_rng(seed)
+        rows = random.choice(len(self._labels_N), count, replace=False)
+        return Statistic.top_k(self.probabilities(rows), self.truth_N, 1).value
+
+
+def _thumbnails(dataset: Path, train: Sequence[Record], progress: Progress) -> NDArray[np.float32]:
+    thumbs = []
+    for record in train:
+        thumbs.append(thumbnail(read_picture(dataset, record)))
+        progress("hash", len(thumbs), len(train))
+    return np.stack(thumbs)
+
+
+def _thinnings(
+    dataset: Path,
+    train: Sequence[Record],
+    thumbs_NSS: NDArray[np.float32],
+    settings: SweepSettings,
+) -> Iterator[tuple[tuple[HashKind, ...], int, NDArray[np.intp], int]]:
+    """Yield (kinds, radius, positions kept, pictures dropped as contradictions) as a build would.
+
+    Clusters and contradictions are those of `deduplicate`, so that the curve is the build's own.
+    """
+    for kinds in settings.hashes:
+        codes_NKO = hash_thumbnails(thumbs_NSS, kinds)
+        pictures = distinct(
+            [_picture(dataset, *each) for each in zip(train, codes_NKO, strict=True)]
+        )
+        # `distinct` orders by SHA-256: the codes must stand in the same order.
+        codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
+        links_L3 = near_links(codes_NKO, max(settings.radii))
+        position = {record.sha256: i for i, record in enumerate(train)}
+        for radius in settings.radii:
+            cleaned = deduplicate(pictures, links_L3, radius)
+            kept = np.array(sorted(position[p.row.sha256] for p in cleaned.kept), dtype=np.intp)
+            contradicted = sum(i.reason == "conflicting-duplicate" for i in cleaned.issues)
+            if len(kept):
+                yield kinds, radius, kept, contradicted
+
+
+def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Picture:
+    row = LedgerRow(
+        record.source_url,
+        record.label,
+        "stored",
+        sha256=record.sha256,
+        path=record.path,
+        size_bytes=(dataset / record.path).stat().st_size,
+    )
+    screened = Screened(None, "", record.width, record.height, codes_KO)
+    return Picture(row, record.label, screened)

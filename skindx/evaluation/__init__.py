@@ -1,0 +1,1 @@
+"""What a bundle is worth on a dataset: predictions, scores, comparisons, report."""

@@ -1,0 +1,145 @@
+"""What the crop around the best box changes: each class's sensitivity without and with boxes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.formatting import bounds, percent, points
+from skindx.evaluation.headline import LEVEL, SEED
+from skindx.evaluation.misses import share
+from skindx.metrics import Interval, Statistic, paired_interval
+from skindx.models.ensemble.prediction import Prediction
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# N = pictures, C = classes
+
+
+@dataclass(frozen=True, slots=True)
+class AssistedClass:
+    """A class's sensitivity by the whole picture alone, and with the crop beside it."""
+
+    key: str
+    name: str
+    n: int
+    boxed: int
+    """Of its pictures, those of which a crop was judged beside the whole."""
+    changed: int
+    """Of its pictures, those that were given another class by it."""
+    without: Interval
+    assisted: Interval
+    difference: Interval
+    """Assisted minus without, paired on the same resampled groups; no bounds if none changed.
+
+    Every draw of pictures that did not change gives 0, which would look like certainty.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Assisted:
+    """What boxes change, by class and in balanced accuracy."""
+
+    pictures: int
+    boxed: int
+    changed: int
+    level: float
+    classes: tuple[AssistedClass, ...]
+    """Those of which the split has pictures."""
+    without: float
+    assisted: float
+    difference: Interval
+    """Of balanced accuracy."""
+
+
+def measure_assistance(
+    answers: Answers, predictions: Sequence[Prediction], *, draws: int = 1000
+) -> Assisted | None:
+    """Compare what was served with what the whole pictures alone say; None where no box was used.
+
+    The rows of `answers` are those of `predictions`.
+    """
+    boxed_N = np.array([each.whole_C is not None for each in predictions])
+    if not boxed_N.any():
+        return None
+    whole_NC = np.stack(
+        [each.probabilities_C if each.whole_C is None else each.whole_C for each in predictions]
+    )
+    plain = replace(answers, ensemble_NC=whole_NC)
+
+    changed_N = answers.predicted_N != plain.predicted_N
+
+    def gain(first: Statistic, second: Statistic, among_N: NDArray[np.bool_]) -> Interval:
+        if not changed_N[among_N].any():
+            return Interval(0.0, float("nan"), float("nan"))
+        groups_N = answers.groups_N[among_N]
+        return paired_interval(first, second, groups_N, draws=draws, level=LEVEL, seed=SEED)
+
+    def one(number: int) -> AssistedClass:
+        own_N = answers.truth_N == number
+        ours, theirs = (
+            Statistic.top_k(each.ensemble_NC[own_N], each.truth_N[own_N], 1)
+            for each in (answers, plain)
+        )
+        return AssistedClass(
+            answers.classes[number].key,
+            answers.classes[number].name,
+            int(own_N.sum()),
+            int((own_N & boxed_N).sum()),
+            int((own_N & changed_N).sum()),
+            share(own_N & plain.right_N, own_N, plain),
+            share(own_N & answers.right_N, own_N, answers),
+            gain(ours, theirs, own_N),
+        )
+
+    ours, theirs = (
+        Statistic.balanced_accuracy(each.ensemble_NC, each.truth_N) for each in (answers, plain)
+    )
+    return Assisted(
+        len(answers),
+        int(boxed_N.sum()),
+        int(changed_N.sum()),
+        LEVEL,
+        tuple(one(int(number)) for number in np.unique(answers.truth_N)),
+        theirs.value,
+        ours.value,
+        gain(ours, theirs, np.ones(len(answers), dtype=np.bool_)),
+    )
+
+
+def assisted_table(assisted: Assisted) -> "Table":
+    """Return the comparison as a table for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    heading = (
+        f"Sensitivity without and with the crop around the best box, which {assisted.boxed} of "
+        f"{assisted.pictures} pictures have"
+    )
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("class", no_wrap=True)
+    for name in ("n", "crops", "changed", "without", "with", "points"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in assisted.classes:
+        table.add_row(
+            escape(each.name),
+            str(each.n),
+            str(each.boxed),
+            str(each.changed),
+            f"{percent(each.without)} {bounds(each.without)}",
+            f"{percent(each.assisted)} {bounds(each.assisted)}",
+            f"{points(each.difference.value)} {bounds(each.difference, 'points')}",
+        )
+    table.add_row(
+        *("balanced accuracy", str(assisted.pictures)),
+        *(str(assisted.boxed), str(assisted.changed)),
+        *(percent(assisted.without), percent(assisted.assisted)),
+        f"{points(assisted.difference.value)} {bounds(assisted.difference, 'points')}",
+        style="bold",
+    )
+    return table

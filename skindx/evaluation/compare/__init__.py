@@ -1,0 +1,1 @@
+"""Two predictors on the same images."""

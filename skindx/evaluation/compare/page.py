@@ -1,0 +1,106 @@
+"""A comparison as one HTML page, and as tables in the terminal."""
+
+import math
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skindx.evaluation.compare.compare import ComparedPart, Comparison
+from skindx.evaluation.formatting import (
+    bounds,
+    p_equation,
+    p_value,
+    percent,
+    points,
+    shown,
+    shown_difference,
+    title,
+)
+from skindx.evaluation.report.pages import render
+from skindx.files import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def write_page(path: Path, comparison: Comparison) -> None:
+    """Write the comparison as one self-contained HTML file."""
+    write_text(path, render_page(comparison))
+
+
+def render_page(comparison: Comparison) -> str:
+    """Return the page as HTML that is well-formed XML too; every value is escaped."""
+    return render(
+        "comparison.html.jinja",
+        c=comparison,
+        parts=_by_attribute(comparison),
+        verdict=verdict(comparison),
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """Say whether the two can be told apart by balanced accuracy, in a sentence."""
+    difference = next(
+        each.difference for each in comparison.figures if each.key == "balanced_accuracy"
+    )
+    said = f"In balanced accuracy A − B is {shown_difference(difference, 'balanced_accuracy')}"
+    if math.isnan(difference.low):
+        return f"{said}: with a single group nothing bounds it."
+    if difference.low > 0:
+        return f"{said}: A is better on these pictures."
+    if difference.high < 0:
+        return f"{said}: B is better on these pictures."
+    return f"{said}: the interval holds 0, so these pictures cannot tell them apart."
+
+
+def print_comparison(comparison: Comparison, console: "Console") -> None:
+    """Print the headline figures of both, their differences, and the parts."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    size = f"{comparison.pictures} pictures, {comparison.groups} groups"
+    heading = f"{size}; {100 * comparison.level:.0f} % intervals of A − B"
+    table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("A", "B", "A − B"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in comparison.figures:
+        ours, theirs = shown(each.first, each.key), shown(each.second, each.key)
+        table.add_row(
+            title(each.key, comparison.k),
+            ours,
+            theirs,
+            shown_difference(each.difference, each.key),
+        )
+    console.print(f"A: {escape(comparison.first)}\nB: {escape(comparison.second)}", highlight=False)
+    console.print(table)
+    parts = Table("", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("n", "A finds", "B finds", "A − B, points", "only A : only B", "p"):
+        parts.add_column(name, justify="right", no_wrap=True)
+    for attribute, rows in _by_attribute(comparison).items():
+        parts.add_row(f"[bold]{escape(attribute)}[/bold]")
+        for row in rows:
+            parts.add_row(
+                f"  {escape(row.value)}",
+                str(row.n),
+                percent(row.first),
+                percent(row.second),
+                f"{points(row.difference.value)} {bounds(row.difference, 'points')}",
+                f"{row.test.only_first} : {row.test.only_second}",
+                p_value(row.test.p),
+            )
+    console.print(parts)
+    test = comparison.test
+    console.print(
+        f"{verdict(comparison)}\nOnly A is right on {test.only_first} pictures, only B on "
+        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every picture "
+        "for independent.",
+        highlight=False,
+    )
+
+
+def _by_attribute(comparison: Comparison) -> dict[str, list[ComparedPart]]:
+    return {
+        attribute: list(parts)
+        for attribute, parts in groupby(comparison.parts, key=lambda part: part.attribute)
+    }

@@ -1,0 +1,248 @@
+"""Score a bundle through the served predictor: what is measured is what a user gets."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.layout import TAXONOMY
+from skindx.data.loader.ahead import work_ahead
+from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
+from skindx.errors import UserError
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.assisted import measure_assistance
+from skindx.evaluation.external import join_taxonomies
+from skindx.evaluation.headline import SEED
+from skindx.evaluation.mistakes import worst_mistakes
+from skindx.evaluation.next_steps import served_steps
+from skindx.evaluation.ood_score import score_ood
+from skindx.evaluation.predictions import PREDICTIONS, write_predictions
+from skindx.evaluation.report.report import write_report
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.score import score, score_boxes
+from skindx.files import atomic_folder, sha256_file, write_json
+from skindx.models.calibration.conformal import Conformal
+from skindx.models.calibration.urgent_risk import UrgentRisk
+from skindx.models.ensemble.prediction import Prediction
+from skindx.provenance import Origin, hardware, versions
+from skindx.taxonomy import Taxonomy
+
+METRICS = "metrics.json"
+REPORT = "report.html"
+
+_OUTPUTS = (METRICS, PREDICTIONS, REPORT)
+
+_BATCH = 16
+_LEAST_CONFIDENCE = 0.001
+"""mAP is an area under precision against recall: it needs the doubtful boxes as well."""
+
+Part = Split | Literal["all"]
+"""What of a dataset is scored; all of it only where nothing of it was trained on."""
+
+Decode = Callable[[bytes], NDArray[np.uint8]]
+Progress = Callable[[int, int], None]
+"""Called with the number of pictures done and the number of all."""
+
+
+class Served(Protocol):
+    """The predictor that the page and the command line use."""
+
+    @property
+    def taxonomy(self) -> Taxonomy: ...
+    @property
+    def members(self) -> tuple[str, ...]: ...
+    @property
+    def conformal(self) -> Conformal | None: ...
+    @property
+    def urgent_risk(self) -> UrgentRisk | None: ...
+    @property
+    def miss_rate(self) -> float | None: ...
+    @property
+    def weights(self) -> tuple[float, ...] | None: ...
+    @property
+    def trained_on(self) -> str: ...
+    @property
+    def seen(self) -> Mapping[str, Split] | None: ...
+    def predict(
+        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+    ) -> list[Prediction]: ...
+
+
+def evaluate(
+    bundle: Path,
+    dataset: Path,
+    out: Path,
+    *,
+    split: Part = "test",
+    draws: int = 1000,
+    progress: Progress | None = None,
+    expect: str | None = None,
+) -> Evaluation:
+    """Score `bundle` on a split of `dataset`; write metrics, predictions and a report to `out`.
+
+    Raises UserError for a split without pictures, a dataset of which the bundle knows no class, a
+    picture that cannot be read, `all` of the dataset that the bundle was trained on, and an `out`
+    that holds anything but an earlier evaluation.
+    """
+    from skindx.diagnosis.predictor import Predictor
+    from skindx.imaging.decode import decode
+
+    if draws < 1:
+        raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
+    refuse_others(out, _OUTPUTS, "an evaluation")
+    records = split_records(dataset, split)
+    predictor = Predictor.load(bundle, expect=expect)
+    return evaluate_served(
+        predictor,
+        records,
+        decode,
+        out,
+        bundle=str(bundle),
+        digest=predictor.bundle.digest,
+        dataset=dataset,
+        split=split,
+        draws=draws,
+        progress=progress,
+    )
+
+
+def evaluate_served(
+    predictor: Served,
+    records: Sequence[Record],
+    decode: Decode,
+    out: Path,
+    *,
+    bundle: str,
+    dataset: Path,
+    digest: str = "",
+    split: Part = "test",
+    draws: int = 1000,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Score a loaded predictor on records of a dataset, and write `out`. Raises UserError.
+
+    `digest` is that of its bundle.
+    """
+    manifest = sha256_file(dataset / MANIFEST)
+    if split == "all" and predictor.trained_on == manifest:
+        raise UserError(
+            f"{bundle} was trained on pictures of {dataset}, so all of it measures nothing; "
+            "evaluate on its split test, or on another dataset."
+        )
+    unseen = leave_out_seen(records, predictor.seen, split, bundle)
+    seen, records = len(records) - len(unseen), unseen
+    path = dataset / TAXONOMY
+    theirs = Taxonomy.load(path) if path.exists() else None
+    records, external = join_taxonomies(records, theirs, predictor.taxonomy, bundle)
+
+    def read(record: Record) -> NDArray[np.uint8]:
+        return _read(dataset / record.path, decode)
+
+    predictions = _predict(predictor, records, read, progress)
+    checked = score_ood(records, predictions)
+    classes = predictor.taxonomy.classes
+    answers = Answers.of(records, predictions, classes, predictor.members)
+    if predictor.conformal:
+        answers = answers.with_sets(predictor.conformal)
+    steps = served_steps(predictor, records, predictions)
+    answers = replace(answers, urgent_risk=predictor.urgent_risk, steps=steps)
+    evaluation = score(
+        answers,
+        draws=draws,
+        has_detector=any(each.boxes is not None for each in predictions),
+        detector=score_boxes(records, predictions),
+        external=external,
+    )
+    assisted = measure_assistance(answers, predictions, draws=draws)
+    evaluation = replace(evaluation, assisted=assisted, seen=seen, ood=checked)
+    origin = Origin(
+        bundle=bundle,
+        dataset=str(dataset),
+        manifest_sha256=manifest,
+        split=split,
+        seed=SEED,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        hardware=hardware(),
+        versions=versions(),
+        taxonomy_review=predictor.taxonomy.review_note,
+        bundle_digest=digest,
+    )
+    mistakes = worst_mistakes(records, predictions, classes, read)
+    with atomic_folder(out) as folder:
+        write_json(folder / METRICS, {"origin": asdict(origin), **evaluation.to_dict()})
+        write_predictions(folder / PREDICTIONS, records, answers)
+        write_report(folder / REPORT, evaluation, origin, mistakes)
+    return evaluation
+
+
+def leave_out_seen(
+    records: Sequence[Record], seen: Mapping[str, Split] | None, split: Part, bundle: str
+) -> list[Record]:
+    """Return the records without those that made the bundle: a picture it knows measures nothing.
+
+    Asked for val or calibration by name, one wants to see just these. Raises UserError when none
+    is left.
+    """
+    if not seen or split not in ("test", "all"):
+        return list(records)
+    unseen = [record for record in records if seen.get(record.sha256, "test") == "test"]
+    if not unseen:
+        raise UserError(
+            f"{bundle} was made from every one of these {len(records)} pictures, so they measure "
+            "nothing; evaluate on the split test of its dataset, or on another dataset."
+        )
+    return unseen
+
+
+def refuse_others(out: Path, own: Iterable[str], what: str) -> None:
+    """Raise UserError for a folder that holds anything but an earlier one of `what`."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give a folder for {what}.")
+    others = sorted({each.name for each in out.iterdir()} - set(own)) if out.exists() else []
+    if others:
+        raise UserError(
+            f"{out} holds other things ({', '.join(others[:3])}), which {what} would "
+            "replace; give a new folder."
+        )
+
+
+def split_records(dataset: Path, split: Part) -> list[Record]:
+    """Return the dataset's pictures of one split, or all. Raises UserError when there is none."""
+    records = read_manifest(dataset)
+    chosen = records if split == "all" else split_of(records, split)
+    if not chosen:
+        counts = Counter(record.split for record in records)
+        held = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "no pictures at all"
+        raise UserError(f"{dataset} has no pictures in the split {split!r}; it has {held}.")
+    return chosen
+
+
+def _read(path: Path, decode: Decode) -> NDArray[np.uint8]:
+    try:
+        return decode(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); run `skindx build` again.") from None
+
+
+def _predict(
+    predictor: Served,
+    records: Sequence[Record],
+    read: Callable[[Record], NDArray[np.uint8]],
+    progress: Progress | None,
+) -> list[Prediction]:
+    predictions: list[Prediction] = []
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    with closing(work_ahead(read, records, threads=threads, ahead=_BATCH)) as pictures:
+        while batch := list(islice(pictures, _BATCH)):
+            predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)
+            if progress:
+                progress(len(predictions), len(records))
+    return predictions

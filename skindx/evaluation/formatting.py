@@ -1,0 +1,78 @@
+"""Figures as text: 78.3 %, 0.041, +2.1 points, with their intervals."""
+
+import math
+
+from skindx.evaluation.headline import FIGURES
+from skindx.metrics import Interval
+
+
+def percent(figure: Interval | float) -> str:
+    """Write a share as 78.3 %."""
+    value = figure.value if isinstance(figure, Interval) else figure
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def decimal(figure: Interval | float) -> str:
+    """Write a figure as 0.041."""
+    value = figure.value if isinstance(figure, Interval) else figure
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def points(difference: float) -> str:
+    """Write a difference of shares in percentage points, with its sign: +2.1, −0.4."""
+    return _signed(100 * difference, 1)
+
+
+def change(difference: float) -> str:
+    """Write a difference of decimals with its sign: +0.021, −0.004."""
+    return _signed(difference, 3)
+
+
+def bounds(figure: Interval, unit: str = "percent") -> str:
+    """Write an interval as [74.6, 81.9], in percent, points, change or as a decimal."""
+    if math.isnan(figure.low):
+        return "[–]"
+    low, high = figure.low, figure.high
+    if unit == "percent":
+        return f"[{100 * low:.1f}, {100 * high:.1f}]"
+    write = {"points": points, "decimal": decimal, "change": change}[unit]
+    return f"[{write(low)}, {write(high)}]"
+
+
+def shown(figure: Interval | float, key: str) -> str:
+    """Write a headline figure in its unit."""
+    return percent(figure) if FIGURES[key].unit == "percent" else decimal(figure)
+
+
+def shown_difference(figure: Interval, key: str) -> str:
+    """Write the difference of a headline figure with its interval."""
+    if FIGURES[key].unit == "percent":
+        return f"{points(figure.value)} {bounds(figure, 'points')}"
+    return f"{change(figure.value)} {bounds(figure, 'change')}"
+
+
+def title(key: str, k: int) -> str:
+    """Return the name of a headline figure, with its k."""
+    return FIGURES[key].title.replace("{k}", str(k))
+
+
+def p_value(p: float) -> str:
+    """Write a p-value for a column headed p: 0.031, very small ones as < 0.001."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_equation(p: float) -> str:
+    """Write a p-value inside a sentence: p = 0.031, very small ones as p < 0.001."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
+
+
+def first_upper(text: str) -> str:
+    """Make the first letter a capital and leave the others."""
+    return text[:1].upper() + text[1:]
+
+
+def _signed(value: float, digits: int) -> str:
+    if math.isnan(value):
+        return "–"
+    text = f"{value:+.{digits}f}"
+    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")

@@ -1,0 +1,195 @@
+"""An evaluation as one HTML file that needs nothing else, and as a table in the terminal."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skindx.evaluation.assisted import assisted_table
+from skindx.evaluation.breakdown import MISSING
+from skindx.evaluation.formatting import bounds, percent, points, shown, title
+from skindx.evaluation.headline import FIGURES
+from skindx.evaluation.mistakes import Mistake
+from skindx.evaluation.report.pages import render
+from skindx.evaluation.report.plots import (
+    confusion_plot,
+    reliability_plot,
+    risk_plot,
+    top_confusions,
+)
+from skindx.evaluation.report.urgent_plot import urgent_plot
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.set_scores import SetScores
+from skindx.evaluation.urgent_scores import UrgentRiskScores
+from skindx.files import write_text
+from skindx.provenance import Origin
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PRINTED = ("top1", "balanced_accuracy", "auroc", "calibration_error")
+MATCHED_BY = {
+    "key": "the same key",
+    "name": "name or synonym",
+    "code": "ICD-10 code, which only it bears",
+    "none": "nothing: left out",
+}
+
+
+def write_report(
+    path: Path, evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()
+) -> None:
+    """Write the report as one self-contained HTML file: no script, no outside reference."""
+    write_text(path, render_report(evaluation, origin, mistakes))
+
+
+def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()) -> str:
+    """Return the report as HTML that is well-formed XML too; every value is escaped."""
+    return render(
+        "report.html.jinja",
+        e=evaluation,
+        origin=origin,
+        mistakes=mistakes,
+        interval_name=f"{100 * evaluation.level:.0f} % interval",
+        verdict=verdict(evaluation),
+        confusion=confusion_plot(evaluation),
+        confusions=top_confusions(evaluation),
+        reliability=reliability_plot(evaluation),
+        risk=risk_plot(evaluation),
+        urgent_plot=urgent_plot(evaluation.urgent_risk),
+        matched_by=MATCHED_BY,
+    )
+
+
+def print_table(evaluation: Evaluation, console: "Console") -> None:
+    """Print the headline figures with their intervals, and what must not be missed."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    size = f"{evaluation.pictures} pictures, {evaluation.groups} groups"
+    heading = f"{size}; {100 * evaluation.level:.0f} % intervals"
+    table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    # Long names take a second line: an interval that is cut off is none.
+    table.add_column("", overflow="fold")
+    for key in PRINTED:
+        table.add_column(title(key, evaluation.k), justify="right", overflow="fold")
+    for each in (*evaluation.members, evaluation.ensemble):
+        cells = [
+            f"{shown(each.figures[key], key)} {bounds(each.figures[key], FIGURES[key].unit)}"
+            for key in PRINTED
+        ]
+        style = "bold" if each is evaluation.ensemble else ""
+        table.add_row(escape(each.name), *cells, style=style)
+    console.print(table)
+    if evaluation.assisted:
+        console.print(assisted_table(evaluation.assisted))
+    for line in sentences(evaluation):
+        console.print(escape(line), highlight=False)
+
+
+def sentences(evaluation: Evaluation) -> list[str]:
+    """Return what stands under the printed table, most important first."""
+    said = []
+    if evaluation.urgent:
+        urgent = evaluation.urgent
+        said.append(
+            f"Missed: {urgent.missed} of {urgent.n} pictures of urgent classes, "
+            f"{percent(urgent.rate)} {bounds(urgent.rate)}."
+        )
+    said += [
+        f"Missed: {each.missed} of {each.n} of {each.name.lower()}, {percent(each.rate)} "
+        f"{bounds(each.rate)}; no cancer named for {each.unwarned}."
+        for each in evaluation.cancers
+        if each.n
+    ]
+    if evaluation.urgent_risk:
+        said += _said_of_risk(evaluation.urgent_risk)
+    said.append(verdict(evaluation))
+    if evaluation.sets:
+        sets = evaluation.sets
+        said.append(
+            f"Conformal sets for {percent(sets.level)}: {percent(sets.coverage)} "
+            f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
+        )
+        said += _said_of_groups(sets)
+    if evaluation.ood:
+        ood = evaluation.ood
+        said.append(
+            f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
+            f"pictures are refused, {percent(ood.promised)} promised for the bundle's own kind."
+        )
+    said += [
+        f"By {each.attribute}: {each.note}."
+        for each in evaluation.breakdowns
+        if each.note == MISSING
+    ]
+    if evaluation.seen:
+        said.append(f"{evaluation.seen} pictures are left out: the bundle was made from them.")
+    if evaluation.external:
+        external = evaluation.external
+        said.append(
+            f"The dataset has other classes: {external.left_out} pictures of classes that the "
+            "bundle does not know are left out."
+        )
+    if evaluation.detector:
+        found = evaluation.detector
+        said.append(
+            f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
+            f"on {found.pictures} pictures with {found.boxes} boxes."
+        )
+    return said
+
+
+def _said_of_groups(sets: SetScores) -> list[str]:
+    said = [
+        f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
+        f"class, {percent(each.promised)} promised, {each.n} pictures."
+        for each in sets.by_group
+        if each.n and each.promised is not None
+    ]
+    if sets.urgent_missed:
+        missed = sets.urgent_missed
+        said.append(
+            f"No urgent class in the set: {missed.missed} of {missed.n} pictures of urgent "
+            f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
+        )
+    if sets.false_alarms:
+        alarms = sets.false_alarms
+        said.append(
+            f"An urgent class in the set: {alarms.raised} of {alarms.n} pictures of other "
+            f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}."
+        )
+    return said
+
+
+def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
+    return [
+        f"Urgent risk, level {percent(level.miss_rate)}"
+        f"{' (default)' if level.miss_rate == scores.default else ''}: "
+        f"{level.misses.missed} of {level.misses.n} pictures of urgent classes missed, "
+        f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
+        f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
+        f"{bounds(level.false_alarms.rate)}."
+        for level in scores.levels
+        if level.misses and level.false_alarms
+    ]
+
+
+def verdict(evaluation: Evaluation) -> str:
+    """Return what the paired difference says, in a sentence or two."""
+    difference = evaluation.difference
+    if difference is None:
+        return "The bundle has one member, so there is no ensemble to compare it with."
+    top1 = difference.top1
+    said = (
+        f"Ensemble minus its best member ({difference.member}): top-1 {points(top1.value)} points, "
+        f"{100 * evaluation.level:.0f} % interval {bounds(top1, 'points')}."
+    )
+    if math.isnan(top1.low):
+        return said
+    if top1.low > 0:
+        return f"{said} The ensemble is better on this split."
+    if top1.high < 0:
+        return f"{said} The member is better on this split."
+    return f"{said} The interval holds 0, so this split cannot tell them apart."
