@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from skindx.bench.intervals import cells_of, table
+from skindx.bench.intervals.intervals import cells_of, table
 from skindx.evaluation.formatting import bounds, decimal, percent, points
 from skindx.metrics import Interval
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from skindx.bench.serve_page import ARGUMENTS, CHROMIUM
+from skindx.bench.serve.page import ARGUMENTS, CHROMIUM
 
 HERE = Path(__file__).parent
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}

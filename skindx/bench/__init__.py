@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
-    from skindx.bench.result import Result
+    from skindx.bench.harness.result import Result
 
 BENCHES: dict[str, str] = {
-    "convergence": "skindx.bench.convergence",
-    "dedup": "skindx.bench.dedup",
-    "detector": "skindx.bench.detector",
-    "exchange": "skindx.bench.exchange",
-    "families": "skindx.bench.families",
-    "intervals": "skindx.bench.intervals",
-    "loader": "skindx.bench.loader",
-    "ood": "skindx.bench.ood",
-    "scale": "skindx.bench.scale",
-    "screen": "skindx.bench.screen",
-    "serve": "skindx.bench.serve",
-    "startup": "skindx.bench.startup",
-    "trainer": "skindx.bench.trainer",
-    "zoo": "skindx.bench.zoo",
+    "convergence": "skindx.bench.convergence.convergence",
+    "dedup": "skindx.bench.data.dedup",
+    "detector": "skindx.bench.detector.detector",
+    "exchange": "skindx.bench.exchange.exchange",
+    "families": "skindx.bench.families.families",
+    "intervals": "skindx.bench.intervals.intervals",
+    "loader": "skindx.bench.data.loader",
+    "ood": "skindx.bench.ood.ood",
+    "scale": "skindx.bench.data.scale",
+    "screen": "skindx.bench.data.screen",
+    "serve": "skindx.bench.serve.serve",
+    "startup": "skindx.bench.startup.startup",
+    "trainer": "skindx.bench.trainer.trainer",
+    "zoo": "skindx.bench.model_comparison.zoo",
 }
 """Name -> module, imported when it is asked for."""
 

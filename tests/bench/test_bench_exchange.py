@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench.exchange import Config
-from skindx.bench.exchange_choice import choice
-from skindx.bench.exchange_load import heavy_tailed, load_of
-from skindx.bench.exchange_rows import Row, markdown
+from skindx.bench.exchange.choice import choice
+from skindx.bench.exchange.exchange import Config
+from skindx.bench.exchange.load import heavy_tailed, load_of
+from skindx.bench.exchange.rows import Row, markdown
 from skindx.errors import UserError
 
 KEYS = [

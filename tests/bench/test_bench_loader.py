@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import loader, run_bench
+from skindx.bench import run_bench
+from skindx.bench.data import loader
 from skindx.errors import UserError
 
 KEYS = ["loader_over_decode", "loader_over_imagefolder", "cache_over_imagefolder"]

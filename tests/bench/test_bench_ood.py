@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skindx.bench import run_bench
-from skindx.bench.ood_candidates import (
+from skindx.bench.ood.candidates import (
     CANDIDATES,
     LEFT_OUT,
     OWN,

@@ -2,7 +2,8 @@ import sys
 
 import pytest
 
-from skindx.bench import pictures, run_bench, screen
+from skindx.bench import run_bench
+from skindx.bench.data import images, screen
 
 
 def test_keys_units_and_what_was_measured() -> None:
@@ -23,5 +24,5 @@ def test_a_peer_that_is_absent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_pictures_differ_and_repeat_by_seed() -> None:
-    assert pictures.noisy_jpegs(2, seed=5) == pictures.noisy_jpegs(2, seed=5)
-    assert len({*pictures.noisy_jpegs(2, seed=5), *pictures.noisy_jpegs(2, seed=6)}) == 4
+    assert images.noisy_jpegs(2, seed=5) == images.noisy_jpegs(2, seed=5)
+    assert len({*images.noisy_jpegs(2, seed=5), *images.noisy_jpegs(2, seed=6)}) == 4

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from skindx.bench import run_bench
-from skindx.bench.serve_bundle import photo_jpeg
-from skindx.bench.serve_process import Server
+from skindx.bench.serve.bundle import photo_jpeg
+from skindx.bench.serve.process import Server
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.seeing import see
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import trainer
+from skindx.bench.trainer import trainer
 from skindx.errors import UserError
 
 

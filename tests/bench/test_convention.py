@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.bench import BENCHES, run_bench
-from skindx.bench import clock as clocks
-from skindx.bench.clock import Figure, interleave, median, ratio
-from skindx.bench.result import MEANS, Result, hardware, versions
+from skindx.bench.harness import clock as clocks
+from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.bench.harness.result import MEANS, Result, hardware, versions
 from skindx.config import Settings
 from skindx.errors import UserError
 

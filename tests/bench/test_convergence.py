@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skindx.bench.convergence import Config, run
-from skindx.bench.convergence_arms import Study, arm_settings, overlay
-from skindx.bench.convergence_pairs import Compared, compare_arms, measure, student_interval
-from skindx.bench.convergence_result import figures_of, plain_values
-from skindx.bench.convergence_tables import Run, markdown, verdict, write_tables
+from skindx.bench.convergence.arms import Study, arm_settings, overlay
+from skindx.bench.convergence.convergence import Config, run
+from skindx.bench.convergence.pairs import Compared, compare_arms, measure, student_interval
+from skindx.bench.convergence.result import figures_of, plain_values
+from skindx.bench.convergence.tables import Run, markdown, verdict, write_tables
 from skindx.bench.presets import preset
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers

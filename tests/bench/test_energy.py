@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from skindx.bench.energy import EnergyMeter, find_counters
+from skindx.bench.meters.energy import EnergyMeter, find_counters
 
 
 class _Fake:

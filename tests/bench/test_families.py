@@ -5,8 +5,8 @@ from pathlib import Path
 import timm
 
 from skindx.bench import run_bench
-from skindx.bench.families import MODELS, Config, try_apart
-from skindx.bench.families_stages import STAGES
+from skindx.bench.families.families import MODELS, Config, try_apart
+from skindx.bench.families.stages import STAGES
 
 
 def test_a_small_network_passes_each_stage(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import Skindx
 
-from skindx.bench import netlab
-from skindx.bench.netlab import Link, NetLab
+from skindx.bench.harness import netlab
+from skindx.bench.harness.netlab import Link, NetLab
 from skindx.errors import UserError
 
 NAMED = Path("/run/netns")

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from skindx.bench import run_bench, startup
+from skindx.bench import run_bench
+from skindx.bench.startup import startup
 from skindx.errors import UserError
 
 

@@ -7,7 +7,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from skindx.bench.convergence import SMALLEST, Config, run
+from skindx.bench.convergence.convergence import SMALLEST, Config, run
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 

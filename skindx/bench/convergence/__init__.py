@@ -1,0 +1,1 @@
+"""Whether a training still learns as well: paired trainings."""

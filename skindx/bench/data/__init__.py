@@ -1,0 +1,1 @@
+"""Building and loading datasets: screening, de-duplication, decoding."""

@@ -1,0 +1,156 @@
+"""How fast training gets its pictures: beside pure decoding, and beside torchvision's loader."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.bench.data.images import HEIGHT, WIDTH, describe, noisy_jpegs
+from skindx.bench.harness.clock import interleave, median, ratio
+from skindx.bench.harness.result import Result
+from skindx.config import Settings
+from skindx.data.loader.ahead import work_ahead
+from skindx.data.loader.load import fill_crop, load
+from skindx.data.loader.pixels import open_pixels
+from skindx.data.loader.pool import Pool
+from skindx.data.loader.source import Files, InMemory, Source
+from skindx.data.manifest import Record
+from skindx.data.store import put
+
+# N = pictures, S = side
+
+SIDE, BATCH = 224, 32
+SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
+CACHED_SIDE = 311
+"""Shorter side in the cache on disk: training's for 224 pixels, 224 / 0.9 * 1.25."""
+
+SMALLEST = ("pictures=32", "rounds=5")
+
+
+class Config(Settings):
+    """Numbers of pictures and of rounds."""
+
+    pictures: int = Field(1000, ge=BATCH)
+    rounds: int = Field(5, ge=5)
+    seed: int = 0
+
+
+def run(settings: Config) -> Result:
+    """Time whole epochs of the same pictures, interleaved; all peers use every core."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
+        files = make_pictures(Path(name), settings)
+        n = len(files.records)
+        encoded = [files.read(index) for index in range(n)]
+        pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
+        in_memory = InMemory(files.dataset, files.records)
+        pool = Pool()
+
+        def epoch(source: Source) -> Callable[[], object]:
+            return lambda: _epoch(source, n, threads, pool)
+
+        with _imagefolder(files.dataset, threads) as peers:
+            candidates: dict[str, Callable[[], object]] = {
+                "decode": lambda: _decode(encoded, threads),
+                "loader": epoch(in_memory),
+                "loader, files": epoch(files),
+                "cache": epoch(pixels),
+                **peers,
+            }
+            seconds = interleave(candidates, settings.rounds)
+    rates = {
+        name: median([n / each for each in samples], "pictures/s")
+        for name, samples in seconds.items()
+    }
+    figures = {
+        "loader_over_decode": ratio(seconds["loader"], seconds["decode"]),
+        "loader_over_imagefolder": ratio(seconds["loader"], seconds["ImageFolder"]),
+        "cache_over_imagefolder": ratio(seconds["cache"], seconds["ImageFolder"]),
+    }
+    return Result("loader", figures, rates, notes=_notes(threads, encoded))
+
+
+def make_pictures(folder: Path, settings: Config) -> Files:
+    """Write noisy JPEGs in one class folder of a dataset's store, the same for the same seed."""
+    records = []
+    for data in noisy_jpegs(settings.pictures, settings.seed):
+        sha256, path = put(folder, data, ".jpg")
+        records.append(Record(path, sha256, "", WIDTH, HEIGHT, "skin", sha256, "train"))
+    return Files(folder, records)
+
+
+def _decode(encoded: Sequence[bytes], threads: int) -> None:
+    import simplejpeg
+
+    def decode(batch: Sequence[bytes]) -> None:
+        for data in batch:
+            simplejpeg.decode_jpeg(data, "RGB")
+
+    batches = [encoded[at : at + BATCH] for at in range(0, len(encoded), BATCH)]
+    for _ in work_ahead(decode, batches, threads=threads, ahead=len(batches)):
+        pass
+
+
+def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
+    def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
+        rng = np.random.default_rng((0, index))
+        fill_crop(source, index, out_SS3, rng, scale=SCALE, ratio=RATIO)
+
+    order = np.random.default_rng(0).permutation(n)
+    batches = np.array_split(order, -(-n // BATCH))
+    loaded = load(fill, batches, SIDE, threads=threads, prefetch=4, allocate=pool)
+    seen = sum(len(each) for each in loaded)
+    assert seen == n
+
+
+@contextmanager
+def _imagefolder(dataset: Path, workers: int) -> Iterator[dict[str, Callable[[], object]]]:
+    """Yield the peers: torchvision's documented training transform, and one that stops at uint8."""
+    import torch
+    from torch.utils.data import DataLoader
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    crop = v2.RandomResizedCrop(SIDE, scale=SCALE, ratio=RATIO, antialias=True)
+    normalise = v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    transforms = {
+        "ImageFolder": [v2.ToImage(), crop, v2.ToDtype(torch.float32, scale=True), normalise],
+        "ImageFolder, uint8": [crop, v2.PILToTensor()],
+    }
+
+    def epochs(steps: list[Any]) -> Callable[[], object]:
+        # The store's folders, named by two digits of the hash, stand for classes.
+        folder = ImageFolder(dataset / "store", v2.Compose(steps))
+        loader = DataLoader(
+            folder, BATCH, shuffle=True, num_workers=workers, persistent_workers=True
+        )
+
+        def epoch() -> None:
+            seen = sum(len(pictures) for pictures, _ in loader)
+            assert seen == len(folder)
+
+        return epoch
+
+    yield {name: epochs(steps) for name, steps in transforms.items()}
+
+
+def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
+    return (
+        f"{describe(encoded)} All files are in the page cache.",
+        f"decode: simplejpeg alone on bytes in memory, whole pictures, strict, {threads} threads.",
+        f"loader: encoded bytes in memory (training's default), {threads} threads, decode, a "
+        f"seeded random-resized crop to {SIDE}×{SIDE} (area {SCALE[0]}..{SCALE[1]}, aspect "
+        f"{RATIO[0]}..{RATIO[1]}, bilinear), uint8 batches of {BATCH}; loader, files: reads the "
+        "files in each epoch; cache: the same crop from the memory-mapped uint8 pictures, shorter "
+        f"side {CACHED_SIDE}, written before the clock starts.",
+        "No turning, no colour; the loader leaves normalising to the model's device.",
+        f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "
+        f"float32, Normalize) in a DataLoader with {threads} persistent workers; ImageFolder, "
+        "uint8: the crop in Pillow and no normalising.",
+    )

@@ -1,0 +1,145 @@
+"""What docs/scale.md multiplies: the join of two chunks, and what one row takes of the driver."""
+
+import hashlib
+import resource
+import time
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from skindx.bench.harness.clock import Figure, interleave, median
+from skindx.bench.harness.result import Result
+from skindx.config import Settings
+from skindx.data.build.stages import Run, clean, drop_small_classes, label_rows, make_records
+from skindx.data.dedup.join import turned_pairs_between
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import write_issues, write_manifest
+from skindx.data.progress import silent
+from skindx.data.recipe import BuildSettings
+from skindx.data.runner import Embedded
+from skindx.data.screening.screen import Screened
+from skindx.data.splits.groups import GroupKeys
+from skindx.data.splits.placing import place_groups
+
+# N = codes, K = kinds of hash, O = orientations
+
+CLASSES = 100
+
+SMALLEST = ("chunk=200", "rows=3000")
+
+
+class Config(Settings):
+    """Codes of a chunk and the radius of the join; rows that the driver sorts."""
+
+    chunk: int = Field(1 << 20, ge=2)
+    radius: int = Field(6, ge=0, le=32)
+    rounds: int = Field(3, ge=3)
+    rows: int = Field(200_000, ge=1000)
+    seed: int = 0
+
+
+def run(settings: Config) -> Result:
+    """Time a pair of chunks with two kinds in eight orientations; measure a build without pictures.
+
+    The rows go through labels, duplicates, groups and splits into a manifest, in a process of
+    their own, whose memory is compared with what it had after importing everything.
+    """
+    # First: a process is born with the largest resident size of its parent on its account.
+    rows_s, grown_bytes = _apart(settings)
+    firsts, seconds = (uniform_codes(settings.chunk, settings.seed + n) for n in (0, 1))
+    pair = partial(turned_pairs_between, firsts, seconds, settings.radius)
+    timed = interleave({"chunk_pair_s": pair}, settings.rounds)
+    per_row = {
+        "driver_us_per_row": (rows_s * 1e6, "µs"),
+        "driver_bytes_per_row": (grown_bytes, "B"),
+    }
+    figures = {key: median(samples, "s") for key, samples in timed.items()}
+    for key, (total, unit) in per_row.items():
+        each = total / settings.rows
+        figures[key] = Figure(each, unit, 1, (each, each))
+    notes = (
+        f"chunk_pair: {settings.chunk:,} codes against as many, uniform, 2 kinds in 8 "
+        f"orientations, within {settings.radius} bits, one thread, compiled before.",
+        f"driver: {settings.rows:,} rows of {CLASSES} classes from label to manifest, every tenth "
+        f"a near duplicate; CPU time, and growth of the largest resident size, the rows' own "
+        f"included.",
+    )
+    return Result("scale", figures, notes=notes)
+
+
+def uniform_codes(n: int, seed: int) -> NDArray[np.uint64]:
+    """Return codes_NKO of two kinds in eight orientations."""
+    return np.random.default_rng(seed).integers(0, 2**64, (n, 2, 8), dtype=np.uint64)
+
+
+def screened_rows(n: int, seed: int) -> list[tuple[LedgerRow, Screened]]:
+    """Return rows as a crawl and the screening would give them; every tenth is near the first."""
+    codes_NKO = uniform_codes(n, seed)
+    copies = np.arange(9, n, 10)
+    codes_NKO[copies] = codes_NKO[copies - 9] ^ np.uint64(1)
+    rows = []
+    for i in range(n):
+        sha256 = hashlib.sha256(f"{seed}/{i}".encode()).hexdigest()
+        row = LedgerRow(
+            url=f"https://pictures.example.org/atlas/{i // 100}/{i:09d}.jpg",
+            label=f"class {i // 10 % CLASSES:03d}",
+            status="stored",
+            sha256=sha256,
+            path=f"store/{sha256[:2]}/{sha256}.jpg",
+            size_bytes=50_000 + i % 1000,
+            retrieved="2026-01-01T00:00:00+00:00",
+            source="https://pictures.example.org/",
+            page_url=f"https://pictures.example.org/atlas/{i // 100}/",
+            licence="CC BY 4.0",
+            creator="A. Painter",
+        )
+        code = f"{int(codes_NKO[i, 0, 0]):016x}"
+        rows.append((row, Screened(None, "", 500, 375, codes_NKO[i], code)))
+    return rows
+
+
+def drive(settings: Config, out: Path) -> float:
+    """Take rows from label to manifest as a build does; return the CPU seconds that it took."""
+    recipe = BuildSettings.parse(
+        {"name": "scale", "sources": [{"kind": "folder", "path": str(out)}]}, "bench scale"
+    )
+    run_of = Run(recipe, out, silent, Embedded(1), None, GroupKeys(recipe.groups), {}, {}, {})
+    sound = screened_rows(settings.rows, settings.seed)
+    start = time.process_time()
+    taxonomy, pictures = label_rows(run_of, sound)
+    del sound
+    cleaned, groups = clean(run_of, pictures)
+    kept, _ = drop_small_classes(run_of, cleaned.kept, groups, pictures)
+    by_sha = {same[0].row.sha256: same for same in pictures}
+    placed = place_groups(run_of, kept, groups, {})
+    records = make_records(run_of, kept, groups, by_sha, taxonomy, placed=placed)
+    write_issues(out, run_of.issues)
+    write_manifest(out, records)
+    return time.process_time() - start
+
+
+def _apart(settings: Config) -> tuple[float, float]:
+    """Return (seconds, bytes that the resident size grew by) of `drive` in a fresh process."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_measure, args=(settings, theirs))
+    process.start()
+    theirs.close()
+    seconds, grown = ours.recv()
+    process.join()
+    return seconds, grown
+
+
+def _measure(settings: Config, pipe: Connection) -> None:
+    with TemporaryDirectory() as folder:
+        drive(settings.model_copy(update={"rows": 1000}), Path(folder))  # imports and compiles
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        seconds = drive(settings, Path(folder))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pipe.send((seconds, (after - before) * 1024.0))

@@ -1,0 +1,1 @@
+"""Gradient exchanges on an emulated cluster."""

@@ -1,0 +1,99 @@
+"""The ranks of the exchange bench: one process each in the namespaces of a lab."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from skindx.bench.harness.netlab import INTERFACE, NetLab
+from skindx.errors import JobError
+
+_PORT = "29500"  # a namespace has ports of its own
+
+
+class Cluster:
+    """Ranks that answer commands; neighbouring ranks share a node."""
+
+    def __init__(self, lab: NetLab, ranks: int, job: Mapping[str, Any]) -> None:
+        """Give the rank's `job` to each of `ranks` processes, from `with` on."""
+        self.lab, self.ranks, self._job = lab, ranks, dict(job)
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for rank in range(self.ranks):
+                self._processes.append(self._start(rank))
+            self._send(self._job, range(self.ranks))
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _start(self, rank: int) -> subprocess.Popen[str]:
+        environment = os.environ | {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": "0",  # DeepSpeed wants to know, and looks for a GPU by itself
+            "DS_ACCELERATOR": "cpu",
+            "MASTER_ADDR": self.lab.address(0),
+            "MASTER_PORT": _PORT,
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "OMP_NUM_THREADS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns that an address has no name
+        }
+        node = rank * len(self.lab.nodes) // self.ranks
+        return subprocess.Popen(
+            self.lab.command(node, sys.executable, "-m", "skindx.bench.exchange.worker"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, do: str, only: int | None = None, **arguments: Any) -> list[dict[str, Any]]:
+        """Let all ranks, or `only` one, do something; return their answers in rank order.
+
+        Raises JobError when a rank has ended.
+        """
+        ranks = range(self.ranks) if only is None else [only]
+        self._send({"do": do, **arguments}, ranks)
+        return [self._answer(rank) for rank in ranks]
+
+    def slowest(self, do: str, **arguments: Any) -> float:
+        """Let all ranks do something; return the seconds of the slowest."""
+        return max(float(each["seconds"]) for each in self.ask(do, **arguments))
+
+    def _send(self, message: Mapping[str, Any], ranks: Sequence[int]) -> None:
+        line = json.dumps(message) + "\n"
+        for rank in ranks:
+            pipe = self._processes[rank].stdin
+            assert pipe is not None
+            try:
+                pipe.write(line)
+                pipe.flush()
+            except BrokenPipeError:
+                raise self._died(rank) from None
+
+    def _answer(self, rank: int) -> dict[str, Any]:
+        pipe = self._processes[rank].stdout
+        assert pipe is not None
+        line = pipe.readline()
+        if not line:
+            raise self._died(rank)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _died(self, rank: int) -> JobError:
+        code = self._processes[rank].wait()
+        return JobError(f"rank {rank} of the emulated cluster ended with {code}; see above.")
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.communicate()
+
+    def __exit__(self, *_: object) -> None:
+        self._end()

@@ -1,0 +1,131 @@
+"""Fused against fixed groupings, during a backward pass that is emulated by waiting."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pydantic import Field
+
+from skindx.bench.exchange.cluster import Cluster
+from skindx.bench.exchange.load import Load
+from skindx.bench.exchange.rows import Row, Turns
+from skindx.bench.harness.clock import Figure, ratio
+from skindx.bench.harness.netlab import Link
+from skindx.comm.fabric import ring_bytes
+from skindx.config import Settings
+from skindx.planning.bucketing import Candidate, candidates, ddp_buckets, one_buffer, per_tensor
+from skindx.planning.cost import Cost, fit
+from skindx.planning.trace import Trace
+
+EXCHANGE = "dense fp32"
+"""The exchange that executes the plans, by its name among the ranks' exchanges."""
+
+_ELEMENTS = tuple(1 << power for power in (8, 12, 16, 18, 20, 22))
+"""Sizes of the sums that the cost model is fitted to."""
+
+_REPEATS = 3
+
+_THEIRS, _OURS = "DeepSpeed, ZeRO 0", "fused in DeepSpeed"
+
+
+class Pair(Settings):
+    """A network and a computer: links of `rate_mbit`, a backward pass of `backward_s`."""
+
+    rate_mbit: float = Field(gt=0)
+    backward_s: float = Field(ge=0)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What one pair gave."""
+
+    rows: list[Row]
+    over_best: Figure
+    """How many times faster than the best fixed grouping."""
+    over_zero0: Figure
+    """How many times faster than DeepSpeed's own reduction at stage 0, both in its engine."""
+    note: str
+
+
+def measure(cluster: Cluster, load: Load, pair: Pair, trials: int, rounds: int) -> Fusion:
+    """Plan for this pair, then let the plan and the fixed groupings take turns."""
+    link = Link(pair.rate_mbit)
+    cluster.lab.limit(link)
+    trace = Trace(
+        names=tuple(reversed(load.shapes)),
+        sizes_bytes=tuple(4 * each for each in load.sizes),
+        backward_s=tuple(pair.backward_s * load.work[name] for name in reversed(load.shapes)),
+    )
+    cost = _fitted(cluster, load.elements)
+    chosen = _tune(cluster, trace, cost, trials)
+    fixed = {
+        "per tensor": per_tensor(trace),
+        "DDP, 25 MB": ddp_buckets(trace),
+        "one buffer": one_buffer(trace),
+    }
+    seconds = _take_turns(cluster, trace, {"fused": chosen.plan, **fixed}, rounds)
+    engines = _in_engine(cluster, trace, chosen.plan, rounds)
+    best = min(fixed, key=lambda name: median(seconds[name]))
+    part = (
+        f"Fused: {pair.rate_mbit:g} Mbit/s, backward {pair.backward_s:g} s, {cluster.ranks} ranks"
+    )
+    wire_s = ring_bytes(4 * load.elements, cluster.ranks) / link.bytes_per_s
+    return Fusion(
+        [
+            Row(part, name, each, floor_s=wire_s, hidden_s=pair.backward_s)
+            for name, each in (seconds | engines).items()
+        ],
+        ratio(seconds["fused"], seconds[best]),
+        ratio(engines[_OURS], engines[_THEIRS]),
+        f"{part}: fitted {1000 * cost.alpha_s:.2f} ms + {1e9 * cost.beta_s_per_byte:.2f} ns/byte; "
+        f"of the plans timed live {chosen.name!r} won, {len(chosen.plan)} groups, predicted "
+        f"{chosen.predicted_s:.2f} s, took {median(seconds['fused']):.2f} s.",
+    )
+
+
+def _in_engine(
+    cluster: Cluster, trace: Trace, plan: Sequence[int], rounds: int
+) -> dict[str, list[float]]:
+    """Let DeepSpeed reduce by itself and through the plan, in turns."""
+    common = {"groups": list(plan), "ready_s": trace.ready_s}
+    kinds = {_THEIRS: "deepspeed", _OURS: "fused"}
+    calls = {name: ("engine", {"kind": kind, **common}) for name, kind in kinds.items()}
+    return Turns(cluster).take(calls, rounds)
+
+
+def _fitted(cluster: Cluster, most: int) -> Cost:
+    """Fit the cost model through the collective in use."""
+    samples = [
+        (4 * elements, cluster.slowest("sum", elements=elements))
+        for _ in range(_REPEATS)
+        for elements in _ELEMENTS
+        if elements <= most
+    ]
+    return fit(samples)
+
+
+def _tune(cluster: Cluster, trace: Trace, cost: Cost, trials: int) -> Candidate:
+    """Time the plans that the model likes best, and return the fastest."""
+    likely = {each.name: each for each in candidates(trace, cost)}
+    plans = {name: each.plan for name, each in likely.items()}
+    seconds = _take_turns(cluster, trace, plans, trials)
+    return likely[min(likely, key=lambda name: median(seconds[name]))]
+
+
+def _take_turns(
+    cluster: Cluster,
+    trace: Trace,
+    plans: dict[str, Sequence[int]] | dict[str, list[int]],
+    rounds: int,
+) -> dict[str, list[float]]:
+    ready_s = trace.ready_s
+    return Turns(cluster).take(
+        {
+            name: (
+                "backward",
+                {"name": EXCHANGE, "groups": list(groups), "ready_s": ready_s},
+            )
+            for name, groups in plans.items()
+        },
+        rounds,
+    )

@@ -1,0 +1,178 @@
+"""The parts of the exchange bench, each on the emulated cluster that it needs."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from skindx.bench.exchange import fusion
+from skindx.bench.exchange.cluster import Cluster
+from skindx.bench.exchange.exchange import Config
+from skindx.bench.exchange.load import Load
+from skindx.bench.exchange.rows import Row, Turns
+from skindx.bench.harness.clock import Figure, median, ratio
+from skindx.bench.harness.netlab import Link, NetLab
+from skindx.comm.fabric import ring_bytes
+
+_DENSE = fusion.EXCHANGE
+_KINDS: dict[str, dict[str, Any]] = {
+    _DENSE: {"kind": "fused", "tune": False},
+    "dense bf16": {"kind": "fused", "tune": False, "wire": "bf16"},
+    "topk": {"kind": "topk", "warmup": ()},
+    "gtopk": {"kind": "gtopk", "warmup": ()},
+    "powersgd rank 4": {"kind": "powersgd", "rank": 4},
+    "multicolor": {"kind": "multicolor"},
+}
+"""Row of the full exchange -> its settings."""
+
+_SPARSE = ("topk", "gtopk")
+
+_OVER = {
+    "gtopk_over_fp32": _DENSE,
+    "gtopk_over_bf16": "dense bf16",
+    "gtopk_over_powersgd4": "powersgd rank 4",
+}
+_NODES = 2
+_RANKS_PER_NODE = 2
+
+
+@dataclass
+class Found:
+    """What the parts add to, one after the other."""
+
+    figures: dict[str, Figure] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def measure(settings: Config, load: Load) -> Found:
+    """Measure the parts that are asked for, as many as can on the same ranks."""
+    found, parts = Found(), set(settings.parts)
+    alone = list(dict.fromkeys(settings.alone_ranks)) if "alone" in parts else []
+    if parts & {"full", "fusion"}:
+        with _cluster(settings, settings.ranks, settings.ranks, load, _KINDS) as cluster:
+            if "full" in parts:
+                _full(found, settings, cluster)
+            if settings.ranks in alone:
+                alone.remove(settings.ranks)
+                _alone(found, settings, load, cluster)
+            if "fusion" in parts:
+                _fusion(found, settings, load, cluster)
+    for ranks in alone:
+        kinds = {name: _KINDS[name] for name in _SPARSE}
+        with _cluster(settings, ranks, ranks, None, kinds) as cluster:
+            _alone(found, settings, load, cluster)
+    if "hierarchical" in parts:
+        _hierarchical(found, settings, load)
+    return found
+
+
+@contextmanager
+def _cluster(
+    settings: Config, nodes: int, ranks: int, load: Load | None, kinds: Mapping[str, Any]
+) -> Iterator[Cluster]:
+    """Build a lab with its ranks; without a load they have a gradient of one element."""
+    shapes = load.shapes if load else {"nothing": (1,)}
+    density = {"density": settings.density}
+    kinds = {name: each | (density if name in _SPARSE else {}) for name, each in kinds.items()}
+    link = Link(settings.rate_mbit)
+    with (
+        NetLab(nodes, link) as lab,
+        Cluster(lab, ranks, {"shapes": shapes, "kinds": kinds}) as cluster,
+    ):
+        yield cluster
+
+
+def _full(found: Found, settings: Config, cluster: Cluster) -> None:
+    turns, alone = Turns(cluster), Turns(cluster)
+    seconds = turns.take({name: ("step", {"name": name}) for name in _KINDS}, settings.rounds)
+    local = alone.take({name: ("local", {"name": name}) for name in _KINDS}, settings.rounds)
+    part = f"Full exchange: {settings.rate_mbit:g} Mbit/s, {settings.ranks} ranks"
+    found.rows += [_row(part, name, turns, seconds[name], local[name]) for name in _KINDS]
+    for key, other in _OVER.items():
+        found.figures[key] = ratio(seconds["gtopk"], seconds[other])
+    one_core = [
+        cluster.ask("core", only=0, name="gtopk", density=settings.density)[0]["seconds"]
+        for _ in range(settings.rounds + 1)
+    ][1:]
+    found.figures["local_ms"] = median([1000 * each for each in one_core], "ms")
+    memory = [
+        cluster.ask("memory", only=0, density=settings.density)[0]
+        for _ in range(settings.rounds + 1)
+    ][1:]
+    found.figures["select_over_memory_limit"] = ratio(
+        [turn["select_s"] for turn in memory], [turn["add_s"] for turn in memory]
+    )
+
+
+def _alone(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:
+    cluster.lab.limit(Link(settings.alone_mbit))
+    turns = Turns(cluster)
+    size = {"elements": load.elements, "density": settings.density}
+    seconds = turns.take(
+        {name: ("agree", {"name": name, **size}) for name in _SPARSE}, settings.rounds
+    )
+    part = f"Communication alone: {settings.alone_mbit:g} Mbit/s, {cluster.ranks} ranks"
+    found.rows += [replace(_row(part, name, turns, seconds[name]), alone=True) for name in _SPARSE]
+    key = f"gtopk_over_topk_p{cluster.ranks}"
+    found.figures[key] = ratio(seconds["gtopk"], seconds["topk"])
+
+
+def _fusion(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:
+    """Keep the figures of the pair where fused does worst."""
+    each = [
+        fusion.measure(cluster, load, pair, settings.trials, settings.rounds)
+        for pair in settings.pairs
+    ]
+    for fusion in each:
+        found.rows += fusion.rows
+        found.notes.append(fusion.note)
+    over_best, over_zero0 = [one.over_best for one in each], [one.over_zero0 for one in each]
+    found.figures["fused_over_best"] = min(over_best, key=lambda figure: figure.value)
+    found.figures["fused_over_zero0"] = min(over_zero0, key=lambda figure: figure.value)
+
+
+def _hierarchical(found: Found, settings: Config, load: Load) -> None:
+    flat, name = "flat ring", "hierarchical"
+    kinds = {
+        flat: _KINDS[_DENSE],
+        name: {"kind": "hierarchical", "ranks_per_node": _RANKS_PER_NODE},
+    }
+    ranks, size = _NODES * _RANKS_PER_NODE, 4 * load.elements
+    # A ring over all ranks leaves and enters each node once, whatever number of ranks it has.
+    crossing = {flat: ring_bytes(size, ranks), name: ring_bytes(size, _NODES)}
+    with _cluster(settings, _NODES, ranks, load, kinds) as cluster:
+        turns = Turns(cluster)
+        seconds = turns.take({each: ("step", {"name": each}) for each in kinds}, settings.rounds)
+        rate = cluster.lab.link.bytes_per_s
+        part = (
+            f"Two levels: {settings.rate_mbit:g} Mbit/s, {_NODES} nodes of {_RANKS_PER_NODE} ranks"
+        )
+        found.rows += [
+            Row(
+                part,
+                each,
+                seconds[each],
+                sent_bytes=turns.mean(each, "sent"),
+                wire_bytes=turns.mean(each, "wire"),
+                floor_s=crossing[each] / rate,
+            )
+            for each in kinds
+        ]
+    found.figures["hierarchical_over_flat"] = ratio(seconds[name], seconds[flat])
+
+
+def _row(
+    part: str, name: str, turns: Turns, seconds: list[float], local_s: list[float] | None = None
+) -> Row:
+    """Return the row of an exchange whose ranks have a node each."""
+    sent = turns.mean(name, "sent")
+    return Row(
+        part,
+        name,
+        seconds,
+        local_s or (),
+        sent,
+        turns.mean(name, "wire"),
+        sent / turns.cluster.lab.link.bytes_per_s,
+    )

@@ -1,0 +1,1 @@
+"""Which model families of timm do all that a member must do."""

@@ -1,0 +1,1 @@
+"""What every benchmark shares: clocks, results, trained runs, an emulated network."""

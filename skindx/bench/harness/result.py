@@ -1,0 +1,133 @@
+"""What a bench found: figures under stable keys, with the machine they were measured on."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skindx import provenance
+from skindx.bench.harness.clock import Figure
+from skindx.files import write_json
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+MEDIANS, MEANS = ("median", "25 % .. 75 %"), ("mean", "95 % interval")
+"""Headings of a table: of timed rounds, or of trainings and pictures."""
+
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "numba",
+    "faiss-cpu",
+    "deepspeed",
+    "ultralytics",
+    "gradio",
+)
+
+
+def hardware() -> dict[str, Any]:
+    """Return cpu (model), cores (that this process may use), memory_gb, accelerator."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": provenance.cpu_model(),
+        "cores": cores,
+        "memory_gb": round(memory_bytes / 1e9, 1),
+        "accelerator": _accelerator(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, skindx and its large packages, without importing them."""
+    return provenance.versions(_PACKAGES)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The figures of one bench run.
+
+    A key that ends in `_over_X` is how many times faster than X, measured interleaved in this
+    run; its unit is "×". `baselines` stand in the table for comparison and not in the JSON.
+    `notes` are sentences on what was measured: inputs, peers, what was left out.
+    """
+
+    bench: str
+    figures: Mapping[str, Figure]
+    baselines: Mapping[str, Figure] = field(default_factory=dict)
+    hardware: Mapping[str, Any] = field(default_factory=hardware)
+    versions: Mapping[str, str] = field(default_factory=versions)
+    date: str = field(default_factory=_now)
+    """UTC, ISO 8601."""
+    notes: tuple[str, ...] = ()
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Plain values of each model that was compared, where models are."""
+    headings: tuple[str, str] = MEDIANS
+    """What the values and spreads of the figures are."""
+
+    def __post_init__(self) -> None:
+        """Check that a ratio is named as one, and nothing else is."""
+        for key, figure in self.figures.items():
+            assert ("_over_" in key) == (figure.unit == "×"), (key, figure)
+
+    def to_json(self, path: Path) -> None:
+        """Write the figures under their keys, with hardware and versions, atomically."""
+        figures = {
+            key: {"value": each.value, "unit": each.unit, "n": each.n, "spread": list(each.spread)}
+            for key, each in self.figures.items()
+        }
+        write_json(
+            path,
+            {
+                "bench": self.bench,
+                "date": self.date,
+                "figures": figures,
+                "hardware": dict(self.hardware),
+                "versions": dict(self.versions),
+                **({"notes": list(self.notes)} if self.notes else {}),
+                **({"models": dict(self.models)} if self.models else {}),
+            },
+        )
+
+    def table(self) -> "Group":
+        """Return the figures as a table for a terminal, machine and versions below."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("figure", title=f"bench {self.bench}", title_justify="left")
+        for heading in (*self.headings, "n"):
+            table.add_column(heading, justify="right")
+        for key, each in {**self.figures, **self.baselines}.items():
+            low, high = each.spread
+            spread = f"{low:.4g} .. {high:.4g}"
+            table.add_row(key, f"{each.value:.4g} {each.unit}", spread, str(each.n))
+        machine = (
+            f"{self.hardware['cpu']}, {self.hardware['cores']} cores, "
+            f"{self.hardware['memory_gb']} GB, accelerator: {self.hardware['accelerator']}"
+        )
+        packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return Group(table, *(Text(line) for line in (*self.notes, machine, packages, self.date)))
+
+
+def _accelerator() -> str:
+    """Return the names of the NVIDIA GPUs, or "none"."""
+    if shutil.which("nvidia-smi") is None:
+        return "none"
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown: nvidia-smi does not answer"
+    names = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return ", ".join(names) if done.returncode == 0 and names else "none"

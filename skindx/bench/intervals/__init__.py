@@ -1,0 +1,1 @@
+"""Simulated coverage of the confidence intervals."""

@@ -1,0 +1,1 @@
+"""What a benchmark measures beside time."""

@@ -1,0 +1,1 @@
+"""Many CNNs trained alike and evaluated on grouped folds."""

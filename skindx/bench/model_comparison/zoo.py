@@ -1,0 +1,253 @@
+"""A list of CNNs trained alike and evaluated on grouped folds: the table of a paper."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from skindx.bench.harness.clock import Figure, interleave, median
+from skindx.bench.harness.result import MEANS, Result
+from skindx.bench.harness.runs import end_on_sigterm, read_history, run_skindx
+from skindx.bench.meters.energy import EnergyMeter
+from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, write_tables
+from skindx.bench.presets import preset
+from skindx.config import Settings
+from skindx.data.manifest import read_manifest, split_of
+from skindx.data.splits.fold_view import fold_view
+from skindx.errors import JobError, UserError
+from skindx.evaluation.answers import Answers
+from skindx.evaluation.compare.folds import pictures_of_all, pool_answers
+from skindx.evaluation.predictions import read_predictions
+from skindx.files import write_json
+from skindx.metrics import Interval, Statistic, paired_interval
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.member import member_folder
+
+# S = side
+
+SMALLEST = ("folds=3", "use=[0]", "rounds=3", "batch=1")
+
+
+class Config(Settings):
+    """What is trained, on what, and on which folds; what is finished in `out` is kept."""
+
+    dataset: Path = Path("runs/isic9/data")
+    config: Path = preset("zoo-isic9")
+    """Training settings: every member is a row of the table, with its own or the run's recipe."""
+    out: Path = Path("runs/zoo")
+    folds: int = Field(5, ge=2)
+    use: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    """Folds to train on, of 0 .. folds - 1."""
+    rounds: int = Field(5, ge=3)
+    batch: int = Field(16, ge=1)
+    """Pictures at once where inference is timed."""
+
+
+def run(settings: Config) -> Result:
+    """Train every member on every fold, evaluate, and write OUT/zoo.md, zoo.csv and zoo.png."""
+    end_on_sigterm()
+    training = TrainSettings.load(settings.config).model_copy(update={"detector": None})
+    if not training.members:
+        raise UserError(f"{settings.config} has no members to train; list them under `members`.")
+    homes = [settings.out / f"fold-{fold}" for fold in settings.use]
+    for home, fold in zip(homes, settings.use, strict=True):
+        fold_view(settings.dataset, home / "data", fold, settings.folds)
+        _train(home, training)
+        run_skindx("evaluate", home / "run" / "bundle", home / "data", "--out", home / "evaluation")
+    answers = [read_predictions(home / "evaluation") for home in homes]
+    rows = _rows(settings, training, homes, answers)
+    result = Result(
+        "zoo",
+        _figures(rows, answers),
+        notes=_notes(settings, training, homes),
+        models={row.name: row.to_dict() for row in rows},
+        headings=MEANS,
+    )
+    write_tables(settings.out, rows)
+    return result
+
+
+def _train(home: Path, training: TrainSettings) -> None:
+    """Train one member after the other into one run, so that time and memory are each one's own."""
+    for count, member in enumerate(training.members, start=1):
+        trained = (member_folder(home / "run", member.name) / "member.json").exists()
+        begun = (home / "run" / "checkpoints" / member.name).exists()
+        if trained and count < len(training.members):
+            continue
+        members = training.members[:count]
+        # Soups and the like are made of all members: they come with the last one.
+        settings = training if count == len(training.members) else _alone(training, members)
+        settings.save(home / "zoo.yaml")
+        with EnergyMeter() as meter:
+            run_skindx("train", home / "data", "--config", home / "zoo.yaml", "--out", home / "run")
+        if not (member_folder(home / "run", member.name) / "member.json").exists():
+            # A training that is asked to stop saves and ends well.
+            raise JobError(f"{member.name} was stopped; run the same command again to go on")
+        if not (trained or begun):
+            cost = {"joules": meter.joules, "sensors": list(meter.sensors)}
+            write_json(home / "cost" / f"{member.name}.json", cost)
+
+
+def _alone(training: TrainSettings, members: tuple[MemberSettings, ...]) -> TrainSettings:
+    return TrainSettings(
+        name=training.name,
+        members=members,
+        folds=training.folds,
+        recipe=training.recipe,
+        engine=training.engine,
+        loader=training.loader,
+    )
+
+
+def _rows(
+    settings: Config, training: TrainSettings, homes: Sequence[Path], answers: Sequence[Answers]
+) -> list[ModelRow]:
+    bundle = open_bundle(homes[0] / "run" / "bundle")
+    speed = _inference(bundle, settings)
+    rows = []
+    for member in training.members:
+        histories = [read_history(home / "run", member.name) for home in homes]
+        facts = _facts(bundle, member.name)
+        rows.append(
+            ModelRow(
+                name=member.name,
+                model=member.model,
+                size=member.preprocess.size,
+                parameters=facts[0],
+                flops=facts[1],
+                scores=pool_answers([_alone_in(each, member.name) for each in answers], homes),
+                validation=float(np.mean([history[-1]["val_balanced"] for history in histories])),
+                train_per_s=median(
+                    [row["pictures_per_s"] for history in histories for row in history[-3:]],
+                    "pictures/s",
+                ),
+                infer_per_s=speed[member.name],
+                minutes=max(
+                    sum(_pictures(home) / row["pictures_per_s"] / 60 for row in history)
+                    for home, history in zip(homes, histories, strict=True)
+                ),
+                memory_gb=max(row.get("memory_gb", 0.0) for h in histories for row in h) or None,
+                joules_per_picture=_joules(homes, member.name, histories),
+            )
+        )
+    rows.append(ModelRow(name=ENSEMBLE, scores=pool_answers(answers, homes)))
+    return rows
+
+
+def _alone_in(answers: Answers, name: str) -> Answers:
+    """Return what one member says, as if it stood alone."""
+    own_NC = answers.members_NMC[:, answers.members.index(name)]
+    return dataclasses.replace(answers, ensemble_NC=own_NC)
+
+
+def _inference(bundle: Bundle, settings: Config) -> dict[str, Figure]:
+    """Time each member as it is served: normalising, network, views."""
+    import torch
+
+    ensemble = bundle.ensemble("cuda" if torch.cuda.is_available() else "cpu")
+    rng = np.random.default_rng(0)
+    candidates = {}
+    for member in ensemble.members:
+        side = member.preprocess.size
+        squares = rng.integers(0, 256, (settings.batch, side, side, 3), dtype=np.uint8)
+        candidates[member.name] = lambda judge=member.judge, squares=squares: judge([squares])
+    seconds = interleave(candidates, settings.rounds)
+    return {
+        name: median([settings.batch / each for each in samples], "pictures/s")
+        for name, samples in seconds.items()
+    }
+
+
+def _facts(bundle: Bundle, name: str) -> tuple[int, int]:
+    """Return a member's parameters, and the operations of one forward pass (2 a multiply-add)."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    member = next(each for each in bundle.ensemble().members if each.name == name)
+    side = member.preprocess.size
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        member.classifier(torch.zeros(1, side, side, 3, dtype=torch.uint8))
+    parameters = sum(each.numel() for each in member.classifier.parameters())
+    return parameters, counter.get_total_flops()
+
+
+def _pictures(home: Path) -> int:
+    return len(split_of(read_manifest(home / "data"), "train"))
+
+
+def _joules(
+    homes: Sequence[Path], name: str, histories: Sequence[Sequence[object]]
+) -> float | None:
+    """Return joules a training picture; None where no sensor was, or a training was interrupted."""
+    each = []
+    for home, history in zip(homes, histories, strict=True):
+        file = home / "cost" / f"{name}.json"
+        joules = json.loads(file.read_text())["joules"] if file.exists() else None
+        if joules is None:
+            return None
+        each.append(joules / (_pictures(home) * len(history)))
+    return float(np.mean(each))
+
+
+def _figures(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str, Figure]:
+    """Return the headline figures: the member that validation would choose, and the ensemble."""
+    singles = [row for row in rows if row.name != ENSEMBLE]
+    chosen = max(singles, key=lambda row: row.validation or 0.0)
+    best = max(singles, key=lambda row: row.balanced.mean)
+    gain = difference(answers, best.name)
+    n = len(answers)
+    ensemble = rows[-1].scores.figures
+    return {
+        "best_by_validation_balanced": _figure(100 * chosen.balanced.mean, chosen.balanced.pooled),
+        "ensemble_balanced": _figure(
+            100 * ensemble["balanced_accuracy"].mean, ensemble["balanced_accuracy"].pooled
+        ),
+        "ensemble_minus_best_balanced": Figure(
+            100 * gain.value, "points", n, (100 * gain.low, 100 * gain.high)
+        ),
+        "ensemble_calibration_error": Figure(
+            ensemble["calibration_error"].pooled.value,
+            "",
+            n,
+            (
+                ensemble["calibration_error"].pooled.low,
+                ensemble["calibration_error"].pooled.high,
+            ),
+        ),
+    }
+
+
+def _figure(percent: float, pooled: Interval) -> Figure:
+    return Figure(percent, "%", 1, (100 * pooled.low, 100 * pooled.high))
+
+
+def difference(answers: Sequence[Answers], name: str) -> Interval:
+    """Return the balanced accuracy of the ensembles minus a member's, paired over all folds."""
+    truth_N, groups_N, ensemble_NC = pictures_of_all(answers)
+    *_, member_NC = pictures_of_all([_alone_in(each, name) for each in answers])
+    return paired_interval(
+        Statistic.balanced_accuracy(ensemble_NC, truth_N),
+        Statistic.balanced_accuracy(member_NC, truth_N),
+        groups_N,
+    )
+
+
+def _notes(settings: Config, training: TrainSettings, homes: Sequence[Path]) -> tuple[str, ...]:
+    counts = [len(split_of(read_manifest(home / "data"), "test")) for home in homes]
+    return (
+        f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
+        f"{settings.folds}, whole groups only; trained on the rest but a tenth, which chooses; "
+        f"{sum(counts)} test pictures in all. Settings: {settings.config.name}.",
+        f"{training.recipe.epochs} epochs of batches of {training.recipe.batch} for members "
+        "without a recipe of their own; minutes: training steps of the slowest fold.",
+        "Figures over folds: mean of the folds, in brackets the 95 % bootstrap interval of the "
+        "pooled test pictures, resampled by group. best_by_validation: the member with the best "
+        "mean on the validation splits. ensemble_minus_best: against the best on test, which is "
+        "the harder comparison. Calibration error: of the pooled pictures, since the fewer stand "
+        "in a bin, the larger it looks.",
+        f"inference: batches of {settings.batch}, all cores; one operation is half a multiply-add.",
+    )

@@ -1,0 +1,1 @@
+"""Serving a diagnosis: runtimes, HTTP, the page."""

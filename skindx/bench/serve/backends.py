@@ -1,0 +1,105 @@
+"""One picture through one network by each runtime: a part of `skindx bench serve`."""
+
+import copy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from skindx.bench.harness.clock import Figure, interleave, median, ratio
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.ensemble.ensemble import Body, Member
+from skindx.models.exports.choosing import fastest, one_thread
+from skindx.models.exports.making import make_body
+from skindx.models.exports.runtimes import load_body, unsupported
+from skindx.models.exports.spec import SUFFIX, Precision, Runtime
+
+NETWORKS = ("resnet50", "convnext_tiny", "efficientnet_b0")
+
+_RUNTIMES: dict[str, tuple[Runtime, Precision]] = {
+    "ort_fp32": ("onnx", "fp32"),
+    "openvino_fp32": ("openvino", "fp32"),
+    "openvino_bf16": ("openvino", "bf16"),
+}
+_FIGURES = ("ort_fp32", "openvino_bf16")
+_SERVED = ("eager", *_RUNTIMES)
+"""What a server chooses from."""
+_CLASSES = 10
+
+
+def measure_backends(
+    rounds: int = 30, networks: tuple[str, ...] = NETWORKS, size: int = 224
+) -> tuple[dict[str, Figure], dict[str, Figure], tuple[str, ...]]:
+    """Return figures, baselines and notes: how many times faster than eager each runtime is.
+
+    A figure is the least of all networks. One thread answers one picture at a time, head and
+    probabilities included; eager is the faster of PyTorch's two memory formats, network by
+    network. Seconds are of the processor, so that a busy machine counts alike for all.
+    """
+    ratios: dict[str, dict[str, Figure]] = {name: {} for name in _RUNTIMES}
+    baselines: dict[str, Figure] = {}
+    chosen: list[Figure] = []
+    with one_thread(), tempfile.TemporaryDirectory(prefix="skindx-bench-") as folder:
+        for network in networks:
+            candidates = _candidates(network, size, Path(folder))
+            seconds = interleave(candidates, rounds, warmup=3, clock=time.process_time)
+            served = {name: call for name, call in candidates.items() if name in _SERVED}
+            best = min(served, key=lambda name: statistics.median(seconds[name]))
+            chosen.append(ratio(seconds[fastest(served)], seconds[best]))
+            eager = min(("eager", "eager_channels_last"), key=lambda name: sum(seconds[name]))
+            for name, samples in seconds.items():
+                milliseconds = [1000 * each for each in samples]
+                baselines[f"{network}_{name}"] = median(milliseconds, "ms")
+                if name in ratios:
+                    ratios[name][network] = ratio(samples, seconds[eager])
+    figures = {f"{name}_over_eager": _least(ratios[name]) for name in _FIGURES if ratios[name]}
+    figures["chosen_over_best"] = min(chosen, key=lambda figure: figure.value)
+    return figures, baselines, _notes(ratios, networks)
+
+
+def _candidates(network: str, size: int, folder: Path) -> Mapping[str, Callable[[], object]]:
+    torch.manual_seed(0)
+    preprocess = Preprocess(size=size)
+    settings = ClassifierSettings(model=network, preprocess=preprocess)
+    eager = build_classifier(settings, _CLASSES).eval()
+    tall = copy.deepcopy(eager).to(memory_format=torch.channels_last)
+    random = np.random.default_rng(0)
+    squares_1SS3 = random.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
+
+    def judging(classifier: Classifier, body: Body | None = None) -> Callable[[], object]:
+        member = Member(network, classifier, preprocess, exported=body)
+        return lambda: member.judge([squares_1SS3])
+
+    candidates = {"eager": judging(eager), "eager_channels_last": judging(tall)}
+    for name, (to, precision) in _RUNTIMES.items():
+        if not unsupported(to, precision):
+            file = folder / f"{network}-{name}{SUFFIX[to]}"
+            make_body(file, eager, preprocess, to=to, precision=precision)
+            candidates[name] = judging(eager, load_body(file, to, precision))
+    return candidates
+
+
+def _least(of: Mapping[str, Figure]) -> Figure:
+    return min(of.values(), key=lambda figure: figure.value)
+
+
+def _notes(
+    ratios: Mapping[str, Mapping[str, Figure]], networks: tuple[str, ...]
+) -> tuple[str, ...]:
+    notes = [
+        f"Runtimes: {', '.join(networks)} with random weights, one picture on one thread, in "
+        "seconds of the processor; a figure is the least of them, over eager's faster memory "
+        "format. chosen_over_best: the fastest of what a server chooses from / its choice."
+    ]
+    for name, (to, precision) in _RUNTIMES.items():
+        if ratios[name]:
+            each = ", ".join(f"{key} {of.value:.2f} ×" for key, of in ratios[name].items())
+            notes.append(f"{name} over eager: {each}.")
+        else:
+            notes.append(f"Left out: {unsupported(to, precision)}")
+    return tuple(notes)

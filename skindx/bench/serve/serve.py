@@ -1,0 +1,138 @@
+"""How fast a diagnosis is served: runtimes, what HTTP adds, and a large photo in a browser."""
+
+import tempfile
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from skindx.bench.harness.clock import Figure, median, ratio
+from skindx.bench.harness.result import Result
+from skindx.bench.serve.bundle import QUALITY, photo_jpeg, random_bundle
+from skindx.bench.serve.process import Server, running
+from skindx.config import Settings
+
+WIDTH, HEIGHT = 4000, 3000
+
+SMALLEST = (
+    "models=[]",
+    "rounds=5",
+    "pictures=1",
+    "gallery=8",
+    "members=[test_resnet]",
+    "side=64",
+)
+
+
+class Config(Settings):
+    """What is served, and how often it is asked."""
+
+    members: tuple[str, ...] = Field(("resnet50", "mobilenetv2_100"), min_length=1)
+    side: int = Field(224, ge=32)
+    detector_side: int = Field(320, ge=64, multiple_of=32)
+    gallery: int = Field(2000, ge=8)
+    """Pictures that similar cases are sought among."""
+    models: tuple[str, ...] = ("resnet50", "convnext_tiny", "efficientnet_b0")
+    """Networks whose exports are timed; none: they are left out."""
+    rounds: int = Field(7, ge=5)
+    pictures: int = Field(10, ge=1)
+    """Photos a round, each way; processor time is counted in hundredths of a second."""
+    repeats: int = Field(30, ge=5)
+    """Turns of one picture in which runtimes are timed."""
+    page: bool = True
+    """Whether to open the page in a browser; it needs chromium."""
+
+
+def run(settings: Config) -> Result:
+    """Time all of it, one after the other, so that nothing shares the processor with another."""
+    figures: dict[str, Figure] = {}
+    baselines: dict[str, Figure] = {}
+    notes: tuple[str, ...] = ()
+    if settings.models:
+        from skindx.bench.serve.backends import measure_backends
+
+        figures, baselines, notes = measure_backends(
+            settings.repeats, settings.models, settings.side
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = random_bundle(
+            Path(folder) / "bundle",
+            settings.members,
+            side=settings.side,
+            detector_side=settings.detector_side,
+            gallery=settings.gallery,
+        ).path
+        photos = [photo_jpeg(WIDTH, HEIGHT, seed) for seed in range(settings.pictures)]
+        with running(bundle, "--workers", "1") as server:
+            direct, over_http = _cpu_seconds(server, bundle, photos, settings.rounds)
+        figures["direct_over_http_cpu"] = ratio(over_http, direct)
+        baselines["direct call, CPU a photo"] = median(direct, "s")
+        baselines["over HTTP, CPU a photo"] = median(over_http, "s")
+        if settings.page:
+            with running(bundle) as server:
+                figures["page_12mp_s"] = _page_seconds(server, photos, Path(folder), settings)
+                memory = server.memory_bytes() / 1e6
+            baselines["memory of the server's processes"] = Figure(memory, "MB", 1, (memory,) * 2)
+    return Result("serve", figures, baselines, notes=(*_notes(settings, photos), *notes))
+
+
+def _cpu_seconds(
+    server: Server, bundle: Path, photos: list[bytes], rounds: int
+) -> tuple[list[float], list[float]]:
+    """Return processor seconds a photo of each round: called directly, and over HTTP."""
+    import httpx
+    import torch
+
+    from skindx.diagnosis.case import Case
+    from skindx.diagnosis.diagnose import answer
+    from skindx.diagnosis.predictor import Predictor
+
+    torch.set_num_threads(1)
+    predictor = Predictor.load(bundle)
+    direct, over_http = [], []
+    with httpx.Client(base_url=server.url, timeout=300, trust_env=False) as client:
+        for turn in range(-1, rounds):
+            start = time.process_time()
+            for photo in photos:
+                answer(predictor, Case((photo,)))
+            called = time.process_time() - start
+            start = server.cpu_s()
+            for photo in photos:
+                client.post("/v1/diagnose", files={"photo": photo}).raise_for_status()
+            served = server.cpu_s() - start
+            if turn >= 0:
+                direct.append(called / len(photos))
+                over_http.append(served / len(photos))
+    return direct, over_http
+
+
+def _page_seconds(server: Server, photos: list[bytes], folder: Path, settings: Config) -> Figure:
+    from skindx.bench.serve.page import ask, opened
+
+    files = []
+    for number, photo in enumerate(photos):
+        files.append(folder / f"{number}.jpg")
+        files[-1].write_bytes(photo)
+    with opened(server.url) as page:
+        ask(page, files[-1])  # the first one also warms up what is made once
+        seconds = [ask(page, files[turn % len(files)]) for turn in range(settings.rounds)]
+    return median(seconds, "s")
+
+
+def _notes(settings: Config, photos: list[bytes]) -> tuple[str, ...]:
+    mean_mb = sum(map(len, photos)) / len(photos) / 1e6
+    shown = " + ".join(settings.members)
+    return (
+        f"{len(photos)} painted photos of {WIDTH} x {HEIGHT} pixels, JPEG of quality {QUALITY}, "
+        f"{mean_mb:.1f} MB on average; {shown} at {settings.side} px, a yolo11n detector at "
+        f"{settings.detector_side} px, heat map, {settings.gallery:,} pictures in the gallery; "
+        "random weights, one thread a worker.",
+        "direct_over_http_cpu: processor time of `answer` called in a process, over that of the "
+        "server and its worker for the same photo sent to /v1/diagnose; the client's is not in it.",
+        "page_12mp_s: from the click to the page with its pictures decoded and its report, in "
+        "chromium on the same machine: upload, diagnosis, rendering.",
+        "The ratios of runtimes are the least of "
+        f"{', '.join(settings.models)}: one picture at a time, body and head, one thread."
+        if settings.models
+        else "Runtimes were left out.",
+    )

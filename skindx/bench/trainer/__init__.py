@@ -1,0 +1,1 @@
+"""The trainer beside bare loops."""
