@@ -1,11 +1,8 @@
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import Skindx
 from network_guard import run_guarded
-
-sys.path.insert(0, str(Path(__file__).parent / "studies"))
 from tiny_dataset import tiny_dataset, with_embeddings
 
 

@@ -19,6 +19,7 @@ from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding import cache_policy
 from skindx.training.feeding.pictures import (
     Reading,
     TrainingSet,
@@ -137,7 +138,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
         ]
 
     assert not opened(2).sharded
-    monkeypatch.setattr(keeping, "free_memory", lambda: 1000)
+    monkeypatch.setattr(cache_policy, "free_memory", lambda: 1000)
     # Two ranks of one node have one copy: shares would take as much.
     assert not opened(2).sharded
     assert not said
@@ -149,7 +150,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     assert not opened(1).sharded
     assert not opened(2, sharded=False).sharded
     assert not opened(2, cache={"kind": "none"}).sharded
-    monkeypatch.setattr(keeping, "free_memory", budget.free_memory)
+    monkeypatch.setattr(cache_policy, "free_memory", budget.free_memory)
     assert opened(2, sharded=True).sharded
 
 

@@ -1,7 +1,7 @@
 """ultralytics' own trainer on a manifest's boxes: what our detector's training is measured beside.
 
-`python -m skindx.bench.detector.ultralytics_peer RUN DATASET`: a process of its own, since ultralytics sets
-global state. The YOLO layout is generated from the manifest and thrown away.
+`python -m skindx.bench.detector.ultralytics_peer RUN DATASET`: a separate process, since
+ultralytics sets global state. The YOLO layout is generated from the manifest and thrown away.
 """
 
 import shutil

@@ -120,14 +120,14 @@ def _alone(found: Found, settings: Config, load: Load, cluster: Cluster) -> None
 
 def _fusion(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:
     """Keep the figures of the pair where fused does worst."""
-    each = [
+    pairs = [
         fusion.measure(cluster, load, pair, settings.trials, settings.rounds)
         for pair in settings.pairs
     ]
-    for fusion in each:
-        found.rows += fusion.rows
-        found.notes.append(fusion.note)
-    over_best, over_zero0 = [one.over_best for one in each], [one.over_zero0 for one in each]
+    for pair in pairs:
+        found.rows += pair.rows
+        found.notes.append(pair.note)
+    over_best, over_zero0 = [pair.over_best for pair in pairs], [pair.over_zero0 for pair in pairs]
     found.figures["fused_over_best"] = min(over_best, key=lambda figure: figure.value)
     found.figures["fused_over_zero0"] = min(over_zero0, key=lambda figure: figure.value)
 

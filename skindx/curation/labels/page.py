@@ -43,7 +43,8 @@ def render(review: LabelReview, name: str, read: Read) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["plain"] = printable
-    source = resources.files("skindx.studies").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    template = resources.files("skindx.curation.labels").joinpath(TEMPLATE)
+    source = template.read_text(encoding="utf-8")
     shown = [
         (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())
         for doubt in review.doubts[:SHOWN]

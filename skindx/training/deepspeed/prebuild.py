@@ -1,4 +1,4 @@
-"""`python -m skindx.training.deepspeed.prebuild`: compile DeepSpeed's operator ahead of the first start."""
+"""`python -m skindx.training.deepspeed.prebuild`: compile DeepSpeed's operator in advance."""
 
 import os
 

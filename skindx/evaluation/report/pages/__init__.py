@@ -25,7 +25,7 @@ def render(template: str, **values: Any) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("skindx.studies", "pages"),
+        loader=PackageLoader("skindx.evaluation.report", "pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

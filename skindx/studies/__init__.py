@@ -1,1 +1,0 @@
-"""What needs both a dataset and a bundle: evaluation and its report."""
