@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.curation.stored_image import read_picture
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.near import Embeddings, write_embeddings
 from skindx.data.manifest import Record, read_manifest
+from skindx.data.stored_image import read_picture
 from skindx.errors import UserError
 from skindx.files import sha256_file
 from skindx.models.classifier.classifier import (

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Split
 from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.least_side import least_side
 from skindx.models.bundle.removal import MANIFEST_KEY
 from skindx.models.calibration.conformal import Conformal
-from skindx.models.calibration.least_side import least_side
 from skindx.models.calibration.urgent_risk import UrgentRisk, check_level
 from skindx.models.detector.detector import Detector, NoUltralyticsError
 from skindx.models.embedding_index.index import Gallery

@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.curation.stored_image import read_picture
 from skindx.data.manifest import read_manifest, split_of
+from skindx.data.stored_image import read_picture
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.predictor import Predictor

@@ -16,7 +16,7 @@ from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_pictures
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
-from skindx.models.calibration.least_side import least_side
+from skindx.models.bundle.least_side import least_side
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.energy import Energy
 from skindx.workers import framing

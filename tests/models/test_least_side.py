@@ -7,8 +7,8 @@ from tiny_bundle import pack_tiny
 
 from skindx.data.manifest import Record
 from skindx.models.bundle.change import add_provenance
+from skindx.models.bundle.least_side import KEY, calibration_side, least_side
 from skindx.models.bundle.spec import BundleSpec
-from skindx.models.calibration.least_side import KEY, calibration_side, least_side
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.ood.candidates import LEFT_OUT, OWN, settings_of
-from skindx.curation.stored_image import read_picture
 from skindx.data.manifest import Record, read_manifest, split_of
+from skindx.data.stored_image import read_picture
 from skindx.errors import UserError
 from skindx.evaluation.ood import painted_pictures
 from skindx.files import atomic_file

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.curation.labels.review import Doubt, LabelReview
-from skindx.curation.stored_image import read_picture
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags
+from skindx.data.stored_image import read_picture
 from skindx.files import write_csv, write_text
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.text import printable

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skindx.curation.stored_image import read_picture
 from skindx.data.manifest import Record, read_issues
 from skindx.data.store import STORE
+from skindx.data.stored_image import read_picture
 
 
 def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:

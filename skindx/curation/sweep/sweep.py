@@ -14,7 +14,6 @@ from pydantic import Field, field_validator
 
 from skindx.config import Settings
 from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
-from skindx.curation.stored_image import read_picture
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.near import Embeddings
 from skindx.data.dedup.select import Picture, deduplicate, distinct
@@ -22,6 +21,7 @@ from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.progress import Progress, silent
 from skindx.data.screening.screen import Screened
+from skindx.data.stored_image import read_picture
 from skindx.errors import UserError
 from skindx.imaging.hashes import HashKind, hash_thumbnails, near_links, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval

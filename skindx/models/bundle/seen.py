@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.manifest import Record, Split
-from skindx.models.bundle.tables import read_rows
+from skindx.models.tables import read_rows
 
 SEEN = "seen.parquet"
 

@@ -17,10 +17,10 @@ from rich.console import Console
 from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, pack
+from skindx.models.bundle.least_side import calibration_side
 from skindx.models.bundle.removal import FOLDED, MANIFEST_KEY
 from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records
-from skindx.models.calibration.least_side import calibration_side
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.embedding_index.index import Gallery

@@ -12,7 +12,7 @@ from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
-from skindx.models.calibration.least_side import least_side
+from skindx.models.bundle.least_side import least_side
 from skindx.system import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
