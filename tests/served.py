@@ -27,7 +27,7 @@ def tell(*_):
     Path("told").write_text(" ".join(held))
     Path("told").rename("remembered")
 signal.signal(signal.SIGUSR1, tell)
-from skindx.ui.page import serve
+from skindx.ui.serve import serve
 options = json.loads(sys.argv[3])
 login = options.pop("login", None)
 serve(Path(sys.argv[1]), port=int(sys.argv[2]), login=login and Path(login), **options)

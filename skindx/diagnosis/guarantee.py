@@ -1,16 +1,6 @@
 """What the set of conditions guarantees: one text for the page, the terminal, paper and the API."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from skindx.diagnosis.record import Diagnosis, Promise, Share
-
-SET_HOLDS = (
-    "of 100 photos like the calibration photos, about {level} have their true condition in such "
-    "a set"
-)
-"""Said of every set; `about`, since the share of one bundle varies around the level it was fitted
-for with the calibration photos that were drawn (Vovk 2012)."""
+from skindx.diagnosis.record import SET_HOLDS, Diagnosis, Promise, Share
 
 _URGENT_APART = (
     "Urgent conditions have a threshold of their own: one may be in the set though it is less "
@@ -23,7 +13,7 @@ _NOTHING = (
 )
 
 
-def guarantee(diagnosis: "Diagnosis") -> str:
+def guarantee(diagnosis: Diagnosis) -> str:
     """Return what the set guarantees, or why there is none.
 
     Empty where the model abstains: a share of all photos says nothing of one that it cannot judge.
@@ -36,7 +26,7 @@ def guarantee(diagnosis: "Diagnosis") -> str:
     return f"{coverage(diagnosis.promise, count)} {missed(diagnosis.promise)}"
 
 
-def coverage(promise: "Promise", count: int) -> str:
+def coverage(promise: Promise, count: int) -> str:
     """Return how often such a set of `count` conditions holds the true one."""
     these = "This condition is" if count == 1 else f"These {count} conditions are"
     whose = "" if promise.group == "all" else f" of {promise.group.replace('_', ' ')}"
@@ -50,7 +40,7 @@ def coverage(promise: "Promise", count: int) -> str:
     )
 
 
-def missed(promise: "Promise") -> str:
+def missed(promise: Promise) -> str:
     """Return how often a set misses what is urgent, with its interval."""
     if promise.urgent_missed is None:
         return "How often such a set misses an urgent condition could not be measured."
@@ -60,7 +50,7 @@ def missed(promise: "Promise") -> str:
     )
 
 
-def _share(share: "Share") -> str:
+def _share(share: Share) -> str:
     return (
         f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
         f"{100 * share.high:.1f} %, {share.pictures:,} photos)"

@@ -4,8 +4,14 @@ from pydantic import ConfigDict, Field
 
 from skindx.config import Settings
 from skindx.diagnosis.case import Patient
-from skindx.diagnosis.guarantee import SET_HOLDS
 from skindx.taxonomy import Urgency
+
+SET_HOLDS = (
+    "of 100 photos like the calibration photos, about {level} have their true condition in such "
+    "a set"
+)
+"""Said of every set; `about`, since the share of one bundle varies around the level it was fitted
+for with the calibration photos that were drawn (Vovk 2012)."""
 
 NOTICE = (
     "This is no medical device and no diagnosis: it is a research tool and can be wrong. "

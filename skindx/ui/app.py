@@ -65,7 +65,7 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
     """Return the application; its workers run from its startup to its shutdown."""
     from fastapi import FastAPI
 
-    from skindx.ui.page import build_page
+    from skindx.ui.page.blocks import build_page
 
     version = bundle_version(bundle)
     command = worker_command(bundle.path, version, wiring.expect, wiring.miss_rate)

@@ -15,7 +15,7 @@ from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.system import go_offline
 from skindx.ui.guard import Guard
 from skindx.ui.listening import theme
-from skindx.ui.page import build_page
+from skindx.ui.page.blocks import build_page
 from skindx.ui.uploading import UploadFolder, Uploads
 
 

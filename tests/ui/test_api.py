@@ -16,7 +16,7 @@ from painted_answers import Painter, jpeg
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.diagnosis.guarantee import SET_HOLDS
+from skindx.diagnosis.record import SET_HOLDS
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.ui.api.docs import docs_html

@@ -7,9 +7,9 @@ from typing import Any
 
 from skindx.bench.exchange import fusion
 from skindx.bench.exchange.cluster import Cluster
-from skindx.bench.exchange.exchange import Config
 from skindx.bench.exchange.load import Load
 from skindx.bench.exchange.rows import Row, Turns
+from skindx.bench.exchange.settings import Config
 from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.netlab import Link, NetLab
 from skindx.comm.fabric import ring_bytes
