@@ -1,8 +1,11 @@
-"""Nothing calls home: the environment that keeps third-party packages off the network."""
+"""The system below: no package reports home, optional packages, the user's cache folder."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
+
+from skindx.errors import UserError
 
 _QUIET = {
     "NO_ALBUMENTATIONS_UPDATE": "1",
@@ -45,3 +48,20 @@ def cache_folder() -> Path:
     """Return the user's folder for what can be made or fetched again."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "skindx"
+
+
+def missing_modules(*modules: str) -> list[str]:
+    """Return the top-level modules that are not installed; nothing is imported."""
+    return [name for name in modules if importlib.util.find_spec(name) is None]
+
+
+def require_extra(extra: str, *modules: str, purpose: str, otherwise: str = "") -> None:
+    """Raise UserError when a module of an optional dependency group is not installed.
+
+    `purpose` begins the sentence ("the server"), `otherwise` ends it (", or set detector=null").
+    """
+    if missing := missing_modules(*modules):
+        raise UserError(
+            f"{purpose} needs {', '.join(missing)}, which is not installed; "
+            f"run `pip install 'skindx[{extra}]'`{otherwise}."
+        )

@@ -93,13 +93,13 @@ def _labels(
     *,
     progress: "Progress",
 ) -> list[str]:
-    from skindx.curation.audit.extra import need
     from skindx.curation.labels.page import PAGE, write_review
     from skindx.curation.labels.review import review_labels
     from skindx.data.manifest import read_manifest
     from skindx.evaluation.leakage import siblings_by_chance, siblings_in_train
+    from skindx.system import require_extra
 
-    need("cleanlab")
+    require_extra("audit", "cleanlab", purpose="the label review")
     if plant is not None:
         if not 0 < plant <= 0.5:
             raise UserError(f"--plant {plant} must be a share of the labels, up to 0.5.")

@@ -1,9 +1,10 @@
 """The page's own HTML: templates that escape whatever a bundle, a file name or an error says."""
 
 import base64
-import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from skindx.templates import html_environment, keep_units
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 
 def render(template: str, **values: Any) -> str:
     """Return a template filled in; a value that it misses is an error, never a gap."""
-    html = _environment().get_template(template).render(**values)
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)  # a figure keeps its unit
+    return keep_units(_environment().get_template(template).render(**values))
 
 
 def data_url(data: bytes, kind: str) -> str:
@@ -32,14 +32,6 @@ def web_address(text: str) -> str:
 
 @cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("skindx.ui"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    environment = html_environment("skindx.ui")
     environment.filters["web_address"] = web_address
     return environment

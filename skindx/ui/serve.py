@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.calibration.urgent_risk import check_level
-from skindx.system import go_offline
+from skindx.system import go_offline, require_extra
 from skindx.text import printable
 from skindx.ui.faults import hide_messages
 from skindx.ui.hosts import is_loopback
@@ -17,6 +17,8 @@ from skindx.ui.listening import check_free, stoppable, uploads_folder
 
 if TYPE_CHECKING:
     from skindx.casebook.book import Casebook
+
+_MODULES = ("fastapi", "gradio", "multipart", "prometheus_client", "uvicorn")
 
 
 def serve(
@@ -52,7 +54,7 @@ def serve(
     check_free(host, port)
     loaded = open_bundle(bundle, expect)
     check_level(loaded.spec.urgent_risk, miss_rate)
-    _check_extra()
+    require_extra("app", *_MODULES, purpose="the server")
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.connections import Patience
     from skindx.ui.login.users import Users
@@ -106,15 +108,6 @@ def _check_private(host: str, proxy: str | None) -> None:
         f"everybody who reaches this server could read the case book {where}; let people log in "
         "with --login FILE (made by `skindx user add`), or listen on 127.0.0.1 without --proxy."
     )
-
-
-def _check_extra() -> None:
-    from importlib.util import find_spec
-
-    needed = ("fastapi", "gradio", "multipart", "prometheus_client", "uvicorn")
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise UserError(f"the server needs {', '.join(missing)}; run `pip install 'skindx[app]'`.")
 
 
 def _casebook(where: str | None, keys: Path | None) -> "Casebook | None":

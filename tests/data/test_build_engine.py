@@ -280,7 +280,7 @@ def test_a_cluster_without_any_worker_left_is_told_and_not_waited_for(
 
 
 USAGE = """
-from skindx.offline import go_offline
+from skindx.system import go_offline
 go_offline()
 from ray._common.usage.usage_lib import usage_stats_enabled
 print(usage_stats_enabled())

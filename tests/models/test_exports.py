@@ -294,7 +294,7 @@ def test_what_is_good_enough(precision: Precision, same: int, cosine: float, goo
 
 QUIET = """
 import json
-from skindx.offline import go_offline
+from skindx.system import go_offline
 go_offline()
 import sys, openvino
 print(json.dumps(openvino.get_version()))

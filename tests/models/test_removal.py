@@ -155,7 +155,7 @@ def test_an_older_bundle_has_nothing_to_lose(bundle: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from skindx.models.removal import clear_leftovers, drop_from_gallery
+from skindx.models.bundle.removal import clear_leftovers, drop_from_gallery
 path, calls = Path(sys.argv[1]), int(sys.argv[2])
 def counted(real):
     def call(*given, **named):

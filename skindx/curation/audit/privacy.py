@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.config import Settings
-from skindx.curation.audit.extra import need
 from skindx.data.review import Reason
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -75,7 +75,7 @@ class Sighting:
 
 def version(settings: PrivacySettings) -> str:
     """Return what decides the answers: the models' packages and the thresholds."""
-    need("nudenet", "rapidocr_onnxruntime", "onnxruntime")
+    _require_models()
     packages = [f"{name} {metadata.version(name)}" for name in ("nudenet", "rapidocr-onnxruntime")]
     return ", ".join([*packages, *(f"{key} {value:g}" for key, value in settings)])
 
@@ -85,7 +85,7 @@ class PrivacyDetector:
 
     def __init__(self, settings: PrivacySettings) -> None:
         """Load the models. Raises UserError without the `audit` extra."""
-        need("nudenet", "rapidocr_onnxruntime", "onnxruntime")
+        _require_models()
         self._settings = settings
         self._session = _session()
         names = ast.literal_eval(self._session.get_modelmeta().custom_metadata_map["names"])
@@ -203,3 +203,8 @@ def _reader() -> Any:
     for name in ("RapidOCR", "OrtInferSession"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return reader
+
+
+def _require_models() -> None:
+    modules = ("nudenet", "rapidocr_onnxruntime", "onnxruntime")
+    require_extra("audit", *modules, purpose="the privacy audit")

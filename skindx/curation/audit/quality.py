@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.curation.audit.extra import need
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag, write_flags
 from skindx.data.stored_image import read_picture
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,7 +34,7 @@ def audit_quality(dataset: Path, progress: Progress = silent) -> Mapping[str, in
     Its thresholds are its own, made for photographs of everything: many a sound dermoscopic
     picture is dark or blurry to it. Raises UserError without the `audit` extra.
     """
-    need("cleanvision")
+    require_extra("audit", "cleanvision", purpose="the quality audit")
     from cleanvision import Imagelab
 
     records = read_manifest(dataset)

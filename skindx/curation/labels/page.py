@@ -3,7 +3,6 @@
 import dataclasses
 from base64 import b64encode
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from skindx.data.review import write_flags
 from skindx.data.stored_image import read_picture
 from skindx.files import write_csv, write_text
 from skindx.imaging.thumbnails import small_jpeg
+from skindx.templates import html_environment
 from skindx.text import printable
 
 TABLE, PAGE = "label_review.csv", "label_review.html"
@@ -37,16 +37,10 @@ def write_review(dataset: Path, review: LabelReview, records: dict[str, Record])
 
 def render(review: LabelReview, name: str, read: Read) -> str:
     """Return the page as HTML that is well-formed XML too; every value is escaped."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = html_environment("skindx.curation.labels", ".")
     environment.filters["plain"] = printable
-    template = resources.files("skindx.curation.labels").joinpath(TEMPLATE)
-    source = template.read_text(encoding="utf-8")
     shown = [
         (doubt, b64encode(small_jpeg(read(doubt), _SIDE)).decode())
         for doubt in review.doubts[:SHOWN]
     ]
-    return environment.from_string(source).render(review=review, name=name, shown=shown)
+    return environment.get_template(TEMPLATE).render(review=review, name=name, shown=shown)

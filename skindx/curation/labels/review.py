@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.curation.audit.extra import need
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record
 from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag
 from skindx.errors import UserError
+from skindx.system import require_extra
 
 # N = pictures, C = classes, D = dimensions
 
@@ -75,7 +75,7 @@ def review_labels(
 
     Raises UserError when a picture has no embedding and without the `audit` extra.
     """
-    need("cleanlab")
+    require_extra("audit", "cleanlab", purpose="the label review")
     from cleanlab.filter import find_label_issues
 
     classes, labels_N = _labels(records)
@@ -218,7 +218,7 @@ def plant_errors(
     count as false alarms, so the true precision is higher. Looks at as many as were planted, at
     half of that and at twice.
     """
-    need("cleanlab")
+    require_extra("audit", "cleanlab", purpose="the label review")
     classes, labels_N = _labels(records)
     random = np.random.default_rng(seed)
     planted = max(1, round(share * len(records)))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skindx.curation.sweep.sweep import Sweep
-from skindx.errors import UserError
 from skindx.evaluation.formatting import bounds, percent, points
 from skindx.files import atomic_file, write_json, write_text
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +25,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 
 def check_plot() -> None:
     """Raise UserError when nothing here can draw, before anything is computed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "the plot needs matplotlib, which is not installed; run `pip install 'skindx[audit]'`."
-        ) from None
+    require_extra("audit", "matplotlib", purpose="the plot")
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:

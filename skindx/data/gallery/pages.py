@@ -11,6 +11,7 @@ from skindx.data.funnel import STAGES
 from skindx.data.gallery.tiles import VIEWS, Tile, Tiles, View
 from skindx.data.manifest import SPLITS
 from skindx.imaging.thumbnails import thumbnail_path
+from skindx.templates import html_environment
 from skindx.text import printable
 
 if TYPE_CHECKING:
@@ -122,15 +123,7 @@ def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
 
 
 def _environment(shown: Collection[str]) -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("skindx.data.gallery"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = html_environment("skindx.data.gallery")
     environment.filters.update(plain=plain, web=web)
     environment.globals["thumbnail"] = lambda sha256: (
         thumbnail_path(sha256) if sha256 in shown else ""

@@ -16,6 +16,7 @@ from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.formats import Format
 from skindx.data.publish.row import Row
 from skindx.taxonomy import Taxonomy
+from skindx.templates import markdown_environment
 from skindx.text import printable
 
 CARD = "README.md"
@@ -43,16 +44,7 @@ def write_card(
     limits: Sequence[str],
 ) -> None:
     """Write `folder`/README.md."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # noqa: S701  (Markdown: every foreign text goes through `plain`)
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = markdown_environment("skindx.data.publish", ".")
     environment.filters["plain"] = plain
     published = [row for row in rows if not row.withheld]
     text = environment.get_template("card.md.jinja").render(

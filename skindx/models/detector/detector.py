@@ -17,7 +17,7 @@ from skindx.files import write_text
 from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
-from skindx.system import go_offline
+from skindx.system import go_offline, missing_modules
 from skindx.untrusted import read_plain_yaml
 
 if TYPE_CHECKING:
@@ -124,13 +124,11 @@ def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
     """
     go_offline()
     config, state = read_detector(folder)
-    try:
-        import ultralytics  # noqa: F401
-    except ImportError:
+    if missing_modules("ultralytics"):
         raise NoUltralyticsError(
             "the bundle has a detector, but ultralytics is not installed; "
             "run `pip install 'skindx[detect]'` (AGPL-3.0) or diagnose without boxes."
-        ) from None
+        )
     shapes = {name: tuple(each.shape) for name, each in state.items()}
     net = build_detection_model(config, len(spec.labels), str(folder / MODEL_YAML), shapes)
     net.load_state_dict(state)

@@ -4,7 +4,6 @@ Each uses one thread: a picture is too little work to share, and a server has a 
 """
 
 import importlib
-import importlib.util
 import mmap
 import os
 import threading
@@ -24,7 +23,7 @@ from skindx.errors import UserError
 from skindx.models.ensemble.ensemble import Body
 from skindx.models.exports.spec import INPUT, Precision, Runtime
 from skindx.models.tensors import MOST_BYTES
-from skindx.system import go_offline
+from skindx.system import go_offline, missing_modules
 from skindx.untrusted import open_plain
 
 _MODULES: dict[Runtime, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
@@ -43,7 +42,7 @@ def unsupported(to: Runtime, precision: Precision) -> str:
             "onnx bf16 is unsupported: ONNX Runtime computes nothing in bf16 on this kind of CPU; "
             "use --to openvino."
         )
-    if importlib.util.find_spec(_MODULES[to]) is None:
+    if missing_modules(_MODULES[to]):
         return (
             f"{to} needs {_MODULES[to]}, which is not installed; run `pip install 'skindx[serve]'`."
         )

@@ -2,13 +2,11 @@
 
 import os
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.data.boxes.review import reviewing
-from skindx.errors import UserError
-from skindx.system import go_offline
+from skindx.system import go_offline, require_extra
 from skindx.ui.listening import LOOPBACK, check_free, discreet, stoppable, uploads_folder
 
 if TYPE_CHECKING:
@@ -24,11 +22,7 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
     and without the extra `app`.
     """
     go_offline()
-    missing = [name for name in ("gradio", "gradio_image_annotation") if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"the annotator needs {', '.join(missing)}; run `pip install 'skindx[app]'`."
-        )
+    require_extra("app", "gradio", "gradio_image_annotation", purpose="the annotator")
     check_free(HOST, port)
     with reviewing(dataset, by) as review, uploads_folder(), stoppable():
         from gradio_image_annotation import image_annotator
