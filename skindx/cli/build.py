@@ -1,37 +1,70 @@
-"""What `skindx build` does with its options."""
+"""`skindx build`."""
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
+from typing import Annotated
 
-from skindx.cli.options import console
+import typer
+
+from skindx.cli.options import Sets, console
 from skindx.errors import UserError
 
 
-def run_build(
-    source: Path | None,
-    out: Path,
+def build(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Dataset folder to write.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A recipe (YAML), or a folder that holds one folder a class. May be left out "
+            "with --diff, to compare only."
+        ),
+    ] = None,
     *,
-    taxonomy: str | None,
-    freeze: Path | None,
-    resplit: bool,
-    older: Path | None,
-    cluster: str | None,
-    sets: Sequence[str],
+    taxonomy: Annotated[
+        str | None,
+        typer.Option(help="skin10, skin100, isic9 or a YAML file; default: the recipe's."),
+    ] = None,
+    freeze: Annotated[
+        Path | None,
+        typer.Option(help="Dataset or splits.csv whose pictures keep their split here too."),
+    ] = None,
+    resplit: Annotated[
+        bool, typer.Option("--resplit", help="Split anew; old results are then not comparable.")
+    ] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(help="Older version: say what changed since, also in OUT/diff.json."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Share the work with a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.",
+        ),
+    ] = None,
+    sets: Sets = None,
 ) -> None:
-    """Build, print the summary, and say what changed since `older`; without a source only that."""
-    import json
+    """Turn pictures into a dataset: acquire, screen, de-duplicate, split.
 
+    Every picture that does not enter it is listed in OUT/issues.parquet with its reason. A build
+    that was stopped goes on where it was: run the same command again. Built again, a dataset
+    keeps every picture's split, and what `skindx remove` took down stays out.
+
+    Example: skindx build my/pictures --out runs/mine/data
+
+    On a cluster whose machines all see OUT: skindx build recipe.yaml --out OUT --cluster auto
+    """
     from skindx.data.build.build import build, load_build_settings
     from skindx.data.build.diff import compare, print_diff, read_version, write_diff
     from skindx.data.progress import progress_bars
     from skindx.data.summary import print_summary
 
     # Read before the build, which may well be into the same folder.
-    before = read_version(older) if older else None
+    before = read_version(diff) if diff else None
     if source:
         if freeze:
-            sets = [*sets, f"split.frozen={json.dumps(str(freeze))}"]
-        settings = load_build_settings(source, sets, taxonomy)
+            sets = [*(sets or []), f"split.frozen={json.dumps(str(freeze))}"]
+        settings = load_build_settings(source, sets or [], taxonomy)
         if settings.split.frozen and resplit:
             raise UserError(
                 f"splits frozen by {settings.split.frozen} cannot be made anew; leave out "

@@ -1,0 +1,19 @@
+"""`skindx doctor`."""
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    prebuild: Annotated[
+        bool, typer.Option(help="Compile DeepSpeed's operator now instead of at the first start.")
+    ] = True,
+) -> None:
+    """Check compiler, headers, accelerator, extras and disk; say what to do about each."""
+    from skindx.doctor import examine, render
+
+    findings = examine(build=prebuild)
+    print(render(findings))
+    if any(finding.required and not finding.ok for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""How a command ends that fails: one sentence, and an exit code."""
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from skindx.errors import JobError, UserError
+from skindx.full_disk import no_room
+from skindx.text import printable
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What a user can mend: a folder of others, a disk that is full or read alone, a limit of size."""
+
+
+def _file_above(error: OSError) -> Path | None:
+    """Return the file that stands where an error misses a folder, None for all other errors."""
+    if error.errno not in (errno.ENOTDIR, errno.EEXIST) or error.filename is None:
+        return None
+    where = Path(os.fsdecode(error.filename))
+    return next((each for each in (where, *where.parents) if each.is_file()), None)
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Exit with 2 for a user's mistake, 1 for a failed job, 130 for Ctrl+C; print one sentence.
+
+    Any other error passes through with its traceback: it is a fault of ours.
+    """
+    try:
+        yield
+    except UserError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(2)
+    except JobError as error:
+        # Several lines: it may end with those of the process that failed.
+        lines = f"error: {error}".splitlines()
+        print("\n".join(printable(line) for line in lines), file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        if file := _file_above(error):
+            print(f"error: {file} is a file, and a folder is needed there.", file=sys.stderr)
+            sys.exit(2)
+        if no_room(error) and error.filename is None:  # as every write says it
+            print(f"error: {error.strerror}; make room and run the command again.", file=sys.stderr)
+            sys.exit(2)
+        if error.errno not in _REFUSED or error.filename is None:
+            raise
+        where = re.sub(r"\.tmp-\w+$", "", str(error.filename))  # we wrote under another name
+        advice = (
+            "make room and run the command again"
+            if no_room(error)
+            else "look at its permissions and the room on its disk"
+        )
+        print(f"error: {where}: {error.strerror}; {advice}.", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
