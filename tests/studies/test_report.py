@@ -14,6 +14,7 @@ from PIL import Image
 from rich.console import Console
 
 from skindx.data.manifest import Record
+from skindx.diagnosis.guarantee import set_holds
 from skindx.metrics import DetectionScore, Interval
 from skindx.studies.formatting import bounds, decimal, percent, points
 from skindx.studies.mistakes import worst_mistakes
@@ -303,6 +304,9 @@ def test_urgencies_stand_below_the_classes_that_they_are_parts_of() -> None:
         "all skin type 5",
         "Melanoma",
     ]
+    html = render(dataclasses.replace(simulated(), sets=sets))
+    assert set_holds(0.9) in html  # the sentence of the page and of the PDF
+    assert "promise" not in html.lower()
     alone = dataclasses.replace(sets, by_group=(), by_urgency=(row("routine"),))
     assert set_rows(alone) == ["urgency routine", "Melanoma"]
 
