@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from skindx.diagnosis.guarantee import set_holds
 from skindx.files import write_text
 from skindx.studies.assisted import assisted_table
 from skindx.studies.breakdown import MISSING
@@ -45,6 +46,7 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
         e=evaluation,
         origin=origin,
         mistakes=mistakes,
+        set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
         confusion=confusion_plot(evaluation),
@@ -139,7 +141,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
 def _said_of_groups(sets: SetScores) -> list[str]:
     said = [
         f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
-        f"class, {percent(each.promised)} promised, {each.n} pictures."
+        f"class, fitted for about {percent(each.promised)}, {each.n} pictures."
         for each in sets.by_group
         if each.n and each.promised is not None
     ]
@@ -159,14 +161,15 @@ def _said_of_groups(sets: SetScores) -> list[str]:
 
 
 def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
+    notes = {scores.chosen: " (chosen)", scores.default: " (default)"}
+    headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
     return [
-        f"Urgent risk, level {percent(level.miss_rate)}"
-        f"{' (default)' if level.miss_rate == scores.default else ''}: "
+        f"Urgent risk, level {percent(level.miss_rate)}{notes.get(level.miss_rate, '')}: "
         f"{level.misses.missed} of {level.misses.n} pictures of urgent classes missed, "
         f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
         f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
         f"{bounds(level.false_alarms.rate)}."
-        for level in scores.levels
+        for level in headline_first
         if level.misses and level.false_alarms
     ]
 
