@@ -15,7 +15,8 @@ from pydantic import Field, field_validator
 from skindx.config import Settings
 from skindx.data.dedup.hashes import HashKind, hash_thumbnails, near_links, thumbnail
 from skindx.data.dedup.near import Embeddings
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.progress import Progress, silent

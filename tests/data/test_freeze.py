@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from skindx.data.building.recipe import BuildSettings
 from skindx.data.building.stages import Run
-from skindx.data.dedup.select import Picture, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import distinct
 from skindx.data.engine import Embedded
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest

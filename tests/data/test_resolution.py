@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.dedup.clusters import graph
-from skindx.data.dedup.rank import best_first
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture, best_first
+from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.resolution import NOISE, effective_pixels, worth
 from skindx.data.screening.screen import Screened, ScreenSettings, screen_bytes

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from skindx.data.building.targets import check_targets, count_by_source, print_counts
-from skindx.data.dedup.select import Picture
+from skindx.data.dedup.rank import Picture
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
 from skindx.data.screening.screen import Screened

@@ -14,7 +14,8 @@ from skindx.data.building.label import STRANGERS, map_labels, stranger, taxonomy
 from skindx.data.building.recipe import BuildSettings
 from skindx.data.building.thumbnails import thumbnail_notes
 from skindx.data.dedup.near import add_similar
-from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Cleaned, Distinct, deduplicate, distinct
 from skindx.data.engine import Engine
 from skindx.data.engine.chunks import near_links_by_chunks
 from skindx.data.engine.shards import screen

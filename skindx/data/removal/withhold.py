@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from skindx.data.building.stages import Run
-from skindx.data.dedup.select import Cleaned, Picture
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Cleaned
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.blocklist import (
