@@ -25,7 +25,7 @@ _FEWEST_PERIODS = 8
 _REPEATED = 0.4
 """Squared differences of repeated pixels, as a share of any others; JPEG adds some.
 
-Of 40 dermoscopic and 12 clinical images none has a pattern by this limit, and 4 % at 0.5."""
+Of 40 dermoscopic and 12 clinical originals none had such a pattern at 0.4, some clinical at 0.5."""
 EMPTY_PIXELS = 0.5
 """Exponent by which pixels that carry nothing count against an image."""
 NOISE = 0.1
