@@ -100,7 +100,7 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
             train_members(run, dataset, settings, cluster, stop)
         except StoppedError as stopped:
             leave()
-            raise StoppedError(str(stopped) if cluster.first else "") from None
+            raise StoppedError(str(stopped) if cluster.first else "", stop.why) from None
         except RuntimeError as error:
             if not is_lost(error):
                 raise
