@@ -1,7 +1,7 @@
-"""Is a state that was read from a file of the kind that it replaces: names, shapes, types?
+"""Compares a state that was read from a file with the one that it replaces.
 
 Hashes say that a file is as somebody wrote it, not that it fits. What takes a state from a file
-compares it here with what it holds itself, before anything is changed.
+compares names, shapes and types here with what it holds itself, before anything is changed.
 """
 
 from collections.abc import Mapping, Sequence

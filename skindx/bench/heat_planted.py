@@ -1,6 +1,7 @@
 """Small vision transformers that learn what a planted patch shows, and the images for them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ SIDE = CELL * PER_SIDE
 
 # N = images, S = SIDE, T = tokens of patches
 
-TASKS = ("textures", "colours", "shifted")
+TASKS: tuple[Literal["textures", "colours", "shifted"], ...] = ("textures", "colours", "shifted")
 """Two textures; two colours, faint; two textures that no token holds as a whole."""
 
 
@@ -76,7 +77,7 @@ def train_reader(seed: int, task: str, *, depth: int, width: int, steps: int) ->
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, (step + 1) / 20, 2 * (1 - step / steps))
-        batch = plant(rng, 48, task)
+        batch = plant(rng, 32, task)
         logits_NC = classifier(batch.images_NSS3)
         loss = torch.nn.functional.cross_entropy(logits_NC, batch.labels_N)
         optimizer.zero_grad()

@@ -69,7 +69,7 @@ def load_tensors(
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file as NumPy arrays. Raises UserError, also for types without one."""
+    """Return the tensors of a file as arrays. Raises UserError, also for types NumPy lacks."""
     tensors = load_tensors(path)
     try:
         return {name: tensor.numpy() for name, tensor in tensors.items()}

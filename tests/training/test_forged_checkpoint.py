@@ -73,8 +73,8 @@ def test_whatever_does_not_fit_is_one_sentence(half_way: Path, small_dataset: Pa
     (said,) = run_ranks(1, _open_forged, str(half_way), str(small_dataset))
     assert said.pop("as written") == "opened"
     assert len(said) > 80
+    assert [forged for forged, sentence in said.items() if sentence == "opened"] == []
     for forged, sentence in said.items():
-        assert sentence != "opened", forged
         assert "is not of this training" in sentence, (forged, sentence)
         assert "\n" not in sentence, (forged, sentence)
 
@@ -96,6 +96,7 @@ def test_a_training_with_it_ends_with_code_two(
 
 def _open_forged(run: str, dataset: str) -> dict[str, str]:
     """Return what each forged checkpoint came to, by what was changed in it."""
+    store._flush = lambda path: None  # nobody pulls the plug of this process
     settings = TrainSettings.parse(SETTINGS)
     cluster = join(settings.engine)
     (member,) = settings.members
@@ -138,7 +139,8 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
 
 def _forged(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changed states: of each kind of place some, each with some of the changes."""
-    rng, places = random.Random(0), list(_places(state, ()))
+    rng = random.Random(0)
+    places = [path for path in _places(state, ()) if len(path) > 1]
     seen: dict[tuple[str, ...], int] = {}
     rng.shuffle(places)
     for path in places:
@@ -182,4 +184,4 @@ def _is_allowed(path: tuple[str, ...], value: Any, changed: Any) -> bool:
     of_one = path[:3] == ("shared", "engine", "optimizer") and len(path) == 4
     same = isinstance(value, torch.Tensor) and value.ndim == 0 and isinstance(changed, torch.Tensor)
     scalar = same and changed.ndim == 0
-    return (of_one and changed is _GONE) or scalar or (len(path) == 1 and changed is not _GONE)
+    return (of_one and changed is _GONE) or scalar

@@ -95,7 +95,7 @@ def test_validation_of_other_pictures_is_refused(
 ) -> None:
     file = member_folder(workshop.run, "b") / "validation.npz"
     np.savez(file, log=np.zeros(log), truth=np.zeros(truth, np.int64))
-    with pytest.raises(UserError, match="does not hold what b says of .* pictures and 3 classes"):
+    with pytest.raises(UserError, match=r"does not hold what b says of .* pictures and 3 classes"):
         workshop.parts(["b"])
 
 
@@ -146,7 +146,7 @@ def test_a_runs_detector_of_another_network_is_refused(
     load_parts(tmp_path)
     file = tmp_path / "detector/model.safetensors"
     save_file(change(load_file(file)), file)
-    with pytest.raises(UserError, match="does not describe the network|single precision"):
+    with pytest.raises(UserError, match=r"does not describe the network|single precision"):
         load_parts(tmp_path)
 
 

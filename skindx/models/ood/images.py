@@ -100,7 +100,7 @@ class OodImages:
         pooled, logits, weights, biases = (
             _listed(tensors, name) for name in ("pooled", "logits", "weights", "biases")
         )
-        if not _fit_each_other(tensors, pooled, logits, weights, biases, len(rows)):
+        if not _fit_each_other(tensors, (pooled, logits, weights, biases), len(rows)):
             raise UserError(
                 f"{folder / FEATURES} does not hold the features of the {len(rows)} images in "
                 f"{folder / ROWS}; copy or pack the bundle again."
@@ -130,14 +130,10 @@ def _listed(tensors: dict[str, Singles], name: str) -> tuple[Singles, ...]:
 
 
 def _fit_each_other(
-    tensors: dict[str, Any],
-    pooled: tuple[Singles, ...],
-    logits: tuple[Singles, ...],
-    weights: tuple[Singles, ...],
-    biases: tuple[Singles, ...],
-    rows: int,
+    tensors: dict[str, Any], lists: tuple[tuple[Singles, ...], ...], rows: int
 ) -> bool:
     """True when every member has its features of every image, all of them finite numbers."""
+    pooled, logits, weights, biases = lists
     image, members = tensors.get("image"), len(pooled)
     if image is None or image.ndim != 2 or len(image) != rows or not members:
         return False
