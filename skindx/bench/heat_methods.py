@@ -20,7 +20,6 @@ class Pass:
     """One forward pass with the tokens before each block, the attention in it, and the logits."""
 
     def __init__(self, classifier: Classifier, images_NSS3: Tensor, classes_N: Sequence[int]):
-        self.classifier, self.images_NSS3, self.classes_N = classifier, images_NSS3, classes_N
         self.tokens: list[Tensor] = []
         self.attention: list[Tensor] = []
         hooks = []
@@ -63,26 +62,10 @@ def gradient_times_token(seen: Pass) -> Tensor:
     return (slope_NTD * seen.tokens[0])[:, 1:].sum(2).relu()
 
 
-def integrated_gradients(seen: Pass, steps: int = 8) -> Tensor:
-    """Integrated gradients (Sundararajan et al. 2017) by the tokens, from the mean colour on."""
-    images = seen.images_NSS3.float()
-    plain = images.mean(dim=(1, 2), keepdim=True).expand_as(images)
-    slope_NTD = torch.zeros_like(seen.tokens[0])
-    for step in range(steps):
-        share = (step + 0.5) / steps
-        between = Pass(seen.classifier, plain + share * (images - plain), seen.classes_N)
-        slope_NTD += between.slopes([between.tokens[0]])[0] / steps
-    start_NTD = Pass(seen.classifier, plain, seen.classes_N).tokens[0]
-    return (slope_NTD * (seen.tokens[0] - start_NTD))[:, 1:].sum(2).relu()
-
-
-def gradient_times_difference(seen: Pass) -> Tensor:
-    """Gradient times the difference of the tokens to those of the mean colour."""
-    images = seen.images_NSS3.float()
-    plain = images.mean(dim=(1, 2), keepdim=True).expand_as(images)
-    start_NTD = Pass(seen.classifier, plain, seen.classes_N).tokens[0]
+def gradient_length(seen: Pass) -> Tensor:
+    """Length of the gradient by each patch's token (Simonyan et al. 2013, by patches)."""
     (slope_NTD,) = seen.slopes([seen.tokens[0]])
-    return (slope_NTD * (seen.tokens[0] - start_NTD))[:, 1:].sum(2).relu()
+    return slope_NTD[:, 1:].norm(dim=2)
 
 
 def attention_rollout(seen: Pass) -> Tensor:
@@ -124,9 +107,8 @@ def _rolled(weights: list[Tensor], *, normed: bool) -> Tensor:
 
 PEERS: dict[str, Callable[[Pass], Tensor]] = {
     "grad_cam_last_block": grad_cam_last,
+    "gradient_length": gradient_length,
     "gradient_times_token": gradient_times_token,
-    "gradient_times_difference": gradient_times_difference,
-    "integrated_gradients": integrated_gradients,
     "attention_rollout": attention_rollout,
     "gradient_weighted_attention": weighted_attention,
     "either_way_attention": either_way_attention,

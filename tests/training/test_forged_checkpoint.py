@@ -1,5 +1,6 @@
 """A checkpoint whose seal is right and whose content is not: one sentence, before any step."""
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -72,7 +73,7 @@ def half_way(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_whatever_does_not_fit_is_one_sentence(half_way: Path, small_dataset: Path) -> None:
     (said,) = run_ranks(1, _open_forged, str(half_way), str(small_dataset))
     assert said.pop("as written") == "opened"
-    assert len(said) > 80
+    assert len(said) > 40
     assert [forged for forged, sentence in said.items() if sentence == "opened"] == []
     for forged, sentence in said.items():
         assert "is not of this training" in sentence, (forged, sentence)
@@ -96,7 +97,7 @@ def test_a_training_with_it_ends_with_code_two(
 
 def _open_forged(run: str, dataset: str) -> dict[str, str]:
     """Return what each forged checkpoint came to, by what was changed in it."""
-    store._flush = lambda path: None  # nobody pulls the plug of this process
+    os.fsync = lambda descriptor: None  # nobody pulls the plug of this process
     settings = TrainSettings.parse(SETTINGS)
     cluster = join(settings.engine)
     (member,) = settings.members
@@ -146,7 +147,7 @@ def _forged(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in places:
         kind = path[:3] if "weights" in path or "optimizer" in path else path[:4]
         seen[kind] = seen.get(kind, 0) + 1
-        if seen[kind] > 2:
+        if seen[kind] > 1:
             continue
         value = _at(state, path)
         tensor = isinstance(value, torch.Tensor | np.ndarray)
