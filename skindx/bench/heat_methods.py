@@ -65,7 +65,8 @@ def gradient_times_token(seen: Pass) -> Tensor:
 def gradient_length(seen: Pass) -> Tensor:
     """Length of the gradient by each patch's token (Simonyan et al. 2013, by patches)."""
     (slope_NTD,) = seen.slopes([seen.tokens[0]])
-    return slope_NTD[:, 1:].norm(dim=2)
+    length_NP: Tensor = slope_NTD[:, 1:].norm(dim=2)
+    return length_NP
 
 
 def attention_rollout(seen: Pass) -> Tensor:

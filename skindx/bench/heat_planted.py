@@ -81,6 +81,6 @@ def train_reader(seed: int, task: str, *, depth: int, width: int, steps: int) ->
         logits_NC = classifier(batch.images_NSS3)
         loss = torch.nn.functional.cross_entropy(logits_NC, batch.labels_N)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
     return classifier.eval()

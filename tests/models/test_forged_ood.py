@@ -16,7 +16,6 @@ from skindx.models.bundle import open_bundle
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.storing import CHECK
 
-
 Tensors = dict[str, torch.Tensor]
 
 

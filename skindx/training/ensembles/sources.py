@@ -65,7 +65,8 @@ def _reused(reused: ReusedSettings) -> Source:
                 "give its config to train it by, or correct the path."
             )
         file = reused.config
-        settings = vouched_for = TrainSettings.load(file)
+        settings = TrainSettings.load(file)
+        vouched_for: TrainSettings | None = settings
     else:
         # What a training wrote has no variables left to expand.
         settings = TrainSettings.parse(read_yaml(file), str(file), expand=False)
