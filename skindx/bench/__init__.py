@@ -21,6 +21,7 @@ BENCHES: dict[str, str] = {
     "detector": "skindx.bench.detector",
     "exchange": "skindx.bench.exchange",
     "families": "skindx.bench.families",
+    "heat": "skindx.bench.heat",
     "intervals": "skindx.bench.intervals",
     "loader": "skindx.bench.loader",
     "ood": "skindx.bench.ood",

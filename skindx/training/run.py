@@ -16,6 +16,7 @@ from skindx.training.ensembles.distil import STUDENT, student_settings, write_ta
 from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.pack import pack_run
 from skindx.training.ensembles.sources import check_soup, is_there, sources, units
+from skindx.training.ensembles.trust import refuse_reaching_out
 from skindx.training.joining import is_lost, join, leave
 from skindx.training.launching.launch import launch
 from skindx.training.launching.notes import RANKS
@@ -68,14 +69,17 @@ def _train_elsewhere(
 ) -> None:
     """Let runs whose members are reused finish these first, by their own settings.
 
-    Raises UserError for a member of another dataset, and for one that would have to be trained
-    while this process is a rank among others.
+    Raises UserError for a member of another dataset, for one that would have to be trained
+    while this process is a rank among others, and for settings of others that reach too far.
     """
     needed = [
         source
         for source in sources(run, settings).values()
         if source.run != run and not is_there(source, dataset)
     ]
+    for source in needed:
+        if not source.vouched:
+            refuse_reaching_out(source.run, source.settings, dataset, source.run / SETTINGS)
     for source in needed:
         name = source.member.name
         if "RANK" in os.environ:
@@ -100,7 +104,7 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
             train_members(run, dataset, settings, cluster, stop)
         except StoppedError as stopped:
             leave()
-            raise StoppedError(str(stopped) if cluster.first else "") from None
+            raise StoppedError(str(stopped) if cluster.first else "", stop.why) from None
         except RuntimeError as error:
             if not is_lost(error):
                 raise

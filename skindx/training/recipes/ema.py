@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from skindx.states import check_like
 from skindx.training.recipes.recipe import Ema
 
 
@@ -40,4 +41,5 @@ class WeightAverage:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
+        check_like(state, self.module.state_dict(), "average")
         self.module.load_state_dict(state)
