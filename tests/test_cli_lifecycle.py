@@ -1,5 +1,6 @@
 """`skindx build --freeze/--resplit/--diff`, `skindx remove`, `skindx gallery` as typed."""
 
+import dataclasses
 import errno
 import json
 from collections.abc import Callable, Collection
@@ -9,15 +10,27 @@ import cv2
 import numpy as np
 import pytest
 from command_line import Skindx
-from tiny_bundle import pack_tiny
+from tiny_bundle import pack_tiny, pack_whole
 
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
-from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_provenance
-from skindx.models.bundle.removal import LEARNED
-from skindx.models.embedding_index.index import Gallery, GalleryRow
+from skindx.models.bundle.bundle import (
+    open_bundle,
+)
+from skindx.models.bundle.change import (
+    add_provenance,
+    set_known,
+)
+from skindx.models.bundle.removal import (
+    LEARNED,
+)
+from skindx.models.embedding_index.index import (
+    Gallery,
+    GalleryRow,
+)
+from skindx.models.ood.images import OodImages
+from skindx.models.ood.storing import OodPart
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:
@@ -167,6 +180,39 @@ def test_a_picture_goes_from_everywhere(
             assert not list(gallery.rglob(f"{record.sha256}*"))
             assert "asked by letter" in (gallery / "dropped-0-0-1.html").read_text("utf-8")
         assert not list(tmp_path.rglob(f"{record.sha256}.*"))
+
+
+def test_a_bundle_says_which_of_its_parts_change(
+    skindx: Skindx, data: Path, tmp_path: Path
+) -> None:
+    """One image is of no use to the check alone; with the other goes all of its calibration."""
+    first, second = (each.sha256 for each in read_manifest(data)[:2])
+    bundle = pack_whole(tmp_path / "bundle")
+    images, spec = bundle.ood_images(), bundle.spec.ood
+    assert images is not None
+    assert spec is not None
+    rows = [
+        dataclasses.replace(row, group="one") if row.split == "calibration" else row
+        for row in images.rows
+    ]
+    rows[6] = dataclasses.replace(rows[6], sha256=first)
+    rows[-1] = dataclasses.replace(rows[-1], sha256=second)
+    part = OodPart.fit(spec.detectors, OodImages(tuple(rows), images.features))
+    set_known(bundle.path, None, part)
+
+    asked = ("remove", data, "--only-exact", "--bundle", bundle.path, "--sha")
+    for more in (("--dry-run",), ()):
+        code, out, err = skindx(*asked, first, *more)
+        assert code == 0, err
+        said = " ".join(out.split())
+        assert "check loses 2 of its images and is fitted again without them." in said
+        assert "gallery loses" not in said
+    assert open_bundle(bundle.path).ood() is not None
+    code, out, err = skindx(*asked, second)
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "check loses 40 of its images and is removed, since too few are left" in said
+    assert open_bundle(bundle.path).ood() is None
 
 
 def test_a_gallery_of_another_dataset_is_refused(

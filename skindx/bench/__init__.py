@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
-    from skindx.bench.harness.result import Result
+    from skindx.bench.harness.result import (
+        Result,
+    )
 
 BENCHES: dict[str, str] = {
     "convergence": "skindx.bench.convergence.convergence",
@@ -21,6 +23,7 @@ BENCHES: dict[str, str] = {
     "detector": "skindx.bench.detector.detector",
     "exchange": "skindx.bench.exchange.exchange",
     "families": "skindx.bench.families.families",
+    "heat": "skindx.bench.heat",
     "intervals": "skindx.bench.intervals.intervals",
     "loader": "skindx.bench.data.loader",
     "ood": "skindx.bench.ood.ood",

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from skindx.cli.options import Expect, Part, console
+from skindx.cli.options import Expect, MissRate, Part, console
 
 
 def evaluate(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     dataset: Annotated[Path, typer.Argument(help="The dataset to score it on.")],
+    *,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
@@ -21,6 +22,7 @@ def evaluate(
         Part, typer.Option(help="test; val while you still choose; all of an external dataset.")
     ] = "test",
     expect: Expect = None,
+    miss_rate: MissRate = None,
 ) -> None:
     """Score a bundle through the served predictor and write one HTML report.
 
@@ -48,6 +50,7 @@ def evaluate(
             split=split,
             progress=partial(progress, "evaluate"),
             expect=expect,
+            miss_rate=miss_rate,
         )
     if split == "test" and evaluation.external is None:
         figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))

@@ -8,7 +8,10 @@ import typer
 
 from skindx.cli.options import console
 from skindx.errors import UserError
-from skindx.text import cell, printable
+from skindx.text import (
+    cell,
+    printable,
+)
 
 if TYPE_CHECKING:
     from skindx.data.removal.takedown import Going, Plan
@@ -31,7 +34,8 @@ def remove(
     bundle: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Bundle: its gallery loses it, its card says whether the weights learned from it."
+            help="Bundle: its gallery and its out-of-distribution check lose it, its card says "
+            "whether the weights learned from it."
         ),
     ] = None,
     dry_run: Annotated[
@@ -69,7 +73,7 @@ def remove(
     used = [(each, _used(each, planned)) for each in bundle or []]
     _tell(planned, dry_run)
     for path, uses in used:
-        for line in (*_bundle_lines(path, uses), *_gallery_lines(path, planned)):
+        for line in (*_bundle_lines(path, uses), *_part_lines(path, planned)):
             print(line)
     for file in own_copies(planned):
         print(f"your own copy stays until you delete it: {printable(str(file))}")
@@ -97,10 +101,15 @@ def _take_down(
     for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
-        from skindx.models.bundle.bundle import open_bundle
-        from skindx.models.bundle.removal import drop_from_gallery, record_removal
+        from skindx.models.bundle.bundle import (
+            open_bundle,
+        )
+        from skindx.models.bundle.removal import (
+            forget,
+            record_removal,
+        )
 
-        drop_from_gallery(path, gone)
+        forget(path, gone)
         record_removal(path, uses)
         print(f"bundle {path}: its digest is {open_bundle(path).digest}")
     lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in planned.datasets)
@@ -145,22 +154,41 @@ def _would(
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
-    from skindx.models.bundle.removal import uses
+    from skindx.models.bundle.removal import (
+        uses,
+    )
 
     return uses(bundle, planned.blocked.by_sha.values())
 
 
 def _clear(bundle: Path) -> None:
-    from skindx.models.bundle.removal import clear_leftovers
+    from skindx.models.bundle.removal import (
+        clear_leftovers,
+    )
 
     clear_leftovers(bundle)
 
 
-def _gallery_lines(bundle: Path, planned: "Plan") -> list[str]:
-    from skindx.models.bundle.removal import shown_of
+def _part_lines(bundle: Path, planned: "Plan") -> list[str]:
+    from skindx.models.bundle.removal import (
+        would_forget,
+    )
 
-    out = shown_of(bundle, planned.blocked.by_sha)
-    return [f"bundle {bundle}: its gallery loses {out}, they and what shows the same."][:out]
+    change = would_forget(bundle, planned.blocked.by_sha)
+    lines = []
+    if change.gallery:
+        lines.append(
+            f"bundle {bundle}: its gallery loses {change.gallery}, they and what shows the same."
+        )
+    if change.ood:
+        lost = "1 of its images" if change.ood == 1 else f"{change.ood} of its images"
+        what = (
+            "is fitted again without them"
+            if change.refitted
+            else "is removed, since too few are left to fit one; train again to get a check"
+        )
+        lines.append(f"bundle {bundle}: its out-of-distribution check loses {lost} and {what}.")
+    return lines
 
 
 def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:

@@ -1,12 +1,17 @@
 """`skindx train`."""
 
+import os
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skindx.cli.options import Sets
+
+if TYPE_CHECKING:
+    from skindx.training.launching.stopping import StoppedError
 
 
 def train(
@@ -32,7 +37,8 @@ def train(
     Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
     that is not goes on from its last checkpoint, so the same command goes on after an
     interruption; members that the settings take from other runs are finished there first. SIGTERM
-    saves and ends with code 0. OUT/ensemble.json says how each way of combining members does.
+    saves and ends with code 143 (128 + 15), Ctrl-C with 130. OUT/ensemble.json says how each way
+    of combining members does.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 
@@ -46,9 +52,21 @@ def train(
     try:
         bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
     except StoppedError as stopped:
-        if str(stopped):
-            print(f"stopped ({stopped}); run the same command again to go on", file=sys.stderr)
-        return
+        if not str(stopped):
+            # One rank of several that another launcher started: the first rank speaks for all, and
+            # a launcher that saw this one fail would end the first before it has spoken.
+            return
+        print(_stopped(stopped), file=sys.stderr, flush=True)
+        raise typer.Exit(stopped.code) from None
     if bundle:
         print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
         print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
+
+
+def _stopped(stopped: "StoppedError") -> str:
+    """Say that the training did not reach its end, why, and which command goes on."""
+    by = f" by {stopped.why}" if stopped.why else ""
+    again = "run the same command again to go on"
+    if "RANK" not in os.environ:  # else the command is another launcher's
+        again = f"to go on: {shlex.join(['skindx', *sys.argv[1:]])}"
+    return f"stopped{by} before the training was finished ({stopped}); {again}"

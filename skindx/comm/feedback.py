@@ -16,6 +16,7 @@ from skindx.comm.residuals import take_over
 from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse
 from skindx.errors import UserError
+from skindx.states import UnfitStateError
 
 # M = elements of the gradient, K = elements that are sent
 
@@ -120,7 +121,10 @@ class SparseExchange(Exchange):
 
     def load_state_dict(self, states: Sequence[State]) -> None:
         """Take residual, velocity and the place in the warm-up over."""
-        self.step = states[0]["step"]
+        step = states[0].get("step")
+        if type(step) is not int or step < 0:
+            raise UnfitStateError("exchange/step is no number of steps")
+        self.step = step
         take_over(self.residual_M, states, "residual", self.fabric)
         if self._velocity_M is not None:
             take_over(self._velocity_M, states, "velocity", self.fabric)

@@ -11,6 +11,7 @@ from skindx.buckets import fixed_buckets
 from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
+from skindx.states import UnfitStateError, check_list
 
 
 class FusedSettings(ExchangeSettings):
@@ -88,6 +89,11 @@ class Fused(Exchange):
         """Take the plan over, also on another number of ranks: tune again by a new run."""
         state = states[0]
         if "groups" in state:
-            self.gradients.reorder(state["order"])
-            self.plan(state["groups"])
+            groups = check_list(state["groups"], int, "exchange/groups")
+            order = check_list(state.get("order"), str, "exchange/order")
+            names = self.gradients.names
+            if sorted(order) != sorted(names) or sum(groups) != len(names) or min(groups) < 1:
+                raise UnfitStateError("exchange/groups is no plan of these parameters")
+            self.gradients.reorder(list(order))
+            self.plan(groups)
             self.planned = True

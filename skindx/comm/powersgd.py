@@ -11,6 +11,7 @@ from skindx.comm.exchange import Exchange, ExchangeSettings, State
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
 from skindx.comm.residuals import take_over
+from skindx.states import check_like
 
 # M = elements of the gradient; N, D = rows and columns of one matrix; R = rank
 
@@ -116,6 +117,7 @@ class PowerSGD(Exchange):
     def load_state_dict(self, states: Sequence[State]) -> None:
         """Take residual and thin matrices over."""
         take_over(self._residual_M, states, "residual", self.fabric)
+        check_like(states[0].get("right"), self._right, "exchange/right")
         self._right = [each.to(self.fabric.device) for each in states[0]["right"]]
 
 

@@ -13,6 +13,11 @@ _NOTHING = (
 )
 
 
+def set_holds(level: float) -> str:
+    """Return how many true conditions sets of a level (0..1) hold, as a part of a sentence."""
+    return SET_HOLDS.format(level=f"{100 * level:.0f}")
+
+
 def guarantee(diagnosis: Diagnosis) -> str:
     """Return what the set guarantees, or why there is none.
 
@@ -34,10 +39,8 @@ def coverage(promise: Promise, count: int) -> str:
     if promise.urgent_level is not None and promise.urgent_apart:
         urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
         apart = f" {_URGENT_APART}"
-    holds = SET_HOLDS.format(level=f"{100 * promise.level:.0f}")
-    return (
-        f"{these} the set: {holds}{urgent} (fitted on {promise.pictures:,} photos{whose}).{apart}"
-    )
+    fitted = f"fitted on {promise.pictures:,} photos{whose}"
+    return f"{these} the set: {set_holds(promise.level)}{urgent} ({fitted}).{apart}"
 
 
 def missed(promise: Promise) -> str:

@@ -18,6 +18,12 @@ NOTICE = (
     "Never let it keep you from seeing a clinician."
 )
 
+CANNOT_RULE_OUT = (
+    "skindx cannot rule out any disease: whatever it answers, see a clinician if your skin changes "
+    "or worries you."
+)
+"""Stands before the upload and beside the next step of every answer."""
+
 
 def percent(probability: float) -> str:
     """Return a probability as a person should read it: whole percent, never 0 or 100.
@@ -188,7 +194,7 @@ class NextStep(_Said):
     """What to do, by the urgent risk and by the most urgent class that remains likely."""
 
     urgency: Urgency
-    advice: str
+    advice: str = Field(description=f"What to do. {CANNOT_RULE_OUT}")
     because: str
     classes: int = Field(1, ge=1)
     """So many classes were asked: those of the set, or the leading ones without sets."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
 from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
 from skindx.diagnosis.sheet import Sheet
@@ -49,6 +49,7 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     sheet.heading("What to do next")
     sheet.text(step.advice, 12, bold=True, fill=_FILL[step.urgency])
     sheet.text(step.because)
+    sheet.text(CANNOT_RULE_OUT, bold=True)
     if guaranteed := risk_guarantee(diagnosis):
         sheet.text(guaranteed, faint=True)
     if diagnosis.abstained:

@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skindx.diagnosis.guarantee import guarantee
-from skindx.diagnosis.record import Diagnosis, percent
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, percent
 from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
 from skindx.diagnosis.words import patient_facts
@@ -28,6 +28,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     step, source = diagnosis.next_step, diagnosis.source
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))
     console.print(Text(step.because, style="dim"))
+    console.print(Text(CANNOT_RULE_OUT))
     if guaranteed := risk_guarantee(diagnosis):
         console.print(Text(guaranteed, style="dim"))
     if diagnosis.abstained:

@@ -43,6 +43,8 @@ class Answers:
     """Skin types that have thresholds of their own."""
     urgent_risk: UrgentRisk | None = None
     """The thresholds of the urgent risk; None for a bundle without any."""
+    miss_rate: float | None = None
+    """The level of the urgent risk that the next steps go by; None: its default."""
     steps: tuple[Urgency, ...] | None = None
     """The urgency of each image's next step, as it is served; None: of an older version."""
 

@@ -85,12 +85,14 @@ def evaluate(
     draws: int = 1000,
     progress: Progress | None = None,
     expect: str | None = None,
+    miss_rate: float | None = None,
 ) -> Evaluation:
     """Score `bundle` on a split of `dataset`; write metrics, predictions and a report to `out`.
 
-    Raises UserError for a split without pictures, a dataset of which the bundle knows no class, a
-    picture that cannot be read, `all` of the dataset that the bundle was trained on, and an `out`
-    that holds anything but an earlier evaluation.
+    `miss_rate` is the level of the urgent risk that the next steps and the headline go by. Raises
+    UserError for one that the bundle has no threshold for, a split without pictures, a dataset of
+    which the bundle knows no class, a picture that cannot be read, `all` of the dataset that the
+    bundle was trained on, and an `out` that holds anything but an earlier evaluation.
     """
     from skindx.diagnosis.predictor import Predictor
     from skindx.imaging.decode import decode
@@ -99,7 +101,7 @@ def evaluate(
         raise UserError(f"{draws} bootstrap draws give no interval; ask for 1000.")
     refuse_others(out, _OUTPUTS, "an evaluation")
     records = split_records(dataset, split)
-    predictor = Predictor.load(bundle, expect=expect)
+    predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     return evaluate_served(
         predictor,
         records,
@@ -153,7 +155,9 @@ def evaluate_served(
     if predictor.conformal:
         answers = answers.with_sets(predictor.conformal)
     steps = served_steps(predictor, records, predictions)
-    answers = replace(answers, urgent_risk=predictor.urgent_risk, steps=steps)
+    answers = replace(
+        answers, urgent_risk=predictor.urgent_risk, miss_rate=predictor.miss_rate, steps=steps
+    )
     evaluation = score(
         answers,
         draws=draws,

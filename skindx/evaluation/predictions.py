@@ -56,6 +56,7 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     rule = answers.urgent_risk
     told = {
         "urgent_risk": rule.model_dump(mode="json") if rule else None,
+        "miss_rate": answers.miss_rate,
         "classes": [each.model_dump(mode="json") for each in answers.classes],
         "members": list(answers.members),
         "level": answers.level,
@@ -102,6 +103,7 @@ def read_predictions(evaluation: Path) -> Answers:
             urgent_level=told.get("urgent_level"),
             fitted_types=tuple(told.get("fitted_types", ())),
             urgent_risk=UrgentRisk.model_validate(rule) if rule else None,
+            miss_rate=_rate(told.get("miss_rate")),
             steps=_steps(table),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
@@ -122,3 +124,9 @@ def _sets(table: Any, keys: Sequence[str]) -> Any:
     if "set" not in table.column_names:
         return None
     return np.array([[key in held for key in keys] for held in table.column("set").to_pylist()])
+
+
+def _rate(value: object) -> float | None:
+    if value is None or isinstance(value, float):
+        return value
+    raise TypeError(f"miss_rate is {value!r}, which is no number")

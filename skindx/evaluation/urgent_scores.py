@@ -59,7 +59,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """How many images got which next step, at the default level."""
+    """How many images got which next step, at the chosen level."""
 
     name: str
     n: int
@@ -74,7 +74,9 @@ class UrgentRiskScores:
     """The urgent risk of a predictor on labelled images."""
 
     default: float
-    """The miss rate that the next step goes by."""
+    """The miss rate that the next step goes by unless the operator chooses another."""
+    chosen: float
+    """The miss rate that it went by here: the headline and `steps` are at this level."""
     lesions: int
     """Calibration lesions behind the thresholds."""
     levels: tuple[LevelScore, ...]
@@ -92,6 +94,7 @@ def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
     risk_N = rule.risks(answers.ensemble_NC)
     return UrgentRiskScores(
         rule.default,
+        rule.level(answers.miss_rate).miss_rate,
         rule.lesions[ALL],
         tuple(_level(rule, level, answers, risk_N, urgent_N) for level in rule.levels),
         tuple(_curve(risk_N, urgent_N)),

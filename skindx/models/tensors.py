@@ -5,7 +5,9 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -63,6 +65,15 @@ def load_tensors(
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise _damaged(path, error) from None
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a file as arrays. Raises UserError, also for types NumPy lacks."""
+    tensors = load_tensors(path)
+    try:
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+    except (RuntimeError, TypeError) as error:
         raise _damaged(path, error) from None
 
 

@@ -22,6 +22,8 @@ from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.untrusted import read_json
 
+WEIGHTS, VALIDATION = "model.safetensors", "validation.npz"
+
 # N = validation pictures, C = classes
 
 
@@ -113,9 +115,9 @@ def save_member(
     with atomic_folder(member_folder(run, name)) as folder:
         save_tensors(
             {key: value.cpu().contiguous() for key, value in finished.state.items()},
-            folder / "model.safetensors",
+            folder / WEIGHTS,
         )
-        np.savez(folder / "validation.npz", log=finished.validation_NC, truth=finished.truth_N)
+        np.savez(folder / VALIDATION, log=finished.validation_NC, truth=finished.truth_N)
         write_history(folder / HISTORY, history)
         write_json(folder / "member.json", {"name": name, "fingerprint": mark, **history[-1]})
 
@@ -123,7 +125,5 @@ def save_member(
 def load_member(run: Path, name: str) -> FinishedMember:
     """Read a finished member. Raises UserError for files that `save_member` did not write."""
     folder = member_folder(run, name)
-    arrays = read_arrays(folder / "validation.npz", {"log": ("f", 2), "truth": ("i", 1)})
-    return FinishedMember(
-        load_tensors(folder / "model.safetensors"), arrays["log"], arrays["truth"]
-    )
+    arrays = read_arrays(folder / VALIDATION, {"log": ("f", 2), "truth": ("i", 1)})
+    return FinishedMember(load_tensors(folder / WEIGHTS), arrays["log"], arrays["truth"])

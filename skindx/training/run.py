@@ -5,28 +5,59 @@ from pathlib import Path
 
 from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import JobError, UserError
-from skindx.models.bundle.bundle import Bundle
-from skindx.models.classifier.classifier import build_classifier, load_weights
+from skindx.models.bundle.bundle import (
+    Bundle,
+)
+from skindx.models.classifier.classifier import (
+    build_classifier,
+    load_weights,
+)
 from skindx.taxonomy import Taxonomy
-from skindx.training.callbacks.callback_list import check_monitors
-from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.deepspeed.joining import is_lost, join, leave
-from skindx.training.deepspeed.launch import launch
+from skindx.training.callbacks.callback_list import (
+    check_monitors,
+)
+from skindx.training.config.run import (
+    MemberSettings,
+    TrainSettings,
+)
+from skindx.training.deepspeed.joining import (
+    is_lost,
+    join,
+    leave,
+)
+from skindx.training.deepspeed.launch import (
+    launch,
+)
 from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
 from skindx.training.ensembles.folds import partition
-from skindx.training.ensembles.member_refs import check_soup, is_there, sources, units
+from skindx.training.ensembles.member_refs import (
+    check_soup,
+    is_there,
+    sources,
+    units,
+)
 from skindx.training.ensembles.pack import pack_run
+from skindx.training.ensembles.trust import refuse_reaching_out
 from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.member import fingerprint, is_finished
 from skindx.training.preparing import checkpoint_activations
 from skindx.training.probing import probe_members
-from skindx.training.process_group import resolve_accelerator, resolve_ranks
+from skindx.training.process_group import (
+    resolve_accelerator,
+    resolve_ranks,
+)
 from skindx.training.recipes.optimizer import layer_depths
 from skindx.training.recipes.starting import starting_weights
-from skindx.training.tasks.detector.assist import fit_fusion
-from skindx.training.tasks.detector.store import is_trained
-from skindx.training.tasks.detector.worker import check_detector
+from skindx.training.tasks.detector.assist import (
+    fit_fusion,
+)
+from skindx.training.tasks.detector.store import (
+    is_trained,
+)
+from skindx.training.tasks.detector.worker import (
+    check_detector,
+)
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 
@@ -68,14 +99,17 @@ def _train_elsewhere(
 ) -> None:
     """Let runs whose members are reused finish these first, by their own settings.
 
-    Raises UserError for a member of another dataset, and for one that would have to be trained
-    while this process is a rank among others.
+    Raises UserError for a member of another dataset, for one that would have to be trained
+    while this process is a rank among others, and for settings of others that reach too far.
     """
     needed = [
         source
         for source in sources(run, settings).values()
         if source.run != run and not is_there(source, dataset)
     ]
+    for source in needed:
+        if not source.vouched:
+            refuse_reaching_out(source.run, source.settings, dataset, source.run / SETTINGS)
     for source in needed:
         name = source.member.name
         if "RANK" in os.environ:
@@ -100,7 +134,7 @@ def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
             train_members(run, dataset, settings, cluster, stop)
         except StoppedError as stopped:
             leave()
-            raise StoppedError(str(stopped) if cluster.first else "") from None
+            raise StoppedError(str(stopped) if cluster.first else "", stop.why) from None
         except RuntimeError as error:
             if not is_lost(error):
                 raise

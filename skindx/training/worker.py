@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> int:
             train(run, dataset, settings, cluster, stop)
             leave()
         except StoppedError as stopped:
-            note("stopped", str(stopped))
+            note("stopped", str(stopped), stop.why)
             leave()
         except UserError as error:
             note("refused")

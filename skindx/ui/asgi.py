@@ -38,9 +38,22 @@ async def respond(
 
 
 async def refuse(
-    send: Send, status: int, sentence: str, headers: dict[str, str] | None = None
+    send: Send,
+    status: int,
+    sentence: str,
+    headers: dict[str, str] | None = None,
+    *,
+    retry_s: int | None = None,
 ) -> None:
-    """Answer with an error as the interface tells it."""
+    """Answer with an error in the form of the interface.
+
+    With `retry_s` a second sentence and the header Retry-After say when to try again, and the
+    connection is closed.
+    """
+    if retry_s is not None:
+        seconds = "1 second" if retry_s == 1 else f"{retry_s} seconds"
+        sentence = f"{sentence} Try again in {seconds}."
+        headers = (headers or {}) | {"retry-after": str(retry_s), "connection": "close"}
     said = {"error": sentence, "gate": None, "photo": None}
     await respond(send, status, json.dumps(said).encode(), "application/json", headers)
 

@@ -119,8 +119,8 @@ async def _busy(send: Send, exceeded: str) -> None:
     if exceeded == "client":
         status, sentence = 429, "You send too many photos at once; wait for the answers first."
     else:
-        status, sentence = 503, "Too many photos arrive at once; try again in a few seconds."
-    await refuse(send, status, sentence, {"retry-after": "5", "connection": "close"})
+        status, sentence = 503, "Too many photos arrive at once."
+    await refuse(send, status, sentence, retry_s=5)
 
 
 async def _too_slow(send: Send) -> None:

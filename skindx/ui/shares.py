@@ -69,9 +69,9 @@ class RequestShares:
         if self._shares.exceeded(client, 1):
             sentence = (
                 f"Your address has {self._shares.each} requests open, which is the most; close "
-                "some pages or try again in a few seconds."
+                "some pages."
             )
-            await refuse(send, 429, sentence, {"retry-after": "5", "connection": "close"})
+            await refuse(send, 429, sentence, retry_s=5)
             return
         self._shares.add(client, 1)
         try:

@@ -132,9 +132,8 @@ class Uploads:
         exceeded = self._folder.quota.exceeded(client, size)
         if exceeded:
             whose = "your photos" if exceeded == "client" else "photos"
-            sentence = f"Too many {whose} wait to be looked at; try again in a few minutes."
             status = 429 if exceeded == "client" else 503
-            await refuse(send, status, sentence, {"retry-after": "60", "connection": "close"})
+            await refuse(send, status, f"Too many {whose} wait to be looked at.", retry_s=60)
         return bool(exceeded)
 
 

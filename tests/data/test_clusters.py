@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 import skindx
 from skindx.data.dedup import join
 from skindx.data.dedup.join import turned_pairs_within
-from skindx.data.dedup.select import Cleaned, Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Cleaned, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
@@ -79,7 +80,8 @@ MANY = """
 import resource, sys
 import numpy as np
 import skindx.data.dedup.join_kernels
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.imaging.hashes import near_links
 from skindx.data.ledger import LedgerRow

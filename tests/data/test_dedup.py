@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.dedup.select import Cleaned, Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Cleaned, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 

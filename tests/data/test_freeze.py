@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.data.build.stages import Run
-from skindx.data.dedup.select import Picture, distinct
+from skindx.data.build.stages import (
+    Run,
+)
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.progress import silent
-from skindx.data.recipe import BuildSettings
-from skindx.data.runner import Embedded
+from skindx.data.recipe import (
+    BuildSettings,
+)
+from skindx.data.runner import (
+    Embedded,
+)
 from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
 from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_places

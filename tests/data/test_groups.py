@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.data.dedup.select import Picture, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, file_name, group_names

@@ -3,13 +3,17 @@
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.clusters import graph
+from skindx.data.dedup.rank import Picture, best_first
+from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
-from skindx.data.screening.resolution import effective_pixels, worth
-from skindx.data.screening.screen import ScreenSettings, screen_bytes
+from skindx.data.screening.resolution import NOISE, effective_pixels, worth
+from skindx.data.screening.screen import Screened, ScreenSettings, screen_bytes
 
 
 def resized(pixels: NDArray[np.uint8], factor: float, how: int) -> NDArray[np.uint8]:
@@ -67,3 +71,48 @@ def test_the_measure_is_at_least_one_and_at_most_all_pixels() -> None:
         assert 1 <= effective_pixels(noise) <= noise.size
     assert worth(100, 100) == 100
     assert worth(100, 400) < 100
+
+
+@given(st.floats(0.5, 1.9), st.floats(-10, 10), st.integers(0, 3))
+def test_brightness_and_contrast_add_no_detail(gain: float, offset: float, seed: int) -> None:
+    original = cv2.cvtColor(paint(seed, 240, 180), cv2.COLOR_RGB2GRAY) * 0.4 + 12
+    copy = gain * original + offset
+    before, after = (effective_pixels(np.rint(grey).astype(np.uint8)) for grey in (original, copy))
+    assert abs(after - before) < NOISE * before
+
+
+@pytest.mark.parametrize("gain", [0.5, 1.0, 1.9])
+@pytest.mark.parametrize("factors", [(1, 1), (1, 2), (3, 1), (2, 4), (2.5, 1.5)])
+def test_detail_by_hand(gain: float, factors: tuple[float, float]) -> None:
+    """Rows of 20 half cycles and columns of 7 need 21 x 8 pixels, however they are repeated."""
+    n_N, m_M = (np.arange(314) + 0.5) / 314, (np.arange(254) + 0.5) / 254
+    grey = 128 + gain * 60 * np.cos(7 * np.pi * m_M)[:, None] * np.cos(20 * np.pi * n_N)
+    grey = np.rint(grey).astype(np.uint8)
+    larger = cv2.resize(grey, None, fx=factors[0], fy=factors[1], interpolation=cv2.INTER_NEAREST)
+    assert effective_pixels(np.asarray(larger, np.uint8)) == 21 * 8
+
+
+def test_within_the_noise_pixels_decide_and_then_bytes() -> None:
+    """Whether a copy is brighter does not decide; a loss of detail does."""
+    original = paint(4, 240, 180)
+    brighter = np.clip(original * 1.08, 0, 255).astype(np.uint8)
+    assert best(picture("original", original, 95), picture("brighter", brighter, 90)) == "original"
+    assert best(picture("original", original, 90), picture("brighter", brighter, 95)) == "brighter"
+
+
+def test_levels_of_detail_start_at_the_best_of_each_component() -> None:
+    def one(name: str, side: int, effective: float, bytes_: int) -> Picture:
+        codes_KO = np.zeros((1, 1), np.uint64)
+        screened = Screened(None, "", side, side, codes_KO, effective_pixels=effective)
+        row = LedgerRow(name, "a", "stored", sha256=name, size_bytes=bytes_)
+        return Picture(row, "a", screened)
+
+    same = [
+        one("a", 100, 10_000, 5),
+        one("b", 100, 9_500, 9),  # within 10 % of a after the penalty: bytes decide
+        one("c", 100, 8_000, 99),  # less detail than both
+        one("d", 50, 100, 1),  # of no other's component
+    ]
+    links = np.array([(0, 1, 1), (1, 2, 1)], np.int64)
+    order = best_first(same, graph(4, links, 4))
+    assert [same[i].row.url for i in order if i != 3] == ["b", "a", "c"]

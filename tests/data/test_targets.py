@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from skindx.data.build.targets import check_targets, count_by_source, print_counts
-from skindx.data.dedup.select import Picture
+from skindx.data.build.targets import (
+    check_targets,
+    count_by_source,
+    print_counts,
+)
+from skindx.data.dedup.rank import Picture
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
 from skindx.data.screening.screen import Screened

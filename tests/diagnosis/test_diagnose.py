@@ -19,7 +19,7 @@ from skindx.diagnosis.diagnose import (
     read_picture,
 )
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
 from skindx.diagnosis.terminal import render
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
@@ -164,6 +164,7 @@ def test_the_terminal_shows_everything_and_obeys_no_markup(tmp_path: Path) -> No
     assert "[red]brackets[/red]" in text
     assert text.index(diagnosis.next_step.advice) < text.index("may be")
     assert diagnosis.notice in " ".join(text.split())
+    assert CANNOT_RULE_OUT in " ".join(text.split())
 
 
 def test_the_terminal_lists_boxes(predictor: Predictor) -> None:

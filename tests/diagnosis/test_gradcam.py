@@ -10,6 +10,7 @@ from captum.attr import LayerGradCam
 from PIL import Image
 from skin_photo import skin_pixels
 
+from skindx.bench.heat_planted import plant, train_reader
 from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
 from skindx.diagnosis.token_heat import token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
@@ -110,43 +111,29 @@ def test_a_class_token_has_heat_and_the_network_is_left_as_it_was() -> None:
 
 def test_a_class_tokens_heat_points_to_a_planted_patch() -> None:
     """A vision transformer learns two textures, planted anywhere; its heat must lie on them."""
-    torch.manual_seed(0)
-    preprocess = Preprocess(size=32, crop=1.0)
-    arguments = {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 48, "num_heads": 3}
-    settings = ClassifierSettings(
-        model="vit_tiny_patch16_224", model_args=arguments, preprocess=preprocess
-    )
-    classifier = build_classifier(settings, 3)
-    optimizer = torch.optim.AdamW(classifier.parameters(), lr=2e-3)
-    rng = np.random.default_rng(0)
-    for _ in range(150):
-        pictures, labels, _ = _planted(rng, 32)
-        loss = torch.nn.functional.cross_entropy(classifier(pictures), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    classifier.eval()
-    pictures, labels, cells = _planted(rng, 200)
-    planted_N = labels > 0
-    right_N = (classifier(pictures).argmax(1) == labels) & planted_N
+    assert _found(seed=0, depth=2, steps=60) > 0.9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("depth", [2, 4, 6])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_heat_finds_the_patch_whatever_seed_and_depth(seed: int, depth: int) -> None:
+    assert _found(seed=seed, depth=depth, steps=150) > 0.9
+
+
+def _found(seed: int, depth: int, steps: int) -> float:
+    """Return the share of right answers whose hottest token is the planted one."""
+    classifier = train_reader(seed, "textures", depth=depth, width=48, steps=steps)
+    asked = plant(np.random.default_rng(100 + seed), 100, "textures")
+    planted_N = asked.labels_N > 0
+    with torch.inference_mode():
+        right_N = (classifier(asked.images_NSS3).argmax(1) == asked.labels_N) & planted_N
     assert right_N.sum() > 0.9 * planted_N.sum()
-    heat_Nhw = token_heat(classifier, pictures[right_N], labels[right_N].tolist())
+    heat_Nhw = token_heat(classifier, asked.images_NSS3[right_N], asked.labels_N[right_N].tolist())
     assert heat_Nhw is not None
-    found = heat_Nhw.reshape(len(heat_Nhw), -1).argmax(1) == cells[right_N.numpy()]
-    assert found.mean() > 0.9
-
-
-def _planted(rng: np.random.Generator, count: int):
-    """Return grey noise with a striped (1), a chequered (2) or no (0) cell of 8 x 8 pixels."""
-    pictures = rng.integers(90, 160, (count, 32, 32, 3), dtype=np.uint8)
-    labels, cells = rng.integers(0, 3, count), rng.integers(0, 16, count)
-    rows, columns = np.indices((8, 8))
-    textures = {1: 255 * (rows % 2), 2: 255 * (rows // 2 % 2 ^ columns // 2 % 2)}
-    for picture, label, cell in zip(pictures, labels, cells, strict=True):
-        if label:
-            top, left = 8 * (cell // 4), 8 * (cell % 4)
-            picture[top : top + 8, left : left + 8] = textures[int(label)][..., None]
-    return torch.from_numpy(pictures), torch.from_numpy(labels), cells
+    hottest_N = heat_Nhw.reshape(len(heat_Nhw), -1).argmax(1)
+    patch_NT = asked.patch_NT[right_N.numpy()]
+    return float(patch_NT[np.arange(len(patch_NT)), hottest_N].mean())
 
 
 def test_members_count_by_their_weights(cnn: Member) -> None:

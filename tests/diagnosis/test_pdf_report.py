@@ -17,7 +17,7 @@ from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
-from skindx.diagnosis.record import Promise, Share, Similar, UrgentRisk
+from skindx.diagnosis.record import CANNOT_RULE_OUT, Promise, Share, Similar, UrgentRisk
 from skindx.diagnosis.report import report_pdf
 from skindx.errors import UserError
 
@@ -55,6 +55,7 @@ def test_the_notice_and_the_next_step_come_first(
     order = [
         "no medical device",
         diagnosis.next_step.advice.split(",")[0],
+        CANNOT_RULE_OUT[:50],
         "The networks contradict",
         "What it looks most like",
         diagnosis.candidates[1].name,

@@ -14,14 +14,36 @@ from PIL import Image
 from rich.console import Console
 
 from skindx.data.manifest import Record
-from skindx.evaluation.formatting import bounds, decimal, percent, points
-from skindx.evaluation.mistakes import worst_mistakes
-from skindx.evaluation.report.plots import confusion_plot, reliability_plot, top_confusions
-from skindx.evaluation.report.report import print_table, render_report
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.set_scores import SetScore, SetScores
+from skindx.diagnosis.guarantee import set_holds
+from skindx.evaluation.formatting import (
+    bounds,
+    decimal,
+    percent,
+    points,
+)
+from skindx.evaluation.mistakes import (
+    worst_mistakes,
+)
+from skindx.evaluation.report.plots import (
+    confusion_plot,
+    reliability_plot,
+    top_confusions,
+)
+from skindx.evaluation.report.report import (
+    print_table,
+    render_report,
+)
+from skindx.evaluation.results import (
+    Evaluation,
+)
+from skindx.evaluation.set_scores import (
+    SetScore,
+    SetScores,
+)
 from skindx.metrics import DetectionScore, Interval
-from skindx.provenance import Origin
+from skindx.provenance import (
+    Origin,
+)
 
 ORIGIN = Origin(
     bundle="runs/demo/bundle",
@@ -303,6 +325,9 @@ def test_urgencies_stand_below_the_classes_that_they_are_parts_of() -> None:
         "all skin type 5",
         "Melanoma",
     ]
+    html = render(dataclasses.replace(simulated(), sets=sets))
+    assert set_holds(0.9) in html  # the sentence of the page and of the PDF
+    assert "promise" not in html.lower()
     alone = dataclasses.replace(sets, by_group=(), by_urgency=(row("routine"),))
     assert set_rows(alone) == ["urgency routine", "Melanoma"]
 

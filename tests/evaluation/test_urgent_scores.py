@@ -127,7 +127,7 @@ def test_the_plot_holds_every_interval() -> None:
     for mark in plot.marks:
         assert 0 <= mark.left <= mark.x <= mark.right <= plot.size
         assert 0 <= mark.top <= mark.y <= mark.bottom <= plot.size
-    assert [mark.is_default for mark in plot.marks] == [False, True]
+    assert [mark.is_chosen for mark in plot.marks] == [False, True]
     third, end = pytest.approx(plot.size / 3), plot.size
     right = 0.25 * plot.size
     assert plot.line[:5] == ((0, 0), (0, 0), (0, third), (right, third), (right, third))
@@ -148,12 +148,16 @@ def agreeing(n: int) -> tuple[list[str], list[Prediction]]:
 
 
 def _evaluate(
-    folder: Path, labels: list[str], table: list[Prediction], rule: UrgentRisk | None
+    folder: Path,
+    labels: list[str],
+    table: list[Prediction],
+    rule: UrgentRisk | None,
+    miss_rate: float | None = None,
 ) -> tuple[Path, Evaluation]:
     records: list[Record] = records_of(labels)
     dataset = write_dataset(folder / "dataset", records)
     sets = Conformal(pictures=99, thresholds={"all": 0.1}, urgent_columns=(1, 2))
-    predictor = FakePredictor(table, conformal=sets, urgent_risk=rule)
+    predictor = FakePredictor(table, conformal=sets, urgent_risk=rule, miss_rate=miss_rate)
     out = folder / "evaluation"
     arguments = (predictor, records, decode, out)
     return out, evaluate_served(*arguments, bundle="b", dataset=dataset, draws=10)
@@ -183,6 +187,34 @@ def test_the_evaluation_tells_what_is_served(evaluated: tuple[Path, Evaluation])
     assert line in console.file.getvalue()
     (_, card) = measured_risk_lines(metrics["urgent_risk"])
     assert card.startswith(f"- at a miss rate of 5%: {level.misses.missed} of {level.misses.n} ")
+
+
+def test_the_chosen_level_leads_the_report(tmp_path: Path) -> None:
+    labels, table = agreeing(60)
+    chosen, other = RISK.levels[0].miss_rate, RISK.default
+    assert chosen != other
+    out, evaluation = _evaluate(tmp_path, labels, table, RISK, chosen)
+    scores = evaluation.urgent_risk
+    assert scores is not None
+    assert (scores.chosen, scores.default) == (chosen, other)
+    misses, false_alarms = scores.levels[0].misses, scores.levels[0].false_alarms
+    assert misses is not None
+    assert false_alarms is not None
+    urgent, rest = scores.steps
+    assert urgent.urgent == urgent.n - misses.missed
+    assert rest.urgent == false_alarms.raised
+    report = (out / "report.html").read_text().replace("\u00a0", " ")
+    ET.fromstring(report.replace("<!DOCTYPE html>", ""))
+    name = f"{100 * chosen:.1f} %"
+    assert f"<strong>At the level {name}: {misses.missed} of {misses.n}" in report
+    assert f"{name} (chosen)" in report
+    assert f"which was done here: {name}." in report
+    assert f"What the next step says, at the level {name}." in report
+    console = Console(file=io.StringIO(), width=200)
+    print_table(evaluation, console)
+    said = console.file.getvalue()
+    assert said.index(f"level {name} (chosen)") < said.index("(default)")
+    assert urgent_scores(read_predictions(out)) == scores
 
 
 def test_without_a_threshold_the_report_says_what_decides(tmp_path: Path) -> None:

@@ -190,6 +190,25 @@ def test_every_malformed_file_of_tensors_is_one_sentence(tmp_path: Path, content
         _refused(bundle, "safetensors|does not describe the network", load)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: dict(list(state.items())[1:]),
+        lambda state: {**state, "another": torch.zeros(2)},
+        lambda state: {name: each.flatten() for name, each in state.items()},
+        lambda state: {name: each.to(torch.int8) for name, each in state.items()},
+        lambda state: {name: each.to(torch.complex64) for name, each in state.items()},
+    ],
+)
+def test_weights_of_other_shapes_types_or_names_are_one_sentence(
+    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> None:
+    for name, load in ((WEIGHTS, Bundle.ensemble), ("detector/model.safetensors", Bundle.detector)):
+        bundle = copy_bundle(tmp_path / name.split("/")[0])
+        forge(bundle, name, save(change(load_file(bundle / name))))
+        _refused(bundle, "does not hold the tensors|does not describe|single precision", load)
+
+
 def test_what_is_not_listed_is_refused(tmp_path: Path) -> None:
     made: list[Callable[[Path], object]] = [
         lambda path: path.write_text("x"),

@@ -12,7 +12,11 @@ from tiny_bundle import pack_whole
 
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
+from skindx.models.bundle import open_bundle
+from skindx.models.ood.images import FEATURES
 from skindx.models.ood.storing import CHECK
+
+Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +40,7 @@ def _refused(bundle: Path) -> bool:
         lambda each: each.flatten(),
         lambda each: each[:0] if each.ndim else each,
         lambda each: each.to(torch.int8),
+        lambda each: each.to(torch.bfloat16),
     ],
 )
 def test_a_changed_check_is_one_sentence(
@@ -49,6 +54,33 @@ def test_a_changed_check_is_one_sentence(
         forge(bundle, CHECK, save({**tensors, name: change(tensors[name]).contiguous()}))
         refused += _refused(bundle)
     assert refused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: {name: each for name, each in tensors.items() if name != "image"},
+        lambda tensors: {name: each for name, each in tensors.items() if name != "logits.0"},
+        lambda tensors: {**tensors, "another": torch.zeros(3)},
+        lambda tensors: {name: each[1:] for name, each in tensors.items()},
+        lambda tensors: {name: each.flatten() for name, each in tensors.items()},
+        lambda tensors: {name: each.to(torch.bfloat16) for name, each in tensors.items()},
+        lambda tensors: {name: each.to(torch.int8) for name, each in tensors.items()},
+        lambda tensors: {name: each * torch.nan for name, each in tensors.items()},
+    ],
+)
+def test_changed_features_are_one_sentence(
+    whole: Path,
+    tmp_path: Path,
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]],
+) -> None:
+    """They are read when images are removed from the bundle."""
+    bundle = Path(shutil.copytree(whole, tmp_path / "bundle"))
+    assert open_bundle(bundle).ood_images() is not None
+    tensors = change(load_file(bundle / FEATURES))
+    forge(bundle, FEATURES, save({name: each.contiguous() for name, each in tensors.items()}))
+    with pytest.raises(UserError, match="copy or pack"):
+        open_bundle(bundle).ood_images()
 
 
 def test_garbage_and_a_missing_table_are_one_sentence(whole: Path, tmp_path: Path) -> None:

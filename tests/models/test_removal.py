@@ -7,23 +7,35 @@ import numpy as np
 import pytest
 from tiny_bundle import measured, pack_tiny, pack_whole
 
-from skindx.data.blocklist import Blocked
+from skindx.data.blocklist import (
+    Blocked,
+)
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.models.bundle.bundle import CARD, open_bundle
-from skindx.models.bundle.change import add_metrics, add_provenance
+from skindx.models.bundle.bundle import (
+    CARD,
+    open_bundle,
+)
+from skindx.models.bundle.change import (
+    add_metrics,
+    add_provenance,
+)
 from skindx.models.bundle.removal import (
     FOLDED,
     LEARNED,
     MANIFEST_KEY,
     PERHAPS,
+    Forgotten,
     clear_leftovers,
-    drop_from_gallery,
+    forget,
     record_removal,
-    shown_of,
     uses,
+    would_forget,
 )
-from skindx.models.embedding_index.index import ROWS, TENSORS
+from skindx.models.embedding_index.index import (
+    ROWS,
+    TENSORS,
+)
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.images import ROWS as OOD_ROWS
 from skindx.models.ood.storing import CHECK
@@ -120,8 +132,8 @@ def test_a_gallery_loses_a_picture_and_what_shows_the_same(whole: Path) -> None:
     needle = gallery.thumbnail(6)[-200:]
     embedding = gallery.embeddings_ND[6].numpy().tobytes()
     assert needle in (whole / TENSORS).read_bytes()
-    assert shown_of(whole, [gone]) == 2
-    assert drop_from_gallery(whole, [gone]) == 2  # the other one is of the same lesion
+    assert would_forget(whole, [gone]).gallery == 2
+    assert forget(whole, [gone]).gallery == 2  # the other one is of the same lesion
     assert shas(whole) == [f"{n:064x}" for n in range(40) if n // 2 != 3]
     after = open_bundle(whole)
     assert after.spec.gallery is not None
@@ -136,12 +148,12 @@ def test_a_gallery_loses_a_picture_and_what_shows_the_same(whole: Path) -> None:
     assert before.spec.files.keys() == after.spec.files.keys()
     assert changed >= {n for n, h in before.spec.files.items() if after.spec.files[n] != h}
     stamp = (whole / CARD).stat().st_mtime_ns
-    assert drop_from_gallery(whole, [gone]) == 0
+    assert forget(whole, [gone]) == Forgotten()
     assert (whole / CARD).stat().st_mtime_ns == stamp
 
 
 def test_all_of_a_gallery_may_go(whole: Path) -> None:
-    assert drop_from_gallery(whole, shas(whole)) == 40
+    assert forget(whole, shas(whole)).gallery == 40
     assert shas(whole) == []
     gallery = open_bundle(whole).gallery()
     assert gallery is not None
@@ -149,13 +161,13 @@ def test_all_of_a_gallery_may_go(whole: Path) -> None:
 
 
 def test_an_older_bundle_has_nothing_to_lose(bundle: Path) -> None:
-    assert (shown_of(bundle, [TRAIN]), drop_from_gallery(bundle, [TRAIN])) == (0, 0)
+    assert would_forget(bundle, [TRAIN]) == forget(bundle, [TRAIN]) == Forgotten()
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from skindx.models.bundle.removal import clear_leftovers, drop_from_gallery
+from skindx.models.bundle.removal import clear_leftovers, forget
 path, calls = Path(sys.argv[1]), int(sys.argv[2])
 def counted(real):
     def call(*given, **named):
@@ -169,7 +181,7 @@ import skindx.models.bundle.bundle, shutil
 Path.replace = counted(Path.replace)
 shutil.rmtree = counted(shutil.rmtree)
 clear_leftovers(path)
-drop_from_gallery(path, ["%064x" % 6])
+forget(path, ["%064x" % 6])
 """
 
 
@@ -185,7 +197,7 @@ def test_killed_anywhere_it_is_finished_by_asking_again(whole: Path, tmp_path: P
         command = [sys.executable, "-c", KILLED, str(whole), str(calls)]
         code = subprocess.run(command, check=False).returncode
         clear_leftovers(whole)
-        drop_from_gallery(whole, [f"{6:064x}"])
+        forget(whole, [f"{6:064x}"])
         assert shas(whole) == wanted
         assert {each.name for each in tmp_path.iterdir()} == {"bundle", "saved"}
         if code == 0:
@@ -220,7 +232,8 @@ def test_the_check_forgets_removed_images_of_both_splits(whole: Path) -> None:
     assert len(left) == len(images) - 3
     vector = images.features.pooled_MND[0][6].astype(np.float16).tobytes()
     assert vector in (whole / FEATURES).read_bytes()
-    drop_from_gallery(whole, gone)
+    assert would_forget(whole, gone) == Forgotten(gallery=2, ood=3, refitted=True)
+    forget(whole, gone)
     after = open_bundle(whole)
     check, expected = after.ood(), left.fit(spec.detectors)
     assert check is not None
@@ -231,6 +244,9 @@ def test_the_check_forgets_removed_images_of_both_splits(whole: Path) -> None:
     for file in (path for path in whole.rglob("*") if path.is_file()):
         assert vector not in file.read_bytes()
     # Of too few calibration images no rate can be promised: the check goes, the bundle stays.
-    drop_from_gallery(whole, [f"{n:064x}" for n in range(102, 125)])
+    many = [f"{n:064x}" for n in range(102, 125)]
+    expected_loss = would_forget(whole, many)
+    assert (expected_loss.ood, expected_loss.refitted) == (len(many), False)
+    forget(whole, many)
     assert open_bundle(whole).ood() is None
     assert not (whole / "ood").exists()

@@ -1,6 +1,7 @@
 """`skindx train` as typed, interrupted in the middle of an epoch again and again, and finished."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -135,11 +136,18 @@ def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: P
         training.wait_until_mid_epoch()
         training.process.send_signal(signal.SIGTERM)
         code, out, err = training.end()
-    assert code == 0, err
+    assert code == 128 + signal.SIGTERM, err
     assert out == ""
     (said,) = [line for line in err.splitlines() if line.startswith("stopped")]
-    assert said.startswith("stopped (a: ")
-    assert said.endswith("steps done); run the same command again to go on")
+    assert said.startswith("stopped by SIGTERM before the training was finished (a: ")
+    again = shlex.join(["skindx", *_command(small_dataset, config, run)[3:]])
+    assert said.endswith(f"steps done); to go on: {again}")
+
+    with _training(small_dataset, config, run) as training:
+        training.wait_until_mid_epoch()[1].send_signal(signal.SIGTERM)
+        code, out, err = training.end()
+    assert code == 128 + signal.SIGTERM, err
+    assert "stopped by SIGTERM to rank 1 before the training was finished (a: " in err
 
     with _training(small_dataset, config, run) as training:
         victim = training.wait_until_mid_epoch()[1]
@@ -155,10 +163,9 @@ def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: P
     with _training(small_dataset, config, run, TORCHRUN) as training:
         training.wait_until_mid_epoch(3)[1].send_signal(signal.SIGTERM)
         code, out, err = training.end()
-    assert code == 0, err
-    assert [line.split(" (")[0] for line in err.splitlines() if "run the same" in line] == [
-        "stopped"
-    ]
+    assert code != 0, err
+    (said,) = [line for line in err.splitlines() if "run the same command again to go on" in line]
+    assert said.startswith("stopped before the training was finished (a: ")
 
     done = subprocess.run(
         _command(small_dataset, config, run),

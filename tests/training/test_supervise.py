@@ -72,9 +72,25 @@ def _alive(pid: int) -> bool:
 def test_sigterm_is_passed_on(local: bool, tmp_path: Path) -> None:
     notes = tmp_path / "ranks"
     _when_at_work(notes, lambda pids: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(StoppedError, match="a: 3 steps done"):
+    with pytest.raises(StoppedError, match="a: 3 steps done") as caught:
         _supervise(notes, UNTIL_STOPPED, local=local)
+    assert (caught.value.why, caught.value.code) == ("SIGTERM", 143)
     assert not notes.exists()
+
+
+def test_a_stray_sigterm_of_one_rank_is_named(tmp_path: Path) -> None:
+    notes = tmp_path / "ranks"
+    _when_at_work(notes, lambda pids: os.kill(pids[1], signal.SIGTERM))
+    work = """
+    while not stop.asked and not list(notes.glob("done-*")):
+        time.sleep(0.01)
+    (notes / f"done-{rank}").touch()
+    stop.done()
+    write_note(notes, "stopped", "a: 3 steps done", stop.why)
+"""
+    with pytest.raises(StoppedError, match="a: 3 steps done") as caught:
+        _supervise(notes, work)
+    assert (caught.value.why, caught.value.code) == ("SIGTERM to rank 1", 143)
 
 
 def test_sigint_ends_with_the_known_sentence(tmp_path: Path) -> None:

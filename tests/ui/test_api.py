@@ -16,7 +16,7 @@ from painted_answers import Painter, jpeg
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import MAX_BYTES
-from skindx.diagnosis.record import SET_HOLDS
+from skindx.diagnosis.record import CANNOT_RULE_OUT, SET_HOLDS
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.ui.api.docs import docs_html
@@ -189,6 +189,7 @@ def test_the_description_is_whole(painted: Answer) -> None:
     assert "skin_type" in fields
     assert str(MAX_BYTES >> 20)  # the limit itself is told by 413's sentence
     html = docs_html(described)
+    assert CANNOT_RULE_OUT in html
     for name in (*fields, "/v1/metrics", "Retry-After", "too blurred"):
         assert name in html
     # What is inside a diagnosis is described too, down to the boxes of a photo.

@@ -11,6 +11,9 @@ from PIL import Image
 from served import Served
 from windows import Seen
 
+from skindx.diagnosis.diagnose import MAX_BYTES
+from skindx.ui.uploading import ROUTE
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -71,6 +74,38 @@ def test_a_bad_file_is_refused_beside_its_picture_and_the_page_goes_on(
     (tmp_path / "good.jpg").write_bytes(whole.getvalue())
     ask(page, tmp_path / "good.jpg")
     assert page.locator(".sx-result").count() == 1
+
+
+def test_a_full_quota_is_shown_with_its_reason_and_when_to_try_again(
+    opened: Callable[..., Seen], served: Served, tmp_path: Path
+) -> None:
+    """The browser and this client share an address, so its uploads use up the browser's quota."""
+    file = tmp_path / "photo.jpg"
+    skin().save(file, "JPEG", quality=92)
+    seen = opened(url=served.url)
+    page = seen.page
+    with served.client() as client:
+        for size in (MAX_BYTES, 1 << 20, 1 << 16):
+            for _ in range(20):
+                answer = client.post(ROUTE, files={"files": ("photo.jpg", bytes(size))})
+                if answer.status_code != 200:
+                    break
+    assert answer.status_code == 429
+    try:
+        page.set_input_files("#sx-file", file)
+        page.click(".sx-ask")
+        page.wait_for_selector(".sx-photo .sx-refusal")
+        shown = page.locator(".sx-photo .sx-refusal").inner_text()
+        assert shown == answer.json()["error"]
+        assert shown.endswith(f"Try again in {answer.headers['retry-after']} seconds.")
+    finally:
+        for path in served.uploads:  # as a diagnosis does
+            path.unlink()
+    (failed,) = seen.errors  # the browser's own line about the answer 429
+    assert "429" in failed
+    seen.errors.clear()
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-follow")
 
 
 def test_a_heic_photo_is_named_before_the_answer_and_shown_with_it(

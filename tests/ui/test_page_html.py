@@ -10,12 +10,12 @@ from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import NOTICE
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.html import web_address
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import intake_html
-from skindx.ui.page.result import problem_html, result_html, scope_html, top_html
+from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
 
 METRICS = {
     "origin": {"split": "test"},
@@ -96,7 +96,8 @@ def test_the_order_is_next_step_then_conditions_then_why_then_similar_cases() ->
     html = result_html(rich(CASE), METRICS)
     places = [html.index(f'id="sx-h-{name}"') for name in ("next", "may", "why", "similar")]
     assert places == sorted(places)
-    assert "No answer of this page means that all is well" in html
+    assert CANNOT_RULE_OUT in html[places[0] : places[1]]
+    assert CANNOT_RULE_OUT in waiting_html()
 
 
 @pytest.mark.parametrize("urgency", ["urgent", "soon", "routine", "unknown"])

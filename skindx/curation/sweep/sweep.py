@@ -16,7 +16,8 @@ from skindx.config import Settings
 from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.near import Embeddings
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.progress import Progress, silent

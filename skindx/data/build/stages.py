@@ -10,18 +10,34 @@ import numpy as np
 
 from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
 from skindx.data.boxes.index import BoxIndex
-from skindx.data.build.thumbnail_sources import thumbnail_notes
-from skindx.data.dedup.chunks import near_links_by_chunks
+from skindx.data.build.thumbnail_sources import (
+    thumbnail_notes,
+)
+from skindx.data.dedup.chunks import (
+    near_links_by_chunks,
+)
 from skindx.data.dedup.near import add_similar
-from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, distinct
-from skindx.data.labels import STRANGERS, map_labels, stranger, taxonomy_of
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Cleaned, Distinct, deduplicate, distinct
+from skindx.data.labels import (
+    STRANGERS,
+    map_labels,
+    stranger,
+    taxonomy_of,
+)
 from skindx.data.ledger import LEDGER, LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.progress import Progress
-from skindx.data.recipe import BuildSettings
-from skindx.data.runner import Engine
+from skindx.data.recipe import (
+    BuildSettings,
+)
+from skindx.data.runner import (
+    Engine,
+)
 from skindx.data.screening.screen import Screened
-from skindx.data.screening.shards import screen
+from skindx.data.screening.shards import (
+    screen,
+)
 from skindx.data.sources.folder import FolderSource, look_at_folder
 from skindx.data.splits.freeze import Places
 from skindx.data.splits.groups import GroupKeys, file_name, group_names

@@ -81,3 +81,14 @@ def centres(near: Graph, order_N: NDArray[np.int64]) -> NDArray[np.int64]:
             free_N[around] = free_N[node] = False
     chosen: NDArray[np.int64] = best_N[centre_N[near.node_N]]
     return chosen
+
+
+def connected(count: int, links_L2: NDArray[np.int64]) -> list[int]:
+    """Return the number of its connected component for each of `count` pictures."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    ones_L = np.ones(len(links_L2), bool)
+    joined = coo_matrix((ones_L, (links_L2[:, 0], links_L2[:, 1])), shape=(count, count))
+    labels: list[int] = connected_components(joined, directed=False)[1].tolist()
+    return labels

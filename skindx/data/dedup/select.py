@@ -15,11 +15,11 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.dedup.clusters import Graph, centres, graph
 from skindx.data.dedup.near import EmbeddingSettings
-from skindx.data.ledger import LedgerRow
+from skindx.data.dedup.rank import Picture, best_first
 from skindx.data.manifest import Issue
-from skindx.data.screening.resolution import worth
-from skindx.data.screening.screen import Screened
-from skindx.imaging.hashes import HashKind
+from skindx.imaging.hashes import (
+    HashKind,
+)
 
 # N = pictures, L = links
 
@@ -39,15 +39,6 @@ class DedupSettings(Settings):
     radius: int = Field(default=4, ge=0, le=32)
     embeddings: EmbeddingSettings | None = None
     """A second stage for what hashes miss; None: hashes alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One ledger row that became a sound, labelled picture. `label` is a taxonomy key."""
-
-    row: LedgerRow
-    label: str
-    screened: Screened
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +69,14 @@ def deduplicate(pictures: Distinct, links_L3: NDArray[np.int64], radius: int) ->
     """Keep the best of each cluster; drop clusters whose labels contradict each other.
 
     `links_L3` holds rows (i, j, distance) over positions in `pictures`, as `near_links` gives
-    them; longer links than `radius` are ignored. Best: most detail (`worth`), so that an original
-    wins over its enlargement, then most pixels, most bytes, and the smallest SHA-256. A cluster is
+    them; longer links than `radius` are ignored. Best: most detail (`worth`, within its noise), so
+    that an original wins over its enlargement, then most pixels, most bytes, and the smallest
+    SHA-256. A cluster is
     dropped when any of its pictures has a duplicate, exact or near, under another label, also one
     that another cluster took.
     """
     near = graph(len(pictures), links_L3, radius)
-    order = sorted(range(len(pictures)), key=lambda i: _rank(pictures[i][0]))
+    order = best_first([same[0] for same in pictures], near)
     centre = centres(near, np.array(order, np.int64)).tolist()
     labels = [frozenset(picture.label for picture in same) for same in pictures]
     contested, near_conflicts = _contradictions(near, labels, centre)
@@ -157,13 +149,6 @@ def _contradictions(
 def _pairs(some: Counter[frozenset[str]], others: Counter[frozenset[str]]) -> int:
     """Return how many pairs of one of `some` and one of `others` are labelled otherwise."""
     return some.total() * others.total() - sum(n * others[names] for names, n in some.items())
-
-
-def _rank(picture: Picture) -> tuple[float, int, int, str]:
-    pixels = picture.screened.width * picture.screened.height
-    effective = picture.screened.effective_pixels or pixels
-    detail = worth(effective, pixels) if pixels else 0.0
-    return -detail, -pixels, -picture.row.size_bytes, picture.row.sha256
 
 
 def _issue(picture: Picture, reason: str, detail: str, kept_sha256: str = "") -> Issue:

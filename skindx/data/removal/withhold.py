@@ -16,8 +16,11 @@ from skindx.data.blocklist import (
     withheld,
     write_blocklist,
 )
-from skindx.data.build.stages import Run
-from skindx.data.dedup.select import Cleaned, Picture
+from skindx.data.build.stages import (
+    Run,
+)
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Cleaned
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from skindx.config import Settings
+from skindx.data.dedup.clusters import connected
 from skindx.data.dedup.select import Distinct
 from skindx.data.ledger import LedgerRow
 from skindx.errors import UserError
@@ -98,7 +99,7 @@ def group_names(
         tied += [(owner.setdefault(key, i), i) for key in named]
     near_L2 = links_L3[links_L3[:, 2] <= radius, :2]
     tied_L2 = np.array(tied, np.int64).reshape(-1, 2)
-    component = _components(len(pictures), np.concatenate([near_L2, tied_L2]))
+    component = connected(len(pictures), np.concatenate([near_L2, tied_L2]))
     names: dict[int, str] = {}
     for key in sorted(owner):
         names.setdefault(component[owner[key]], key)
@@ -106,17 +107,6 @@ def group_names(
         # Pictures come in the order of their SHA-256, so the first one is the smallest.
         names.setdefault(component[i], same[0].row.sha256)
     return {same[0].row.sha256: names[component[i]] for i, same in enumerate(pictures)}
-
-
-def _components(n: int, ends_L2: NDArray[np.int64]) -> list[int]:
-    """Return the component number of each of n nodes."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    ones = np.ones(len(ends_L2), bool)
-    graph = coo_matrix((ones, (ends_L2[:, 0], ends_L2[:, 1])), shape=(n, n))
-    labels: list[int] = connected_components(graph, directed=False)[1].tolist()
-    return labels
 
 
 def file_name(url: str) -> str:

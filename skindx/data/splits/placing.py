@@ -3,8 +3,11 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from skindx.data.build.stages import Run
-from skindx.data.dedup.select import Distinct, Picture
+from skindx.data.build.stages import (
+    Run,
+)
+from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.select import Distinct
 from skindx.data.manifest import Issue
 from skindx.data.splits.folds import fold_groups
 from skindx.data.splits.freeze import SPLIT_CONFLICT, Place, Places, hold_groups

@@ -5,24 +5,51 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skindx.evaluation.assisted import assisted_table
-from skindx.evaluation.breakdown import MISSING
-from skindx.evaluation.formatting import bounds, percent, points, shown, title
-from skindx.evaluation.headline import FIGURES
-from skindx.evaluation.mistakes import Mistake
-from skindx.evaluation.report.pages import render
+from skindx.diagnosis.guarantee import set_holds
+from skindx.evaluation.assisted import (
+    assisted_table,
+)
+from skindx.evaluation.breakdown import (
+    MISSING,
+)
+from skindx.evaluation.formatting import (
+    bounds,
+    percent,
+    points,
+    shown,
+    title,
+)
+from skindx.evaluation.headline import (
+    FIGURES,
+)
+from skindx.evaluation.mistakes import (
+    Mistake,
+)
+from skindx.evaluation.report.pages import (
+    render,
+)
 from skindx.evaluation.report.plots import (
     confusion_plot,
     reliability_plot,
     risk_plot,
     top_confusions,
 )
-from skindx.evaluation.report.urgent_plot import urgent_plot
-from skindx.evaluation.results import Evaluation
-from skindx.evaluation.set_scores import SetScores
-from skindx.evaluation.urgent_scores import UrgentRiskScores
+from skindx.evaluation.report.urgent_plot import (
+    urgent_plot,
+)
+from skindx.evaluation.results import (
+    Evaluation,
+)
+from skindx.evaluation.set_scores import (
+    SetScores,
+)
+from skindx.evaluation.urgent_scores import (
+    UrgentRiskScores,
+)
 from skindx.files import write_text
-from skindx.provenance import Origin
+from skindx.provenance import (
+    Origin,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +77,7 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
         e=evaluation,
         origin=origin,
         mistakes=mistakes,
+        set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
         confusion=confusion_plot(evaluation),
@@ -144,7 +172,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
 def _said_of_groups(sets: SetScores) -> list[str]:
     said = [
         f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
-        f"class, {percent(each.promised)} promised, {each.n} pictures."
+        f"class, fitted for about {percent(each.promised)}, {each.n} pictures."
         for each in sets.by_group
         if each.n and each.promised is not None
     ]
@@ -164,14 +192,15 @@ def _said_of_groups(sets: SetScores) -> list[str]:
 
 
 def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
+    notes = {scores.chosen: " (chosen)", scores.default: " (default)"}
+    headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
     return [
-        f"Urgent risk, level {percent(level.miss_rate)}"
-        f"{' (default)' if level.miss_rate == scores.default else ''}: "
+        f"Urgent risk, level {percent(level.miss_rate)}{notes.get(level.miss_rate, '')}: "
         f"{level.misses.missed} of {level.misses.n} pictures of urgent classes missed, "
         f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
         f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
         f"{bounds(level.false_alarms.rate)}."
-        for level in scores.levels
+        for level in headline_first
         if level.misses and level.false_alarms
     ]
 

@@ -17,7 +17,7 @@ class LevelMark:
     top: float
     bottom: float
     miss_rate: float
-    is_default: bool
+    is_chosen: bool
     missed: Interval
     sent_on: Interval
 
@@ -62,7 +62,7 @@ def urgent_plot(scores: UrgentRiskScores | None, size: float = 300.0) -> UrgentP
             size * (1 - level.false_alarms.rate.high),
             size * (1 - level.false_alarms.rate.low),
             level.miss_rate,
-            level.miss_rate == scores.default,
+            level.miss_rate == scores.chosen,
             level.misses.rate,
             level.false_alarms.rate,
         )

@@ -6,11 +6,24 @@ Its gallery and its out-of-distribution check can, and do.
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.blocklist import Blocked
-from skindx.models.bundle.bundle import open_bundle
-from skindx.models.bundle.change import add_provenance, set_gallery, set_known
+from skindx.data.blocklist import (
+    Blocked,
+)
+from skindx.models.bundle.bundle import (
+    Bundle,
+    open_bundle,
+)
+from skindx.models.bundle.change import (
+    add_provenance,
+    set_gallery,
+    set_known,
+)
+from skindx.models.embedding_index.index import (
+    Gallery,
+)
 from skindx.models.ood.storing import OodPart
 
 MANIFEST_KEY = "manifest sha256"
@@ -61,33 +74,51 @@ def record_removal(path: Path, used: Mapping[str, str | None]) -> None:
         add_provenance(path, facts)
 
 
-def shown_of(path: Path, sha256s: Collection[str]) -> int:
-    """Return how many pictures a take-down takes out of a bundle's gallery. Raises UserError.
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How many images the parts of a bundle lose to a take-down; both 0: nothing changes."""
 
-    A picture goes with all of its group: what shows the same lesion may be a copy that no hash
-    finds.
+    gallery: int = 0
+    ood: int = 0
+    """Of the images that the out-of-distribution check was fitted on."""
+    refitted: bool = False
+    """Whether the check is fitted again on the rest; otherwise it goes, if it loses images."""
+
+
+def would_forget(path: Path, sha256s: Collection[str]) -> Forgotten:
+    """Return what `forget` would take out of a bundle, and write nothing. Raises UserError."""
+    return _without(open_bundle(path), sha256s)[0]
+
+
+def forget(path: Path, sha256s: Collection[str]) -> Forgotten:
+    """Take images and their groups out of a bundle's gallery and OOD check, in one step.
+
+    An image goes with all of its group: what shows the same lesion may be a copy that no hash
+    finds. The check is fitted again on the rest, or goes where too few images are left. That of a
+    bundle of version 0.1 holds no image, only means over many, and stays. Nothing is written where
+    none of them is there. Raises UserError for no bundle.
     """
-    gallery = open_bundle(path).gallery()
-    return 0 if gallery is None else len(gallery) - len(gallery.without(sha256s))
+    forgotten, gallery, check = _without(open_bundle(path), sha256s)
+    if forgotten.ood:
+        set_known(path, gallery, check)
+    elif forgotten.gallery and gallery is not None:
+        set_gallery(path, gallery)
+    return forgotten
 
 
-def drop_from_gallery(path: Path, sha256s: Collection[str]) -> int:
-    """Take pictures and their groups out of a bundle's gallery, in one step; return how many.
-
-    The out-of-distribution check is fitted again without them, or goes where too few images are
-    left. That of a bundle of version 0.1 holds no image, only means over many, and stays. Nothing
-    is written where none of them is there. Raises UserError for no bundle.
-    """
-    bundle = open_bundle(path)
+def _without(
+    bundle: Bundle, sha256s: Collection[str]
+) -> tuple[Forgotten, Gallery | None, OodPart | None]:
+    """Return what goes, and the gallery and the check that are left; None: there is none."""
     gallery, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
     left = gallery.without(sha256s) if gallery is not None else None
-    lost = len(gallery) - len(left) if gallery is not None and left is not None else 0
-    known = images.without(sha256s) if images is not None else None
-    if images is not None and known is not None and spec and len(known) < len(images):
-        set_known(path, left, OodPart.fit(spec.detectors, known))
-    elif lost and left is not None:
-        set_gallery(path, left)
-    return lost
+    shown = len(gallery) - len(left) if gallery is not None and left is not None else 0
+    if images is None or spec is None:
+        return Forgotten(shown), left, None
+    rest = images.without(sha256s)
+    lost = len(images) - len(rest)
+    check = OodPart.fit(spec.detectors, rest) if lost else None
+    return Forgotten(shown, lost, check is not None), left, check
 
 
 def clear_leftovers(path: Path) -> None:

@@ -10,13 +10,24 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
-from skindx.models.classifier.input_size import sized_arguments
-from skindx.models.classifier.model_args import check_model_args
-from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.tensors import declared, load_tensors
+from skindx.models.classifier.cpu_faults import (
+    avoid_strided_pointwise_fault,
+)
+from skindx.models.classifier.input_size import (
+    sized_arguments,
+)
+from skindx.models.classifier.model_args import (
+    check_model_args,
+)
+from skindx.models.classifier.preprocess import (
+    Preprocess,
+)
+from skindx.models.tensors import load_tensors
 from skindx.models.weights import read_state
-from skindx.system import go_offline
+from skindx.states import UnfitStateError, check_tensors
+from skindx.system import (
+    go_offline,
+)
 
 # B = batch, S = side, C = classes
 
@@ -117,22 +128,32 @@ def load_classifier(settings: ClassifierSettings, classes: int, file: Path) -> C
     Nothing of its size is built before the file is found to hold exactly its tensors: a network
     is never larger than its weights. Raises UserError.
     """
-    with torch.device("meta"):
-        net = build_classifier(settings, classes).net
-    own = {name: (tuple(each.shape), each.dtype) for name, each in net.state_dict().items()}
-    found = declared(file)
-    if {name: shape for name, (shape, _) in own.items()} != {
-        name: each.shape for name, each in found.items()
-    }:
-        raise UserError(
-            f"{file} does not hold the tensors of {settings.model!r} with {classes} classes; copy "
-            "or pack the bundle again."
-        )
-    classifier = build_classifier(settings, classes)
     # The file's own pages, mapped: several processes that serve it share one copy.
-    state = {name: tensor.to(own[name][1]) for name, tensor in load_tensors(file).items()}
+    state = load_tensors(file)
+    check_weights(settings, classes, state, file, "copy or pack the bundle again")
+    classifier = build_classifier(settings, classes)
+    own = classifier.net.state_dict()
+    state = {name: tensor.to(own[name].dtype) for name, tensor in state.items()}
     classifier.net.load_state_dict(state, assign=True)
     return classifier
+
+
+def check_weights(
+    settings: ClassifierSettings, classes: int, state: dict[str, Tensor], file: Path, mend: str
+) -> None:
+    """Raise UserError, which names the `file` and says how to `mend` it, for another network's.
+
+    The network of the settings is built without memory.
+    """
+    with torch.device("meta"):
+        net = build_classifier(settings, classes).net
+    try:
+        check_tensors(state, net.state_dict(), "it")
+    except UnfitStateError as error:
+        raise UserError(
+            f"{file} does not hold the tensors of {settings.model!r} with {classes} classes "
+            f"({error}); {mend}."
+        ) from None
 
 
 def _calm_head(net: nn.Module) -> None:
@@ -148,6 +169,13 @@ def _calm_head(net: nn.Module) -> None:
             nn.init.zeros_(head.bias)
 
 
+def _fits(tensor: Tensor, own: Tensor) -> bool:
+    """True for a tensor that can be copied into `own` as it is, but for its precision."""
+    real = tensor.is_floating_point() and own.is_floating_point()
+    plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    return tensor.shape == own.shape and plain and (real or tensor.dtype == own.dtype)
+
+
 def load_weights(classifier: Classifier, path: Path) -> list[str]:
     """Load weights that `read_state` can read; return the names left untouched.
 
@@ -157,9 +185,7 @@ def load_weights(classifier: Classifier, path: Path) -> list[str]:
     state = read_state(path)
     own = classifier.net.state_dict()
     fitting = {
-        name: tensor
-        for name, tensor in state.items()
-        if name in own and own[name].shape == tensor.shape
+        name: tensor for name, tensor in state.items() if name in own and _fits(tensor, own[name])
     }
     if len(fitting) < len(own) / 2:
         raise UserError(

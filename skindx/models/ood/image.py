@@ -14,6 +14,7 @@ from skindx.models.ood.features import Features, Floats, Learned, Singles
 from skindx.models.ood.fitted import Fitted, Need
 
 FEWEST = 8
+"""So many training images are needed for one Gaussian at least."""
 
 # N = images, F = statistics
 
@@ -22,6 +23,20 @@ class ImageSettings(Settings):
     """Distance of the image's colours and bands of detail to those of training images."""
 
     kind: Literal["image"] = "image"
+
+
+def scaled_statistics(learned: Learned) -> tuple[Floats, Floats, Floats] | None:
+    """Return mean and scale of the training images' statistics, F each, and these scaled, (N, F).
+
+    None for too few images, and where they do not differ.
+    """
+    image_NF = learned.features.image_NF.astype(np.float64)
+    if len(image_NF) < FEWEST:
+        return None
+    mean_F, scale_F = image_NF.mean(axis=0), image_NF.std(axis=0)
+    if not scale_F.min() > 1e-6:
+        return None
+    return mean_F, scale_F, (image_NF - mean_F) / scale_F
 
 
 @dataclass(frozen=True)
@@ -39,14 +54,11 @@ class ImageDistance(Fitted):
         """Fit on training images; None for too few, and where they do not differ."""
         from sklearn.covariance import LedoitWolf
 
-        image_NF = learned.features.image_NF.astype(np.float64)
-        if len(image_NF) < FEWEST:
+        scaled = scaled_statistics(learned)
+        if scaled is None:
             return None
-        mean_F, scale_F = image_NF.mean(axis=0), image_NF.std(axis=0)
-        if not scale_F.min() > 1e-6:
-            return None
-        shrunk = LedoitWolf().fit((image_NF - mean_F) / scale_F)
-        arrays = (mean_F, scale_F, shrunk.precision_)
+        mean_F, scale_F, scaled_NF = scaled
+        arrays = (mean_F, scale_F, LedoitWolf().fit(scaled_NF).precision_)
         return cls(*(array.astype(np.float32) for array in arrays))
 
     def scores(self, features: Features) -> Floats:

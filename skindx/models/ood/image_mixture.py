@@ -15,9 +15,8 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.models.ood.features import Features, Floats, Learned, Singles
 from skindx.models.ood.fitted import Fitted, Need
+from skindx.models.ood.image import FEWEST, scaled_statistics
 
-IMAGES_EACH = 8
-"""A component takes so many training images at least."""
 _FLOOR = 0.05
 
 # N = images, F = statistics, J = components
@@ -49,17 +48,14 @@ class ImageMixture(Fitted):
         from sklearn.covariance import LedoitWolf
         from sklearn.mixture import GaussianMixture
 
-        image_NF = learned.features.image_NF.astype(np.float64)
-        if len(image_NF) < IMAGES_EACH:
+        scaled = scaled_statistics(learned)
+        if scaled is None:
             return None
-        mean_F, scale_F = image_NF.mean(axis=0), image_NF.std(axis=0)
-        if not scale_F.min() > 1e-6:
-            return None
-        plain_NF = (image_NF - mean_F) / scale_F
+        mean_F, scale_F, plain_NF = scaled
         values_F, vectors_FF = np.linalg.eigh(LedoitWolf().fit(plain_NF).covariance_)
         axes_FF = vectors_FF / np.sqrt(values_F)
         mixture = GaussianMixture(
-            min(settings.components, len(image_NF) // IMAGES_EACH),
+            min(settings.components, len(plain_NF) // FEWEST),
             covariance_type="diag",
             reg_covar=_FLOOR,
             random_state=0,

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.errors import UserError
 from skindx.models.ood.check import OodCheck, fit_check
 from skindx.models.ood.features import Features, Learned, Singles
 from skindx.models.ood.kinds import AnyDetector
 from skindx.models.saving import save_tensors
-from skindx.models.tables import read_rows
-from skindx.models.tensors import load_tensors
+from skindx.models.tables import (
+    read_rows,
+)
+from skindx.models.tensors import load_arrays
 
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"
 
@@ -93,12 +96,17 @@ class OodImages:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read them from a bundle's folder."""
+        """Read them from a bundle's folder. Raises UserError for features that do not fit."""
         rows = read_rows(folder / ROWS, _schema()).to_pylist()
-        tensors = {name: part.numpy() for name, part in load_tensors(folder / FEATURES).items()}
+        tensors = load_arrays(folder / FEATURES)
         pooled, logits, weights, biases = (
             _listed(tensors, name) for name in ("pooled", "logits", "weights", "biases")
         )
+        if not _fit_each_other(tensors, (pooled, logits, weights, biases), len(rows)):
+            raise UserError(
+                f"{folder / FEATURES} does not hold the features of the {len(rows)} images in "
+                f"{folder / ROWS}; copy or pack the bundle again."
+            )
         features = Features(pooled, logits, tensors["image"])
         return cls(tuple(OodRow(**row) for row in rows), features, weights, biases)
 
@@ -121,6 +129,28 @@ def _listed(tensors: dict[str, Singles], name: str) -> tuple[Singles, ...]:
     while (key := f"{name}.{len(found)}") in tensors:
         found.append(tensors[key].astype(np.float32))
     return tuple(found)
+
+
+def _fit_each_other(
+    tensors: dict[str, Any], lists: tuple[tuple[Singles, ...], ...], rows: int
+) -> bool:
+    """True when every member has its features of every image, all of them finite numbers."""
+    pooled, logits, weights, biases = lists
+    image, members = tensors.get("image"), len(pooled)
+    if image is None or image.ndim != 2 or len(image) != rows or not members:
+        return False
+    if len(logits) != members or len(weights) != len(biases) or len(weights) not in (0, members):
+        return False
+    if len(tensors) != 1 + 2 * members + 2 * len(weights):
+        return False
+    given = all(part.ndim == 2 and len(part) == rows for part in (*pooled, *logits))
+    layers = given and all(
+        weight.shape == (logit.shape[1], pool.shape[1]) and bias.shape == (logit.shape[1],)
+        for weight, bias, pool, logit in zip(weights, biases, pooled, logits, strict=False)
+    )
+    return layers and all(
+        part.dtype.kind == "f" and bool(np.isfinite(part).all()) for part in tensors.values()
+    )
 
 
 def _schema() -> Any:

@@ -13,7 +13,7 @@ from skindx.models.ood.check import OodCheck, OodSpec
 from skindx.models.ood.images import OodImages
 from skindx.models.ood.kinds import DETECTORS, AnyDetector
 from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_arrays
 
 CHECK = "ood/check.safetensors"
 _SCORES = "scores"
@@ -56,7 +56,7 @@ def save_check(check: OodCheck, folder: Path) -> None:
 
 def load_check(folder: Path, spec: OodSpec) -> OodCheck:
     """Read the check of a bundle. Raises UserError for tensors that do not fit the index."""
-    tensors = {name: value.numpy() for name, value in load_tensors(folder / CHECK).items()}
+    tensors = load_arrays(folder / CHECK)
     try:
         detectors = tuple(
             DETECTORS[settings.kind].of(

@@ -9,12 +9,18 @@ import torch
 from safetensors import SafetensorError
 
 from skindx.errors import UserError
+from skindx.states import UnfitStateError
 from skindx.training.checkpoint import store
+from skindx.training.checkpoint.fitting import part_of
 from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
-from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.process_group import Cluster
+from skindx.training.config.checkpoints import (
+    CheckpointSettings,
+)
+from skindx.training.process_group import (
+    Cluster,
+)
 
 CHECKPOINTS = "checkpoints"
 
@@ -128,10 +134,16 @@ class Keeper:
         self._last, ranks = At(*found[0]), found[1]
         checkpoint = store.path_of(self._folder, self._last)
         shared = store.read_shared(checkpoint)
-        for name, part in self._shared.items():
-            part.load_state_dict(shared[name])
-        for name, own in self._own.items():
-            own.load_state_dict(store.RankStates(checkpoint, ranks, name))
+        try:
+            for name, part in self._shared.items():
+                part.load_state_dict(part_of(shared, name))
+            for name, own in self._own.items():
+                own.load_state_dict(store.RankStates(checkpoint, ranks, name))
+        except UnfitStateError as error:
+            raise UserError(
+                f"checkpoint {checkpoint} is not of this training ({error}); remove that folder, "
+                "and the same command goes on from the checkpoint before it or starts anew."
+            ) from None
         return self._last
 
     def _newest(self) -> tuple[At, int] | None:

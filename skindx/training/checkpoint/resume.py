@@ -5,6 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from skindx.states import check_like
+from skindx.training.checkpoint.fitting import check_position
 from skindx.training.checkpoint.keeper import Keeper
 from skindx.training.checkpoint.state import State
 from skindx.training.checkpoint.stateful import Buffers, PerRank, RandomNumbers, Shared
@@ -52,6 +54,7 @@ class _SharedPosition:
         return values
 
     def load_state_dict(self, state: State) -> None:
+        check_position(state, self.state_dict())
         for name, value in state.items():
             setattr(self._position, name, value)
 
@@ -66,6 +69,8 @@ class _LossSum:
         return {_OWN: self._position.loss_sum}
 
     def load_state_dict(self, states: Sequence[State]) -> None:
+        for state in states:
+            check_like(state, {_OWN: 0.0}, "loss")
         sums = [state[_OWN] for state in states]
         if len(sums) == self._cluster.world:
             self._position.loss_sum = sums[self._cluster.rank]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skindx.states import UnfitStateError, check_like
 from skindx.training.checkpoint.state import State
 
 
@@ -53,8 +54,11 @@ class Buffers:
         """Take this rank's own; on another number of ranks the mean of all (counts: the first)."""
         if len(states) == self._world:
             found = states[self._rank]
+            check_like(found, self._named(), "statistics")
         else:
             every = list(states)
+            for state in every:
+                check_like(state, self._named(), "statistics")
             found = {name: _mean([state[name] for state in every]) for name in every[0]}
         with torch.no_grad():
             for name, buffer in self._named().items():
@@ -113,10 +117,21 @@ class RandomNumbers:
         """Take this rank's own, when there are as many ranks as then."""
         if len(states) != self._world:
             return
-        state = states[self._rank]
-        torch.set_rng_state(state["torch"])
+        state, own = states[self._rank], self.state_dict()
+        if "cuda" not in own or "cuda" not in state:  # on another device than then
+            state, own = ({k: v for k, v in each.items() if k != "cuda"} for each in (state, own))
+        python = state.get("python")
+        if isinstance(python, dict) and isinstance(python.get("next", ""), float | None):
+            own["python"]["next"] = python["next"]  # a second normal number is kept, or none
+        check_like(state, own, "random numbers")
         numpy, python = state["numpy"], state["python"]
-        np.random.set_state((numpy["name"], numpy["keys"].astype(np.uint32), *numpy["rest"]))
-        random.setstate((python["version"], tuple(python["words"]), python["next"]))
-        if self._device.type == "cuda" and "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"], self._device)
+        if not 0 <= numpy["rest"][0] <= len(numpy["keys"]):
+            raise UnfitStateError("random numbers/numpy stands beyond its end")
+        try:
+            torch.set_rng_state(state["torch"])
+            np.random.set_state((numpy["name"], numpy["keys"].astype(np.uint32), *numpy["rest"]))
+            random.setstate((python["version"], tuple(python["words"]), python["next"]))
+            if "cuda" in state:
+                torch.cuda.set_rng_state(state["cuda"], self._device)
+        except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+            raise UnfitStateError(f"random numbers cannot be set ({error})") from None

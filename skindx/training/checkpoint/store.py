@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, overload
 
 from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
+from skindx.training.checkpoint.fitting import part_of
 from skindx.training.checkpoint.state import TENSORS, VALUES, State, read_state, write_state
 from skindx.untrusted import MEGABYTE, read_json
 
@@ -60,7 +61,9 @@ class RankStates(Sequence[State]):
             return [self[each] for each in range(*rank.indices(self._ranks))]
         if not -self._ranks <= rank < self._ranks:
             raise IndexError(rank)
-        state: State = read_state(self._checkpoint / _rank_folder(rank % self._ranks))[self._part]
+        state: State = part_of(
+            read_state(self._checkpoint / _rank_folder(rank % self._ranks)), self._part
+        )
         return state
 
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, Exchange, ExchangeSettings
 from skindx.errors import UserError
+from skindx.states import check_like
+from skindx.training.checkpoint.fitting import check_optimizer, check_weights, part_of
 from skindx.training.checkpoint.optimizer import load_named_state, named_state
 from skindx.training.checkpoint.state import State
 from skindx.training.deepspeed.config import deepspeed_config
@@ -208,8 +210,14 @@ class Engine:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned, on any number of ranks; every rank calls this."""
-        weights, deepspeed = state["weights"], import_deepspeed()
-        zero = self.cluster.settings.zero
+        zero, deepspeed = self.cluster.settings.zero, import_deepspeed()
+        weights = part_of(state, "weights")
+        check_weights(weights, self.module, "weights")
+        moments = part_of(state, "optimizer")
+        check_optimizer(moments, self.optimizer, self.module, complete=zero > 0)
+        scaler = self._scaler()
+        if scaler:
+            check_like(part_of(state, "scaler"), scaler.state_dict(), "scaler")
         with deepspeed.zero.GatheredParameters(
             list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
         ):
@@ -217,12 +225,10 @@ class Engine:
                 self.module.load_state_dict(weights, strict=False)
         if zero:
             load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
-            load_whole_state(
-                deepspeed.utils, self._engine.optimizer, self.module, state["optimizer"]
-            )
+            load_whole_state(deepspeed.utils, self._engine.optimizer, self.module, moments)
         else:
-            load_named_state(self.optimizer, self.module, state["optimizer"])
-        if scaler := self._scaler():
+            load_named_state(self.optimizer, self.module, moments)
+        if scaler:
             scaler.load_state_dict(state["scaler"])
 
     def _scaler(self) -> Any:

@@ -9,25 +9,51 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.models.bundle.spec import MemberSpec
-from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.ensemble.combination import Combination
-from skindx.models.ensemble.ensemble import Ensemble, Member
-from skindx.models.ensemble.predicting import predict_members
+from skindx.errors import UserError
+from skindx.models.bundle.spec import (
+    MemberSpec,
+)
+from skindx.models.classifier.classifier import (
+    ClassifierSettings,
+    build_classifier,
+    check_weights,
+)
+from skindx.models.ensemble.combination import (
+    Combination,
+)
+from skindx.models.ensemble.ensemble import (
+    Ensemble,
+    Member,
+)
+from skindx.models.ensemble.predicting import (
+    predict_members,
+)
 from skindx.taxonomy import Taxonomy
-from skindx.training.config.ensemble import SoupSettings
-from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.config.ensemble import (
+    SoupSettings,
+)
+from skindx.training.config.run import (
+    MemberSettings,
+    TrainSettings,
+)
 from skindx.training.ensembles.folds import learning
-from skindx.training.ensembles.member_refs import Mask, Source, sources
-from skindx.training.ensembles.snapshots import load_snapshots
+from skindx.training.ensembles.member_refs import (
+    Mask,
+    Source,
+    sources,
+)
+from skindx.training.ensembles.snapshots import load_snapshots, snapshot_folder
 from skindx.training.ensembles.soup import State, cook, mixer
 from skindx.training.feeding.pictures import class_numbers
 from skindx.training.member import (
+    VALIDATION,
+    WEIGHTS,
     FinishedMember,
     fingerprint,
     fingerprint_of,
     is_finished,
     load_member,
+    member_folder,
     save_member,
 )
 
@@ -68,7 +94,7 @@ class Workshop:
         trained = sources(self.run, self.settings)
         soups = {soup.name: soup for soup in self.settings.soups}
         return [
-            self._soup(soups[name], trained) if name in soups else _trained(trained[name])
+            self._soup(soups[name], trained) if name in soups else self._trained(trained[name])
             for name in wanted
         ]
 
@@ -118,7 +144,50 @@ class Workshop:
             finished, used = self._cook(soup, origin, settings, held_P)
             history = [{"ingredients": " ".join(used)}]
             save_member(self.run, soup.name, finished, history, mark)
-        return Part(soup.name, settings, load_member(self.run, soup.name), settings.views == 1)
+        held_P = np.logical_and.reduce([each.held_P(self.records) for each in origin])
+        finished = self._load(self.run, settings, held_P)
+        return Part(soup.name, settings, finished, settings.views == 1)
+
+    def _trained(self, source: Source) -> Part:
+        held_P = source.held_P(self.records)
+        member = source.member
+        finished = self._load(source.run, member, held_P)
+        # Trained in half precision, it was also validated in it; it is served in full.
+        exact = member.views == 1 and source.settings.engine.precision == "fp32"
+        return Part(source.name, member, finished, exact)
+
+    def _load(self, run: Path, member: MemberSettings, held_P: Mask) -> FinishedMember:
+        """Read a member that was judged on the pictures `held_P`. Raises UserError."""
+        finished, folder = load_member(run, member.name), member_folder(run, member.name)
+        self._check(member, finished.state, folder / WEIGHTS, folder)
+        rows, classes = int(held_P.sum()), len(self.taxonomy.classes)
+        log_NC, truth_N = finished.validation_NC, finished.truth_N
+        if log_NC.shape != (rows, classes) or len(truth_N) != rows or np.isnan(log_NC).any():
+            raise UserError(
+                f"{folder / VALIDATION} does not hold what {member.name} says of {rows} pictures "
+                f"and {classes} classes; remove {folder} to train it anew."
+            )
+        return finished
+
+    def _check(self, member: MemberSettings, state: State, file: Path, folder: Path) -> None:
+        mend = f"remove {folder} to train it anew"
+        check_weights(_classifier(member), len(self.taxonomy.classes), state, file, mend)
+
+    def _ingredients(self, origin: Sequence[Source]) -> tuple[list[State], list[str]]:
+        states, names = [], []
+        for source in origin:
+            member = source.member
+            if member.snapshots:
+                folder = snapshot_folder(source.run, member.name)
+                for label, state in load_snapshots(source.run, member):
+                    self._check(member, state, folder / f"{label}.safetensors", folder)
+                    states.append(state)
+                    names.append(f"{source.name}@{label}")
+            else:
+                held_P = source.held_P(self.records)
+                states.append(self._load(source.run, member, held_P).state)
+                names.append(source.name)
+        return states, names
 
     def _cook(
         self,
@@ -127,7 +196,7 @@ class Workshop:
         settings: MemberSettings,
         held_P: Mask,
     ) -> tuple[FinishedMember, list[str]]:
-        states, names = _ingredients(origin)
+        states, names = self._ingredients(origin)
         member = replace(self._member(settings, states[0]), views=1)
         mix = mixer(
             member,
@@ -138,26 +207,6 @@ class Workshop:
         truth_N = class_numbers(judged, self.taxonomy.keys)
         state, log_NC, used = cook(states, mix, truth_N, greedy=soup.kind == "greedy")
         return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
-
-
-def _ingredients(origin: Sequence[Source]) -> tuple[list[State], list[str]]:
-    states, names = [], []
-    for source in origin:
-        if source.member.snapshots:
-            for label, state in load_snapshots(source.run, source.member):
-                states.append(state)
-                names.append(f"{source.name}@{label}")
-        else:
-            states.append(load_member(source.run, source.member.name).state)
-            names.append(source.name)
-    return states, names
-
-
-def _trained(source: Source) -> Part:
-    finished = load_member(source.run, source.member.name)
-    # Trained in half precision, it was also validated in it; it is served in full.
-    exact = source.member.views == 1 and source.settings.engine.precision == "fp32"
-    return Part(source.name, source.member, finished, exact)
 
 
 def _classifier(member: MemberSettings) -> ClassifierSettings:

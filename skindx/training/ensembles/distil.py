@@ -17,16 +17,32 @@ from safetensors import SafetensorError, safe_open
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.bundle.bundle import Bundle
-from skindx.models.calibration.temperature import apply_temperature
-from skindx.models.ensemble.combination import log
-from skindx.models.ensemble.predicting import predict_records
+from skindx.models.bundle.bundle import (
+    Bundle,
+)
+from skindx.models.calibration.temperature import (
+    apply_temperature,
+)
+from skindx.models.ensemble.combination import (
+    log,
+)
+from skindx.models.ensemble.predicting import (
+    predict_records,
+)
 from skindx.models.saving import save_tensors
-from skindx.training.config.ensemble import EnsembleSettings
-from skindx.training.config.run import TrainSettings
+from skindx.models.tensors import load_tensors
+from skindx.states import UnfitStateError, check_like
+from skindx.training.config.ensemble import (
+    EnsembleSettings,
+)
+from skindx.training.config.run import (
+    TrainSettings,
+)
 from skindx.training.feeding.pictures import class_numbers
 from skindx.training.member import fingerprint_of
-from skindx.training.process_group import resolve_accelerator
+from skindx.training.process_group import (
+    resolve_accelerator,
+)
 
 STUDENT, TARGETS = "student", "targets.safetensors"
 
@@ -87,22 +103,26 @@ def soft_targets(
     return share * soft_NC + (1 - share) * label_NC
 
 
-def load_targets(file: Path, records: Sequence[Record]) -> NDArray[np.float32]:
-    """Read the soft targets of these training pictures, N x C. Raises UserError."""
+def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray[np.float32]:
+    """Read the soft targets of these training pictures, N x C of `classes`. Raises UserError."""
     try:
-        with safe_open(file, framework="numpy") as opened:
-            targets_NC: NDArray[np.float32] = opened.get_tensor("targets")
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"soft targets {file} cannot be read ({error}); distil anew.") from None
-    if len(targets_NC) != len(records):
+        found = load_tensors(file)
+        like_NC = torch.empty(len(records), classes, device="meta")
+        check_like(found, {"targets": like_NC}, "it")
+    except (UserError, UnfitStateError) as error:
         raise UserError(
-            f"{file} has targets for {len(targets_NC)} pictures, but {len(records)} are trained "
-            "on; distil anew on this dataset."
-        )
+            f"{file} does not hold soft targets for {len(records)} training pictures and {classes} "
+            f"classes ({str(error).rstrip('.')}); remove it and distil anew on this dataset."
+        ) from None
+    targets_NC: NDArray[np.float32] = found["targets"].numpy()
     return targets_NC
 
 
 def _mark(file: Path) -> str | None:
-    with safe_open(file, framework="numpy") as opened:
-        mark: str | None = (opened.metadata() or {}).get("mark")
+    """Return what the targets were made of; None for a file that is not ours, which is replaced."""
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            mark: str | None = (opened.metadata() or {}).get("mark")
+    except (OSError, SafetensorError):
+        return None
     return mark

@@ -7,11 +7,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.config import read_yaml
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.training.config.ensemble import ReusedSettings, SoupSettings
-from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.config.ensemble import (
+    ReusedSettings,
+    SoupSettings,
+)
+from skindx.training.config.run import (
+    MemberSettings,
+    TrainSettings,
+)
 from skindx.training.ensembles.folds import learning, partition
+from skindx.training.ensembles.trust import refuse_special_files
 from skindx.training.member import fingerprint, fingerprint_of, member_folder
 from skindx.training.worker import SETTINGS
 from skindx.untrusted import read_json
@@ -29,6 +37,8 @@ class Source:
     run: Path
     settings: TrainSettings
     member: MemberSettings
+    vouched: bool = True
+    """The user gave the settings; else the run's own train.yaml did, which may be of others."""
 
     @property
     def family(self) -> str:
@@ -61,13 +71,20 @@ def _reused(reused: ReusedSettings) -> Source:
                 "give its config to train it by, or correct the path."
             )
         file = reused.config
-    settings = TrainSettings.load(file)
+        settings = TrainSettings.load(file)
+        vouched_for: TrainSettings | None = settings
+    else:
+        # What a training wrote has no variables left to expand.
+        settings = TrainSettings.parse(read_yaml(file), str(file), expand=False)
+        vouched_for = TrainSettings.load(reused.config) if reused.config else None
     members = {member.name: member for member in settings.members}
     if reused.member not in members:
         raise UserError(
             f"run {reused.run} trains no member {reused.member!r}; it has {', '.join(members)}."
         )
-    return Source(reused.known_as, reused.run, settings, members[reused.member])
+    member = members[reused.member]
+    refuse_special_files(settings, member, file)
+    return Source(reused.known_as, reused.run, settings, member, vouched_for == settings)
 
 
 def is_there(source: Source, dataset: Path) -> bool:

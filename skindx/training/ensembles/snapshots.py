@@ -14,10 +14,14 @@ from skindx.training.member import FinishedMember, member_folder
 from skindx.training.process_group import Cluster
 
 
+def snapshot_folder(run: Path, name: str) -> Path:
+    """Return where a member's snapshots lie."""
+    return member_folder(run, name).with_name(f"{name}.snapshots")
+
+
 def snapshot_file(run: Path, name: str, epoch: int) -> Path:
     """Return where the weights after `epoch` (from 1) lie."""
-    folder = member_folder(run, name)
-    return folder.with_name(f"{name}.snapshots") / f"epoch-{epoch:04d}.safetensors"
+    return snapshot_folder(run, name) / f"epoch-{epoch:04d}.safetensors"
 
 
 def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
@@ -43,7 +47,7 @@ def load_snapshots(run: Path, member: MemberSettings) -> list[tuple[str, State]]
 
     Raises UserError when some are not there.
     """
-    folder = snapshot_file(run, member.name, 1).parent
+    folder = snapshot_folder(run, member.name)
     files = sorted(folder.glob("epoch-*.safetensors"))[-member.snapshots :]
     if len(files) < member.snapshots:
         raise UserError(

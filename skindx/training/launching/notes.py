@@ -26,12 +26,14 @@ class Note:
     pid: int
     ending: Ending
     words: str = ""
+    why: str = ""
+    """What asked this rank to stop."""
 
 
-def write_note(folder: Path, ending: Ending, words: str = "") -> None:
+def write_note(folder: Path, ending: Ending, words: str = "", why: str = "") -> None:
     """Write or replace this rank's note; a full disk does not matter to it."""
     rank = int(os.environ.get("RANK", "0"))
-    note = Note(rank, socket.gethostname(), os.getpid(), ending, words)
+    note = Note(rank, socket.gethostname(), os.getpid(), ending, words, why)
     try:
         write_json(folder / f"rank-{rank}.json", asdict(note))
     except OSError:

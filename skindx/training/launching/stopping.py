@@ -27,7 +27,20 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 class StoppedError(Exception):
-    """The training was asked to stop and has saved what it did; the text says where it stands."""
+    """The training was asked to stop and has saved what it did; the text says where it stands.
+
+    `why` names what asked: a signal, or whatever else ended it before its last epoch.
+    """
+
+    def __init__(self, where: str, why: str = "") -> None:
+        super().__init__(where)
+        self.why = why
+
+    @property
+    def code(self) -> int:
+        """The exit code by which a shell names a process that a signal ended: 143 for SIGTERM."""
+        interrupted = self.why.startswith(signal.SIGINT.name)
+        return 128 + (signal.SIGINT if interrupted else signal.SIGTERM)
 
 
 def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
@@ -47,7 +60,7 @@ class StopRequest:
 
     def __init__(self, grace_s: float, notes: Path | None = None) -> None:
         """Listen from `with` on; a file among the ranks' `notes` asks to stop as well."""
-        self.asked = False
+        self.asked, self.why = False, ""
         self._grace_s, self._notes = grace_s, notes
         self._asked_at = 0.0
         self._done = False
@@ -72,12 +85,13 @@ class StopRequest:
         os.close(self._wake)
         os.close(self._ours)
 
-    def ask(self) -> None:
-        """Wish for a stop."""
+    def ask(self, why: str) -> None:
+        """Wish for a stop; `why` names what asked for it."""
         if not self.asked:
+            self.why = why
             # The note first: who waits for `asked` writes the next one at once, which has to stay.
             if self._notes:
-                write_note(self._notes, "asked to stop")
+                write_note(self._notes, "asked to stop", why=why)
             self._asked_at, self.asked = time.monotonic(), True
 
     def done(self) -> None:
@@ -90,13 +104,13 @@ class StopRequest:
             ready, _, _ = select.select(sources, [], [], 0.5)
             if 0 in ready and not os.read(0, 1):
                 sources.remove(0)
-                self.ask()
+                self.ask("the end of the process that started the ranks")
             for number in os.read(self._ours, 64) if self._ours in ready else b"":
                 if number == 0:
                     return
                 self._on_signal(number)
             if self._notes and not self.asked and (self._notes / STOP).exists():
-                self.ask()
+                self.ask(f"the file {self._notes / STOP}")
             self._watch_the_clock()
 
     def _on_signal(self, number: int) -> None:
@@ -104,7 +118,7 @@ class StopRequest:
             return
         if self.asked and time.monotonic() - self._asked_at > ECHO_S:
             os._exit(128 + number)
-        self.ask()
+        self.ask(signal.Signals(number).name)
 
     def _watch_the_clock(self) -> None:
         if not self.asked or self._done or time.monotonic() - self._asked_at < self._grace_s:

@@ -153,11 +153,10 @@ def _tell(
     if received:
         if received[0][0] == signal.SIGINT:
             raise KeyboardInterrupt
-        raise StoppedError(
-            next((note.words for note in notes if note.words), "the last checkpoint stands")
-        )
+        where = next((note.words for note in notes if note.words), "the last checkpoint stands")
+        raise StoppedError(where, signal.Signals(received[0][0]).name)
     if stopped := [note for note in notes if note.ending == "stopped"]:
-        raise StoppedError(stopped[0].words)
+        raise StoppedError(stopped[0].words, _why(notes))
     missing = set(range(ranks or 0)) - {note.rank for note in notes}
     if code and missing and (notes or code < 0):
         numbers = " and ".join(f"rank {rank}" for rank in sorted(missing))
@@ -176,6 +175,11 @@ def _tell(
         )
     if code:
         raise JobError(f"a rank ended with code {code}; its own error stands above")
+
+
+def _why(notes: list[Note]) -> str:
+    """Say which ranks were asked to stop, and by what."""
+    return " and ".join(f"{note.why} to rank {note.rank}" for note in notes if note.why)
 
 
 def _names(notes: list[Note]) -> str:

@@ -5,7 +5,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from skindx.training.config.recipe import Ema
+from skindx.states import check_like
+from skindx.training.config.recipe import (
+    Ema,
+)
 
 
 class WeightAverage:
@@ -40,4 +43,5 @@ class WeightAverage:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
+        check_like(state, self.module.state_dict(), "average")
         self.module.load_state_dict(state)

@@ -99,7 +99,7 @@ class Health(BaseModel):
     waiting: int = Field(description="Cases that wait for a worker.")
     capacity: int = Field(description="Cases that may wait; one more gets 503.")
     restarts: int = Field(description="Workers that ended and were started again.")
-    problem: str = Field(description="Why the last worker ended; empty when all is well.")
+    problem: str = Field(description="Why the last worker ended; empty when none did.")
 
 
 def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
-from skindx.diagnosis.record import NOTICE, Diagnosis, percent
+from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis, percent
 from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
 from skindx.taxonomy import Taxonomy, Urgency
@@ -36,7 +36,7 @@ def top_html(*, logged_in: bool = False) -> str:
 
 def waiting_html() -> str:
     """Return what stands in the result's place before the first photo."""
-    return render("waiting.html.jinja")
+    return render("waiting.html.jinja", cannot_rule_out=CANNOT_RULE_OUT)
 
 
 def scope_html(taxonomy: Taxonomy) -> str:
@@ -63,6 +63,7 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
     return render(
         "result.html.jinja",
         diagnosis=diagnosis,
+        cannot_rule_out=CANNOT_RULE_OUT,
         likely=[each for each in diagnosis.candidates if each.in_set],
         others=[each for each in diagnosis.candidates if not each.in_set],
         rest=max(0.0, 1 - shown),

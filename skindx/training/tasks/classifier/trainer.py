@@ -113,7 +113,8 @@ def begin(
         say=progress.line,
     )
     if member.targets:
-        pictures = replace(pictures, targets_NC=load_targets(member.targets, data.train))
+        targets_NC = load_targets(member.targets, data.train, len(data.classes))
+        pictures = replace(pictures, targets_NC=targets_NC)
     loss = build_loss(pictures.labels_N, len(data.classes), recipe).to(cluster.device)
     networks = [engine.module, *([average.module] if average else [])]
     statistics = Buffers(networks, cluster.rank, cluster.world)

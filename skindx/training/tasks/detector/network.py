@@ -11,8 +11,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from skindx.config import read_yaml
 from skindx.errors import UserError
-from skindx.models.detector.network import build_detection_model, parse_config
-from skindx.system import go_offline
+from skindx.models.detector.network import (
+    build_detection_model,
+    parse_config,
+)
+from skindx.states import check_like
+from skindx.system import (
+    go_offline,
+)
 
 _DECAY, _TAU = 0.9999, 2000
 
@@ -108,6 +114,7 @@ class MovingAverage:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
+        check_like(state, self._average.state_dict(), "average")
         self._average.load_state_dict(state)
 
 

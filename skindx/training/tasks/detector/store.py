@@ -1,15 +1,26 @@
 """A finished detector on disk: RUN/detector with model, weights, spec and history."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
-from skindx.models.bundle.bundle import DetectorParts
-from skindx.models.detector.detector import DetectorSpec, read_detector, save_detector
+from skindx.models.bundle.bundle import (
+    DetectorParts,
+)
+from skindx.models.detector.detector import (
+    DetectorSpec,
+    NoUltralyticsError,
+    load_detector,
+    read_detector,
+    save_detector,
+)
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
-from skindx.training.config.run import TrainSettings
+from skindx.training.config.run import (
+    TrainSettings,
+)
 from skindx.training.member import fingerprint_of, matches
 from skindx.untrusted import read_json
 
@@ -70,8 +81,11 @@ def load_parts(run: Path) -> DetectorParts:
     spec = _index(run).get("spec")
     if not isinstance(spec, dict):
         raise UserError(f"{file} does not say how its detector is asked; train one first.")
+    asked = DetectorSpec.parse(spec, str(file), expand=False)
+    with suppress(NoUltralyticsError):  # which compares layers and weights
+        load_detector(run / FOLDER, asked)
     config, state = read_detector(run / FOLDER)
-    return DetectorParts(DetectorSpec.parse(spec, str(file), expand=False), config, state)
+    return DetectorParts(asked, config, state)
 
 
 def _index(run: Path) -> dict[str, Any]:
@@ -92,4 +106,10 @@ def packed_origin(settings: TrainSettings) -> dict[str, str]:
     """Return for the bundle's provenance what a detector of another run learned from."""
     if settings.detector is None or settings.detector.from_run is None:
         return {}
-    return {"detector's manifest sha256": _index(settings.detector.from_run)["manifest"]}
+    manifest = _index(settings.detector.from_run).get("manifest")
+    if not isinstance(manifest, str):
+        raise UserError(
+            f"{settings.detector.from_run / FOLDER / INDEX} does not say which manifest its "
+            "detector learned from; train it anew."
+        )
+    return {"detector's manifest sha256": manifest}

@@ -141,9 +141,12 @@ def go_on(
     """Train from the training's position to its end."""
     position, settings = training.position, training.settings
     per_epoch = steps_of(len(training.pictures), settings.batch)
-    spent = float(position.history[-1]["seconds"]) if position.history else 0.0
+    spent = float(position.history[-1].get("seconds", 0)) if position.history else 0.0
     started = time.monotonic() - spent
-    while position.epoch < settings.epochs and not _is_enough(training):
+    while position.epoch < settings.epochs:
+        if enough := _enough(training):
+            bar.line(f"{position.epoch} of {settings.epochs} epochs are enough: {enough}")
+            break
         for loss, own, count in _steps(training):
             position.step += 1
             count_step(training, loss, count, bar)
@@ -155,13 +158,20 @@ def go_on(
         after_step(training)
 
 
-def _is_enough(training: DetectorTraining) -> bool:
-    """True when validation or the clock says so: the first rank's, which the history holds."""
+def _enough(training: DetectorTraining) -> str:
+    """Return why to stop early; empty to go on.
+
+    Validation or the clock says so: the first rank's, which the history of all ranks holds.
+    """
     settings, history = training.settings, training.position.history
     if not history:
-        return False
+        return ""
     last = history[-1]
-    return bool(last["map50"] >= settings.stop_map50 or last["seconds"] >= settings.limit_s)
+    if last.get("map50", 0) >= settings.stop_map50:
+        return f"mAP50 of {last['map50']:.3f} reached detector.stop_map50={settings.stop_map50:g}"
+    if last.get("seconds", 0) >= settings.limit_s:
+        return f"{last['seconds']:.0f} s passed detector.limit_s={settings.limit_s:g}"
+    return ""
 
 
 def _steps(training: DetectorTraining) -> Iterator[tuple[float | None, int, int]]:

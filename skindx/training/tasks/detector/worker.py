@@ -96,8 +96,9 @@ def main(arguments: list[str]) -> int:
             work(run, dataset, settings, cluster, stop)
             leave()
         except StoppedError as stopped:
-            print(stopped, file=sys.stderr)
+            print(f"stopped ({stopped})", file=sys.stderr)
             leave()
+            return StoppedError(str(stopped), stop.why).code
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

@@ -8,6 +8,17 @@ let busy = false, sentFrom = null;
 const refuse = (message) => { at(".sx-refusal-form").textContent = message; };
 const size = (bytes) => bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 
+// Gradio rejects an upload with "HTTP 429: " and the answer's body, which holds our sentence.
+function unsent(error) {
+  const [, status, body] = /^HTTP (\d{3}): ([^]*)$/.exec(error?.message ?? "") ?? [];
+  if (!status) return "This photo could not be sent; check the connection and try again.";
+  try {
+    const sentence = JSON.parse(body).error;
+    if (sentence && typeof sentence === "string") return sentence;
+  } catch { /* the answer of something between this page and the server */ }
+  return `This photo could not be sent: the server answered ${status}. Try again in a minute.`;
+}
+
 function make(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
@@ -101,8 +112,8 @@ async function ask() {
   if (photos.some((photo) => photo.refusal)) return;
   work(true);
   const sent = await Promise.allSettled(photos.map((photo) => upload(photo.file)));
-  sent.forEach(({ status }, index) => {
-    if (status === "rejected") photos[index].refusal = "This photo could not be sent; check the connection and try again.";
+  sent.forEach(({ status, reason }, index) => {
+    if (status === "rejected") photos[index].refusal = unsent(reason);
   });
   if (photos.some((photo) => photo.refusal)) { show(); work(false); return; }
   const paths = sent.map(({ value }) => value.path);

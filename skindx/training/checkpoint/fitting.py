@@ -1,0 +1,95 @@
+"""Are the parts of a checkpoint those of this training? Its seal says only that it is whole."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skindx.states import UnfitStateError, check_like
+
+
+def part_of(state: Any, name: str) -> dict[str, Any]:
+    """Return a named part of a state. Raises UnfitStateError when it is not there, or no state."""
+    part = state.get(name) if isinstance(state, dict) else None
+    if not isinstance(part, dict):
+        raise UnfitStateError(f"it has no {name}")
+    return part
+
+
+def check_weights(found: Any, module: nn.Module, where: str) -> None:
+    """Raise UnfitStateError unless `found` holds exactly the parameters of a module."""
+    check_like(found, _shapes(module), where)
+
+
+def check_optimizer(
+    found: Mapping[str, Any], optimizer: torch.optim.Optimizer, module: nn.Module, *, complete: bool
+) -> None:
+    """Raise UnfitStateError unless `found` is what an optimizer of this kind keeps of a module.
+
+    Parameters without a gradient may lack; where it has to be `complete`, all may lack or none.
+    """
+    kept, shapes = _kept(optimizer), _shapes(module)
+    if complete and found and found.keys() != shapes.keys():
+        raise UnfitStateError("optimizer does not hold all parameters")
+    for name, values in found.items():
+        if name not in shapes:
+            raise UnfitStateError(f"optimizer has {name}, which is no parameter")
+        like = {
+            key: torch.empty_like(shapes[name], dtype=value.dtype) if _is_row(value) else value
+            for key, value in kept.items()
+        }
+        check_like(_plain(values), _plain(like), f"optimizer/{name}")
+
+
+def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    """Raise UnfitStateError unless `found` is a place in a training, one history row an epoch."""
+    without = {name: value for name, value in like.items() if name != "history"}
+    history = found.get("history")
+    check_like({k: v for k, v in found.items() if k != "history"}, without, "position")
+    if any(isinstance(value, int) and value < 0 for value in found.values()):
+        raise UnfitStateError("position counts below zero")
+    if not isinstance(history, list) or len(history) != found["epoch"]:
+        raise UnfitStateError("history does not have one row for each epoch")
+    for row in history:
+        if not isinstance(row, Mapping) or any(
+            type(value) not in (int, float) for value in row.values()
+        ):
+            raise UnfitStateError("history holds more than numbers")
+
+
+def _shapes(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters' shapes and types; under ZeRO 3 a rank holds a part of each."""
+    return {
+        name: torch.empty(getattr(each, "ds_shape", each.shape), dtype=each.dtype, device="meta")
+        for name, each in module.named_parameters()
+    }
+
+
+def _kept(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what an optimizer keeps of a small parameter after a step; it stays as it is."""
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    parameter.grad = torch.zeros_like(parameter)
+    other = copy(optimizer)
+    other.state = defaultdict(dict)
+    other.param_groups = [{**optimizer.param_groups[0], "params": [parameter]}]
+    other.step()
+    return dict(other.state[parameter])
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _plain(values: Any) -> Any:
+    """Return values in which a tensor of one number is that number: optimizers count in both."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        key: float(value)
+        if (isinstance(value, Tensor) and value.ndim == 0) or type(value) is int
+        else value
+        for key, value in values.items()
+    }

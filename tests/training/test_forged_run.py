@@ -1,0 +1,168 @@
+"""A run whose files have the right fingerprint and the wrong content: one sentence a file."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from skindx.data.manifest import read_manifest
+from skindx.errors import UserError
+from skindx.models.classifier.classifier import (
+    build_classifier,
+    load_weights,
+)
+from skindx.taxonomy import Taxonomy
+from skindx.training.config.run import (
+    TrainSettings,
+)
+from skindx.training.ensembles.builder import (
+    Workshop,
+)
+from skindx.training.ensembles.distil import load_targets
+from skindx.training.ensembles.snapshots import save_snapshot
+from skindx.training.member import FinishedMember, fingerprint, member_folder, save_member
+from skindx.training.tasks.detector.store import (
+    load_parts,
+    packed_origin,
+)
+
+SMALL = {"model": "test_resnet", "preprocess": {"size": 32}}
+SETTINGS = {
+    "members": [{"name": "a", **SMALL, "snapshots": 1}, {"name": "b", **SMALL}],
+    "soups": [{"name": "soup", "of": ["a"], "kind": "uniform"}],
+    "recipe": {"epochs": 1, "batch": 18},
+    "engine": {"accelerator": "cpu"},
+    "detector": None,
+}
+
+
+@pytest.fixture
+def workshop(small_dataset: Path, tmp_path: Path) -> Workshop:
+    """Return a run with two finished members, one of them with a snapshot."""
+    settings = TrainSettings.parse(SETTINGS)
+    taxonomy, records = Taxonomy.load(small_dataset / "taxonomy.yaml"), read_manifest(small_dataset)
+    shop = Workshop(tmp_path / "run", small_dataset, settings, taxonomy, records, "cpu")
+    held = [record for record in records if record.split == "val"]
+    for member in settings.members:
+        state = build_classifier(member, 3).net.state_dict()
+        log_NC = np.log(np.full((len(held), 3), 1 / 3))
+        finished = FinishedMember(state, log_NC, np.zeros(len(held), np.int64))
+        mark = fingerprint(settings, member, small_dataset)
+        save_member(shop.run, member.name, finished, [{"epoch": 1}], mark)
+        if member.snapshots:
+            save_snapshot(shop.run, member.name, 1, state)
+    return shop
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _without(state: Tensors) -> Tensors:
+    return dict(list(state.items())[1:])
+
+
+def _with(state: Tensors) -> Tensors:
+    return {**state, "another": torch.zeros(2)}
+
+
+def _flat(state: Tensors) -> Tensors:
+    return {name: value.reshape(-1) for name, value in state.items()}
+
+
+def _whole(state: Tensors) -> Tensors:
+    return {name: value.to(torch.int8) for name, value in state.items()}
+
+
+CHANGES = [_without, _with, _flat, _whole]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "file", ["members/b/model.safetensors", "members/a.snapshots/epoch-0001.safetensors"]
+)
+def test_weights_of_another_network_are_refused(
+    workshop: Workshop, file: str, change: Callable[[Tensors], Tensors]
+) -> None:
+    workshop.parts(["b"])
+    save_file(change(load_file(workshop.run / file)), workshop.run / file)
+    with pytest.raises(UserError, match="does not hold the tensors of 'test_resnet'") as caught:
+        workshop.parts(["b", "soup"])
+    assert file in str(caught.value)
+    assert "to train it anew" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("log", "truth"),
+    [((11, 3), 12), ((12, 2), 12), ((12, 3), 11), ((0, 3), 0)],
+)
+def test_validation_of_other_pictures_is_refused(
+    workshop: Workshop, log: tuple[int, int], truth: int
+) -> None:
+    file = member_folder(workshop.run, "b") / "validation.npz"
+    np.savez(file, log=np.zeros(log), truth=np.zeros(truth, np.int64))
+    with pytest.raises(UserError, match=r"does not hold what b says of .* pictures and 3 classes"):
+        workshop.parts(["b"])
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"targets": torch.zeros(4, 2)},
+        {"targets": torch.zeros(3, 3)},
+        {"targets": torch.zeros(12)},
+        {"targets": torch.zeros(4, 3, dtype=torch.bfloat16)},
+        {"targets": torch.zeros(4, 3, dtype=torch.int64)},
+        {"targets": torch.zeros(4, 3), "more": torch.zeros(1)},
+        {"others": torch.zeros(4, 3)},
+    ],
+)
+def test_soft_targets_of_other_pictures_or_classes_are_refused(
+    workshop: Workshop, tmp_path: Path, tensors: Tensors
+) -> None:
+    file = tmp_path / "targets.safetensors"
+    save_file({"targets": torch.full((4, 3), 0.5)}, file)
+    assert load_targets(file, workshop.records[:4], 3).shape == (4, 3)
+    save_file(tensors, file)
+    with pytest.raises(UserError, match="does not hold soft targets for 4 training pictures"):
+        load_targets(file, workshop.records[:4], 3)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_weights_to_start_from_that_cannot_be_copied_stay_out(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    """Sparse, complex and whole numbers have the right shape and are no weights."""
+    classifier = build_classifier(workshop.settings.members[0], 3)
+    state = classifier.net.state_dict()
+    odd = [lambda each: each.to_sparse(), lambda each: each.to(torch.complex64), torch.Tensor.char]
+    names = [name for name, value in state.items() if value.ndim > 1][:3]
+    for name, change in zip(names, odd, strict=True):
+        state[name] = change(state[name])
+    torch.save(state, tmp_path / "weights.pt")
+    assert load_weights(classifier, tmp_path / "weights.pt") == names
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_runs_detector_of_another_network_is_refused(
+    tmp_path: Path, change: Callable[[Tensors], Tensors]
+) -> None:
+    whole = Path(__file__).parents[1] / "fixtures/v0_1/whole"
+    shutil.copytree(whole / "detector", tmp_path / "detector")
+    load_parts(tmp_path)
+    file = tmp_path / "detector/model.safetensors"
+    save_file(change(load_file(file)), file)
+    with pytest.raises(UserError, match=r"does not describe the network|single precision"):
+        load_parts(tmp_path)
+
+
+def test_a_runs_detector_that_does_not_say_its_manifest_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "detector").mkdir()
+    (tmp_path / "detector/detector.json").write_text('{"manifest": 3}')
+    settings = TrainSettings.parse({"detector": {"from": str(tmp_path)}})
+    with pytest.raises(UserError, match="does not say which manifest"):
+        packed_origin(settings)
