@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from skindx.bench import run_bench
-from skindx.bench.heat_methods import PEERS
-from skindx.bench.heat_planted import CELL, PER_SIDE, TASKS, plant
+from skindx.bench.heat.methods import PEERS
+from skindx.bench.heat.planted import CELL, PER_SIDE, TASKS, plant
 
 
 def test_the_smallest_setting_gives_every_methods_share(tmp_path: Path) -> None:

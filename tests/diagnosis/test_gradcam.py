@@ -10,7 +10,7 @@ from captum.attr import LayerGradCam
 from PIL import Image
 from skin_photo import skin_pixels
 
-from skindx.bench.heat_planted import plant, train_reader
+from skindx.bench.heat.planted import plant, train_reader
 from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
 from skindx.diagnosis.token_heat import token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier

@@ -20,8 +20,8 @@ from skindx.bench.harness.result import (
     MEANS,
     Result,
 )
-from skindx.bench.heat_methods import PEERS, heats
-from skindx.bench.heat_planted import PER_SIDE, TASKS, plant, train_reader
+from skindx.bench.heat.methods import PEERS, heats
+from skindx.bench.heat.planted import PER_SIDE, TASKS, plant, train_reader
 from skindx.config import Settings
 
 # K = networks, N = images

@@ -1,0 +1,1 @@
+"""Heat maps of class-token transformers: methods compared on planted patches."""
