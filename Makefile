@@ -28,14 +28,15 @@ check: install
 
 install: $(READY)
 
-# The lock pins every package by hash; uv follows it in seconds. DeepSpeed's operator is compiled
-# here, so that no later command waits for it.
+# The lock pins every package by hash; uv follows it in seconds. Bytecode and DeepSpeed's operator
+# are compiled here, once: without bytecode each process takes seconds to compile torch's sources.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "skindx needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q skindx
 	$(BIN)/skindx doctor
 	touch $@
 
