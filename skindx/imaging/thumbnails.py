@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.progress import Progress
 from skindx.data.runner import cores
 from skindx.files import atomic_file
 from skindx.imaging.decode import DamagedPicture, decode
+from skindx.progress import Progress
 from skindx.workers.sandbox.pool import Limits, run_apart
 
 THUMBS = "thumbs"

@@ -81,7 +81,7 @@ import numpy as np
 import skindx.data.dedup.join_kernels
 from skindx.data.dedup.select import Picture, deduplicate, distinct
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
-from skindx.data.dedup.hashes import near_links
+from skindx.imaging.hashes import near_links
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 

@@ -13,7 +13,6 @@ from skindx.data.build.stages import Run
 from skindx.data.dedup.select import Picture, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.progress import silent
 from skindx.data.recipe import BuildSettings
 from skindx.data.runner import Embedded
 from skindx.data.screening.screen import Screened
@@ -23,6 +22,7 @@ from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
 from skindx.data.splits.split import SplitSettings, split_groups
 from skindx.errors import UserError
+from skindx.progress import silent
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
 KEYS = GroupKeys(GroupSettings())

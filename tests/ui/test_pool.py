@@ -21,10 +21,10 @@ from skindx.diagnosis.refusal import Refused
 from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.line import Line, Ticket
 from skindx.ui.pool.loading import load_bundle
 from skindx.ui.pool.pool import Pool, PoolSettings
 from skindx.workers import framing
+from skindx.workers.request_queue import Line, Ticket
 
 QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 

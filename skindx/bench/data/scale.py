@@ -20,12 +20,12 @@ from skindx.data.build.stages import Run, clean, drop_small_classes, label_rows,
 from skindx.data.dedup.join import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
-from skindx.data.progress import silent
 from skindx.data.recipe import BuildSettings
 from skindx.data.runner import Embedded
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import place_groups
+from skindx.progress import silent
 
 # N = codes, K = kinds of hash, O = orientations
 

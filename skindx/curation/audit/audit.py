@@ -12,10 +12,10 @@ from pathlib import Path
 
 from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, Sighting, version
 from skindx.data.manifest import read_manifest
-from skindx.data.progress import Progress, silent
 from skindx.data.review import PRIVATE, Flag, undecided, write_flags
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
+from skindx.progress import Progress, silent
 
 JOURNAL = "audit.jsonl"
 """What was looked at, one line a picture: the work of a killed audit is not lost."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from skindx.curation.audit.extra import need
 from skindx.curation.stored_image import read_picture
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag, write_flags
+from skindx.progress import Progress, silent
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from skindx.curation.audit.extra import need
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record
-from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag
 from skindx.errors import UserError
+from skindx.progress import Progress, silent
 
 # N = pictures, C = classes, D = dimensions
 

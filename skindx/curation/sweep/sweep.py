@@ -20,11 +20,11 @@ from skindx.data.dedup.near import Embeddings
 from skindx.data.dedup.select import Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.data.progress import Progress, silent
 from skindx.data.screening.screen import Screened
 from skindx.errors import UserError
 from skindx.imaging.hashes import HashKind, hash_thumbnails, near_links, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
+from skindx.progress import Progress, silent
 
 # N = pictures, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 

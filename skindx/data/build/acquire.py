@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from skindx.data.build.crawls import fetch_in_parts
 from skindx.data.fetch.checks import check_sources
+from skindx.data.fetch.parts import fetch_in_parts
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import (
     LedgerRow,

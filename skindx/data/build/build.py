@@ -24,7 +24,6 @@ from skindx.data.funnel import ClassNames, count_funnel
 from skindx.data.layout import check_out, emptied_again, sweep_store, write_dataset
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.manifest import MANIFEST
-from skindx.data.progress import Progress, silent
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.purge import purge
 from skindx.data.removal.withhold import (
@@ -42,6 +41,7 @@ from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
 from skindx.data.summary import BuildSummary, totals
 from skindx.files import only_writer
 from skindx.full_disk import needs_room
+from skindx.progress import Progress, silent
 from skindx.taxonomy import load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]

@@ -17,7 +17,6 @@ from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, di
 from skindx.data.labels import STRANGERS, map_labels, stranger, taxonomy_of
 from skindx.data.ledger import LEDGER, LedgerRow
 from skindx.data.manifest import Issue, Record
-from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
 from skindx.data.runner import Engine
 from skindx.data.screening.screen import Screened
@@ -27,6 +26,7 @@ from skindx.data.splits.freeze import Places
 from skindx.data.splits.groups import GroupKeys, file_name, group_names
 from skindx.data.splits.split import assert_disjoint
 from skindx.errors import UserError
+from skindx.progress import Progress
 from skindx.taxonomy import Taxonomy
 
 MIN_GROUPS = 3

@@ -11,10 +11,10 @@ from typing import Any
 
 from skindx.data.gallery.pages import write_pages
 from skindx.data.gallery.tiles import read_tiles
-from skindx.data.progress import Progress, silent
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json
 from skindx.imaging.thumbnails import THUMBS, write_thumbnails
+from skindx.progress import Progress, silent
 
 MARK = "gallery.json"
 INDEX = "index.html"

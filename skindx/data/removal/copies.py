@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from skindx.data.blocklist import KINDS, Blocked, BlockList
 from skindx.data.dedup.select import DedupSettings
 from skindx.data.layout import RECIPE
-from skindx.data.progress import Progress
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.purge import store_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
 from skindx.data.store import STORE
+from skindx.progress import Progress
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
-from skindx.data.build.crawls import merge_parts
 from skindx.data.fetch.page_cache import PAGES
+from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
 from skindx.data.layout import CACHE, SUMMARY
 from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of

@@ -20,7 +20,6 @@ from skindx.data.blocklist import (
 from skindx.data.layout import RECIPE, SUMMARY
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import MANIFEST, read_issues, read_manifest
-from skindx.data.progress import Progress, silent
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.copies import near_copies, upright_codes
 from skindx.data.removal.purge import purge, store_files
@@ -28,6 +27,7 @@ from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
+from skindx.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import JobError, UserError
 from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.line import Line, Ticket
 from skindx.workers import framing
 from skindx.workers.process import Lost, Worker, started
+from skindx.workers.request_queue import Line, Ticket
 
 log = logging.getLogger(__name__)
 
