@@ -1,6 +1,5 @@
 """Score a bundle through the served predictor: what is measured is what a user gets."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -33,6 +32,7 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
 from skindx.provenance import Origin, hardware, versions
+from skindx.system import cpu_count
 from skindx.taxonomy import Taxonomy
 
 METRICS = "metrics.json"
@@ -239,7 +239,7 @@ def _predict(
     progress: Progress | None,
 ) -> list[Prediction]:
     predictions: list[Prediction] = []
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    threads = cpu_count()
     with closing(work_ahead(read, records, threads=threads, ahead=_BATCH)) as pictures:
         while batch := list(islice(pictures, _BATCH)):
             predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)

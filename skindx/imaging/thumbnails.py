@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.runner import cores
 from skindx.files import atomic_file
 from skindx.imaging.decode import DamagedPicture, decode
 from skindx.progress import Progress
+from skindx.system import cpu_count
 from skindx.workers.sandbox.pool import Limits, run_apart
 
 THUMBS = "thumbs"
@@ -47,7 +47,7 @@ def write_thumbnails(
             missing.append(sha256)
     paths = [files[sha256] for sha256 in missing]
     job = {"folder": str(folder.absolute())}
-    workers = min(cores(), -(-len(paths) // _PER_PROCESS))
+    workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
     for done, (position, written) in enumerate(
         run_apart("shrink", job, paths, _LIMITS, workers), len(shown) + 1
     ):

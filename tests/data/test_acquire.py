@@ -73,7 +73,7 @@ def test_other_hosts_stay_polite_beside_an_impolite_one(tmp_path: Path) -> None:
 ACQUIRE = """
 import sys
 from pathlib import Path
-from skindx.data.acquire import acquire
+from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.sources import AtlasSource
 fetch = FetchSettings.model_validate_json(sys.argv[2])

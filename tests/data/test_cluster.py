@@ -118,10 +118,10 @@ def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
         )
         sources = [AtlasSource(kind="atlas", start=f"http://{host}/") for host in hosts]
         alone = acquire(sources, fetch, tmp_path / "alone")
-        with connected(cluster.address, tmp_path / "parts") as engine:
-            assert engine.fetch_parts == 2
+        with connected(cluster.address, tmp_path / "parts") as runner:
+            assert runner.fetch_parts == 2
             site.asked.clear()
-            parts = acquire(sources, fetch, tmp_path / "parts", engine=engine)
+            parts = acquire(sources, fetch, tmp_path / "parts", runner=runner)
     assert [replace(row, retrieved="") for row in parts] == [
         replace(row, retrieved="") for row in alone
     ]
@@ -133,8 +133,8 @@ def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
 BUILD = """
 import sys
 from pathlib import Path
-from skindx.data.building.build import build, load_build_settings
-from skindx.data.engine import shards
+from skindx.data.build.build import build, load_build_settings
+from skindx.data.screening import shards
 shards.SHARD_PICTURES = int(sys.argv[4])
 build(load_build_settings(Path(sys.argv[1]), ["workers=1"]), Path(sys.argv[2]), cluster=sys.argv[3])
 """

@@ -35,8 +35,8 @@ HOSTS = {
 ACQUIRE = """
 import sys
 from pathlib import Path
-from skindx.data.acquire import acquire
-from skindx.data.building.recipe import BuildSettings
+from skindx.data.build.acquire import acquire
+from skindx.data.recipe import BuildSettings
 settings = BuildSettings.load(Path(sys.argv[1]))
 acquire(settings.sources, settings.fetch, Path(sys.argv[2]))
 """

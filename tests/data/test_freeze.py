@@ -14,7 +14,7 @@ from skindx.data.dedup.select import Picture, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import Embedded
+from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
 from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_places
@@ -67,7 +67,7 @@ def build(
     recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
     before = read_places(folder) if (folder / "splits.csv").exists() else {}
     places = fitting_folds(before, recipe.split.folds)
-    run = Run(recipe, folder, silent, Embedded(1), None, KEYS, {}, {}, places)
+    run = Run(recipe, folder, silent, LocalRunner(1), None, KEYS, {}, {}, places)
     aliases = group_aliases(pictures, groups, KEYS)
     kept, held = hold_splits(run, [same[0] for same in pictures], aliases)
     placed = place_groups(run, kept, groups, held)

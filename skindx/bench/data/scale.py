@@ -21,7 +21,7 @@ from skindx.data.dedup.join import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import Embedded
+from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import place_groups
@@ -109,7 +109,7 @@ def drive(settings: Config, out: Path) -> float:
     recipe = BuildSettings.parse(
         {"name": "scale", "sources": [{"kind": "folder", "path": str(out)}]}, "bench scale"
     )
-    run_of = Run(recipe, out, silent, Embedded(1), None, GroupKeys(recipe.groups), {}, {}, {})
+    run_of = Run(recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), {}, {}, {})
     sound = screened_rows(settings.rows, settings.seed)
     start = time.process_time()
     taxonomy, pictures = label_rows(run_of, sound)

@@ -21,7 +21,7 @@ from skindx.data.ledger import (
     row_of,
     whole_size,
 )
-from skindx.data.runner import Embedded, Engine
+from skindx.data.runner import LocalRunner, TaskRunner
 from skindx.data.sources import LocalSource, Page, WebSource
 from skindx.errors import JobError, UserError
 from skindx.full_disk import FULL_DISK, full_disk, is_full
@@ -43,7 +43,7 @@ def acquire(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None = None,
-    engine: Engine | None = None,
+    runner: TaskRunner | None = None,
     on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
     """Fetch or read every picture of `sources`; return one row a (url, label), ordered.
@@ -51,7 +51,7 @@ def acquire(
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
     while a crawl runs. From the web only labels are fetched that `taxonomy`, if given, has a class
-    for; the others have their rows and reasons. An `engine` of several workers crawls hosts in
+    for; the others have their rows and reasons. A `runner` of several workers crawls hosts in
     parts first; the rows are the same. A page that could not be read has a row too, its `page_url`
     equal to its `url`, and so has a source that gave nothing, if another one gave something. Raises
     UserError where no source gives anything, and for a full disk; JobError for a crawl that breaks.
@@ -72,7 +72,7 @@ def acquire(
             fetch,
             dataset,
             taxonomy=taxonomy,
-            engine=engine or Embedded(),
+            runner=runner or LocalRunner(),
             on_progress=tell,
         )
         if len(empty) == len(sources):
@@ -93,14 +93,14 @@ def _crawl(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Progress,
 ) -> tuple[list[LedgerRow], list[LedgerRow]]:
     """Crawl; return the rows of pictures and failed pages, and a row a source without any."""
     with held_ledger(dataset) as lock:
         read_ledger(dataset)  # a damaged one is told before anything is started
         tried = fetch_in_parts(
-            sources, fetch, dataset, taxonomy=taxonomy, engine=engine, on_progress=on_progress
+            sources, fetch, dataset, taxonomy=taxonomy, runner=runner, on_progress=on_progress
         )
         # Knows what the parts have answered, and fetches the rest: alone, all hosts are its own.
         notes = _run(

@@ -33,7 +33,7 @@ from skindx.data.removal.withhold import (
     withhold_rejected,
 )
 from skindx.data.review import read_decisions
-from skindx.data.runner import Engine, open_engine
+from skindx.data.runner import TaskRunner, open_runner
 from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
@@ -67,8 +67,8 @@ def build(
     Both make the same dataset.
     """
     check_out(out, settings)
-    with open_engine(cluster, out, settings.workers) as engine:
-        run = _open(settings, out, resplit, progress or silent, engine)
+    with open_runner(cluster, out, settings.workers) as runner:
+        run = _open(settings, out, resplit, progress or silent, runner)
         blocked = join(_blocklists(settings, out))
         with needs_room(out), emptied_again(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def build(
 
 
 def _open(
-    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
+    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, runner: TaskRunner
 ) -> Run:
     """Read all that a build starts from; what is wrong with it is told before anything is made."""
     taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
@@ -91,7 +91,7 @@ def _open(
         settings,
         out,
         progress,
-        engine,
+        runner,
         taxonomy,
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else {},
@@ -112,7 +112,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         settings.fetch,
         out,
         taxonomy=run.taxonomy,
-        engine=run.engine,
+        runner=run.runner,
         on_progress=partial(run.report, "acquire"),
     )
     run.notes += [row.detail for row in found if row.status == EMPTY_SOURCE]

@@ -18,7 +18,7 @@ from skindx.data.labels import STRANGERS, map_labels, stranger, taxonomy_of
 from skindx.data.ledger import LEDGER, LedgerRow
 from skindx.data.manifest import Issue, Record
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import Engine
+from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.screening.shards import screen
 from skindx.data.sources.folder import FolderSource, look_at_folder
@@ -40,7 +40,7 @@ class Run:
     settings: BuildSettings
     out: Path
     report: Progress
-    engine: Engine
+    runner: TaskRunner
     taxonomy: Taxonomy | None
     keys: GroupKeys
     boxes: Mapping[str, BoxedPicture]
@@ -82,7 +82,7 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         paths,
         run.settings.screen,
         run.settings.dedup.hashes,
-        engine=run.engine,
+        runner=run.runner,
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
@@ -143,7 +143,7 @@ def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:
     codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
     radius = max(settings.dedup.radius, settings.groups.radius)
     report = partial(run.report, "compare")
-    links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.engine, report)
+    links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.runner, report)
     if settings.dedup.embeddings:
         sha256s = [same[0].row.sha256 for same in pictures]
         links_L3, known = add_similar(links_L3, sha256s, settings.dedup.embeddings)

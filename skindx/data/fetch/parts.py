@@ -14,7 +14,7 @@ from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
-from skindx.data.runner import Engine
+from skindx.data.runner import TaskRunner
 from skindx.data.sources import WebSource
 from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
@@ -33,10 +33,10 @@ def fetch_in_parts(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Callable[[int, int], None],
 ) -> frozenset[str]:
-    """Crawl in `engine.fetch_parts` parts and merge their ledgers into the dataset's.
+    """Crawl in `runner.fetch_parts` parts and merge their ledgers into the dataset's.
 
     Returns the URLs that failed for a passing reason: the next run tries them again, this one has
     tried them often enough. The caller holds the dataset's ledger. Parts that a killed build left
@@ -44,12 +44,12 @@ def fetch_in_parts(
     every time.
     """
     merge_parts(dataset)
-    if engine.fetch_parts == 1:
+    if runner.fetch_parts == 1:
         return frozenset()
     tasks = []
     rows = read_ledger(dataset)
-    for index in range(engine.fetch_parts):
-        partition = Partition(index=index, count=engine.fetch_parts)
+    for index in range(runner.fetch_parts):
+        partition = Partition(index=index, count=runner.fetch_parts)
         part = make_part(dataset, partition, rows, sources)
         own = fetch.model_copy(update={"partition": partition})
         tasks.append((part, tuple(sources), own, taxonomy))
@@ -60,7 +60,7 @@ def fetch_in_parts(
         done += len(read_ledger(task[0]))
         on_progress(done, 0)
 
-    lost = engine.run(fetch_part, tasks, on_part)
+    lost = runner.run(fetch_part, tasks, on_part)
     failed = {row.url for row in merge_parts(dataset) if row.status in _TRIED}
     if lost:
         raise JobError(
@@ -105,7 +105,7 @@ def make_part(
 def fetch_part(
     part: Path, sources: Sequence[WebSource], fetch: FetchSettings, taxonomy: Taxonomy | None
 ) -> None:
-    """Crawl one part; a task of the engine."""
+    """Crawl one part; a task of the runner."""
     from skindx.data.build.acquire import acquire
 
     try:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.publish.clean import clean_picture
-from skindx.data.runner import cores
 from skindx.data.screening.judge import ScreenSettings
 from skindx.imaging.decode import DamagedPicture
+from skindx.system import cpu_count
 from skindx.workers.sandbox.pool import Failure, Limits, run_apart
 
 _PER_PROCESS = 64
@@ -42,7 +42,7 @@ def clean_files(
 ) -> Iterator[CleanFile]:
     """Yield the clean picture of each file, in order; `folder` takes those not yet fetched."""
     limits = Limits(_TIMES * settings.timeout_s, _TIMES * settings.memory_mb)
-    workers = min(cores(), -(-len(paths) // _PER_PROCESS))
+    workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
     job = {"folder": str(folder.absolute()), "max_pixels": settings.max_pixels}
     waiting: dict[int, CleanFile] = {}
     following = 0

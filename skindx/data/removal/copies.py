@@ -1,6 +1,5 @@
 """Hashes of stored pictures, and which of them are near copies of what is blocked."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from skindx.data.removal.purge import store_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
 from skindx.data.store import STORE
 from skindx.progress import Progress
+from skindx.system import cpu_count
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(
@@ -55,7 +55,7 @@ def near_files(
         files,
         _ANYTHING,
         dedup.hashes,
-        workers=os.cpu_count() or 1,
+        workers=cpu_count(),
         on_progress=lambda done, total: progress("compare", done, total),
     )
     sound = [

@@ -1,6 +1,5 @@
 """What the screening would say to a folder of pictures, and where its limits lie among them."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import picture_suffix
 from skindx.imaging.hashes import grey, thumbnail
+from skindx.system import cpu_count
 from skindx.text import cell
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def report(
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; give one that holds pictures.")
     files = sorted(path for path in folder.rglob("*") if _is_picture(path))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    screened = screen_files(files, settings, (), workers=cores, on_progress=on_progress)
+    screened = screen_files(files, settings, (), workers=cpu_count(), on_progress=on_progress)
     sound = [path for path, each in zip(files, screened, strict=True) if each.reason is None]
     refused = [(path, each) for path, each in zip(files, screened, strict=True) if each.reason]
     if not files:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.runner import Engine
+from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import (
     Screened,
     ScreenSettings,
@@ -59,7 +59,7 @@ def screen(
     settings: ScreenSettings,
     hashes: Sequence[HashKind],
     *,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Screened]:
     """Screen stored pictures; the order is that of `paths`, which are relative to `dataset`.
@@ -70,7 +70,7 @@ def screen(
     tell = on_progress or (lambda done, total: None)
     if len(paths) <= SHARD_PICTURES:  # no shard would be finished before all is
         files = [dataset / path for path in paths]
-        workers = engine.driver_workers
+        workers = runner.driver_workers
         return screen_files(files, settings, hashes, workers=workers, on_progress=on_progress)
     cuts = range(0, len(paths), SHARD_PICTURES)
     parts = [tuple(paths[start : start + SHARD_PICTURES]) for start in cuts]
@@ -83,16 +83,16 @@ def screen(
         done += count
         tell(done, len(paths))
 
-    _screen_missing(shards, engine, on_shard)
+    _screen_missing(shards, runner, on_shard)
     return [verdict for shard in shards for verdict in read_shard(shard.file)]
 
 
 def _screen_missing(
-    shards: Sequence[Shard], engine: Engine, on_shard: Callable[[int], None]
+    shards: Sequence[Shard], runner: TaskRunner, on_shard: Callable[[int], None]
 ) -> None:
-    workers = engine.screen_workers
+    workers = runner.screen_workers
     missing = [(shard, workers) for shard in shards if not shard.file.exists()]
-    lost = engine.run(screen_shard, missing, lambda task: on_shard(len(task[0].paths)))
+    lost = runner.run(screen_shard, missing, lambda task: on_shard(len(task[0].paths)))
     cut: list[tuple[Shard, tuple[Shard, Shard]]] = []
     for shard, _ in lost:
         if len(shard.paths) == 1:
@@ -103,13 +103,13 @@ def _screen_missing(
         else:
             cut.append((shard, shard.halves()))
     if cut:
-        _screen_missing([half for _, halves in cut for half in halves], engine, on_shard)
+        _screen_missing([half for _, halves in cut for half in halves], runner, on_shard)
     for shard, (first, second) in cut:
         write_shard(shard.file, read_shard(first.file) + read_shard(second.file))
 
 
 def screen_shard(shard: Shard, workers: int) -> None:
-    """Screen one shard and write its file; a task of the engine."""
+    """Screen one shard and write its file; a task of the runner."""
     files = [shard.dataset / path for path in shard.paths]
     write_shard(shard.file, screen_files(files, shard.settings, shard.hashes, workers=workers))
 
