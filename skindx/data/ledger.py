@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
 
+from skindx.data.layout import LEDGER
 from skindx.errors import UserError
 from skindx.files import only_writer
-
-LEDGER = "ledger.jsonl"
 
 _WAIT_S = 10.0
 """The crawl of a killed run needs a moment to see that its parent is gone."""
@@ -48,6 +48,12 @@ class LedgerRow:
     """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
     caption: str = ""
     """What the source writes about it: caption, alternative text. May name a person."""
+
+
+def file_name(url: str) -> str:
+    """Return the last part of a URL's or relative path's path, unquoted."""
+    path = unquote(urlsplit(url).path) if "://" in url else url
+    return PurePosixPath(path).name
 
 
 def now() -> str:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from skindx.data.boxes import Box
-from skindx.data.transaction import settle
+from skindx.data.box import Box
+from skindx.data.layout import ISSUES, MANIFEST
+from skindx.data.transaction import recover
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
 Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-MANIFEST = "manifest.parquet"
-ISSUES = "issues.parquet"
 _ROW_GROUP = 20_000
 
 
@@ -174,7 +173,7 @@ def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[d
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    settle(path.parent)
+    recover(path.parent)
     if not path.exists():
         raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
     try:

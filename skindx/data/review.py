@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from skindx.data.blocklist import is_sha256
-from skindx.data.manifest import MANIFEST, read_manifest, read_rows
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_manifest, read_rows
 from skindx.errors import UserError
 from skindx.files import atomic_file
 

@@ -3,9 +3,8 @@
 import hashlib
 from pathlib import Path
 
+from skindx.data.layout import STORE
 from skindx.files import atomic_file
-
-STORE = "store"
 
 
 def put(dataset: Path, data: bytes, suffix: str) -> tuple[str, str]:

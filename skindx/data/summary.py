@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skindx.data.build.targets import ClassCount, print_counts
+from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.funnel import ClassFunnel, print_funnel
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.text import cell, printable

@@ -12,9 +12,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
+from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import measure_assistance

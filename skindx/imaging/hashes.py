@@ -1,4 +1,4 @@
-"""64-bit picture hashes over the eight flips and quarter turns, and the exact join within a radius.
+"""64-bit image hashes over the eight flips and quarter turns.
 
 Average, perceptual (DCT), difference and wavelet (Haar) hash as compared by CE-Dedup (Li, Chang,
 Liu 2021, arXiv 2109.00899). All are read from one small grey thumbnail, whose turned versions
@@ -12,11 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.dedup.clusters import collapse
-from skindx.data.dedup.join import turned_pairs_within
-
-# N = pictures, K = kinds of hash, O = orientations, U = different codes, P = pairs, L = links;
-# S = thumbnail side, G = grid side
+# N = images, K = kinds of hash, O = orientations, S = thumbnail side, G = grid side
 
 HashKind = Literal["average", "perceptual", "difference", "wavelet"]
 
@@ -178,29 +174,3 @@ HASHES: dict[HashKind, Callable[[NDArray[np.float32]], NDArray[np.bool_]]] = {
     "difference": _difference,
     "wavelet": _wavelet,
 }
-
-
-Join = Callable[[NDArray[np.uint64], int], tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]]
-"""What `turned_pairs_within` is."""
-
-
-def near_links(
-    codes_NKO: NDArray[np.uint64], radius: int, join: Join = turned_pairs_within
-) -> NDArray[np.int64]:
-    """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
-
-    The distance of two pictures is, over the eight orientations of i, the least of the largest
-    Hamming distance among the K kinds: all kinds must agree on the same orientation. Of pictures
-    with equal codes the first has a link to each of the others, of distance EQUAL, and stands for
-    them in all other links. `join` may find the pairs in another way. Sorted and exact; memory is
-    33 bytes a link. Raises UserError when numba is not installed, or for more links than memory
-    should hold.
-    """
-    first_U, equal_L3 = collapse(codes_NKO)
-    first_P, second_P, distance_P = join(codes_NKO[first_U], radius)
-    columns = (first_U[first_P], first_U[second_P], distance_P)
-    links_L3 = np.stack(columns, axis=1, dtype=np.int64, casting="safe")
-    if len(equal_L3):
-        links_L3 = np.concatenate([links_L3, equal_L3])
-        links_L3 = links_L3[np.lexsort((links_L3[:, 1], links_L3[:, 0]))]
-    return links_L3

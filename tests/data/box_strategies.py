@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box, BoxedPicture
+from skindx.data.box import Box, BoxedPicture
 
 # Without control characters and surrogates: XML has no place for them.
 words = st.text(

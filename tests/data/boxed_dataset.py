@@ -4,7 +4,7 @@ from pathlib import Path
 
 from paint_pictures import encode, paint
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.data.store import put
 

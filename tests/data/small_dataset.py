@@ -7,7 +7,7 @@ from typing import Any
 
 from paint_pictures import encode, paint
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.labels import taxonomy_of
 from skindx.data.layout import RECIPE, TAXONOMY
 from skindx.data.manifest import SPLITS, Issue, Record, write_issues, write_manifest

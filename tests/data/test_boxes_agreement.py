@@ -7,7 +7,7 @@ from boxed_dataset import boxed_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.agreement import agree, cohens_kappa, compare, iou, match
 from skindx.data.boxes.annotations import Annotation, write_annotations
 from skindx.errors import UserError

@@ -13,7 +13,8 @@ from boxed_dataset import boxed_dataset
 from command_line import Skindx
 from paint_pictures import paint, save
 
-from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes
+from skindx.data.box import Box, BoxedPicture
+from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
     BUILT,
@@ -29,7 +30,8 @@ from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.voc import write_voc
 from skindx.data.build.build import BuildSettings, build
-from skindx.data.manifest import MANIFEST, read_issues, read_manifest, write_manifest
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_issues, read_manifest, write_manifest
 from skindx.errors import UserError
 
 MOLE = Box(10, 20, 60, 70, "mole", "boxes.json")

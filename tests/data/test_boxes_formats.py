@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from paint_pictures import save
 
 from skindx.config import Settings
-from skindx.data.box import RawBox, boxed
-from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes, read_coco
+from skindx.data.box import Box, BoxedPicture, RawBox, boxed
+from skindx.data.boxes import BoxSource, read_boxes, read_coco
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.formats import format_of
 from skindx.data.boxes.labelstudio import (

@@ -9,7 +9,7 @@ import pytest
 from paint_pictures import encode, paint, save
 from rich.console import Console
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.build.build import BuildSettings, build, load_build_settings
 from skindx.data.funnel import STAGES
 from skindx.data.labels import taxonomy_of
@@ -245,7 +245,7 @@ def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
         (folder / "manifest.parquet").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("skindx.data.layout.write_manifest", full_disk)
+    monkeypatch.setattr("skindx.data.build.folder.write_manifest", full_disk)
     with pytest.raises(UserError, match="is full; make room there"):
         build(settings_for(root, "seed=5"), out)
     assert {path: path.read_bytes() for path in out.glob("*.*")} == before

@@ -17,9 +17,8 @@ from network_guard import run_guarded
 from paint_pictures import paint, save
 
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.parts import PARTS, fetch_in_parts, make_part
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.runner import LocalRunner
 from skindx.data.runner.cluster import RayRunner, connected

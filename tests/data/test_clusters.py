@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 import skindx
 from skindx.data.dedup import join
 from skindx.data.dedup.join import turned_pairs_within
+from skindx.data.dedup.links import near_links
 from skindx.data.dedup.select import Cleaned, Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.errors import UserError
-from skindx.imaging.hashes import GRID, near_links
+from skindx.imaging.hashes import GRID
 
 
 def turned_codes(bits_GG: NDArray[np.bool_]) -> NDArray[np.uint64]:
@@ -81,7 +82,7 @@ import numpy as np
 import skindx.data.dedup.join_kernels
 from skindx.data.dedup.select import Picture, deduplicate, distinct
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
-from skindx.imaging.hashes import near_links
+from skindx.data.dedup.links import near_links
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from skindx.data.boxes import Box, BoxedPicture, read_coco
+from skindx.data.box import Box, BoxedPicture
+from skindx.data.boxes import read_coco
 from skindx.errors import UserError
 
 

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.data.build.stages import Run
 from skindx.data.dedup.select import Picture, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
 from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_places
@@ -22,7 +20,6 @@ from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
 from skindx.data.splits.split import SplitSettings, split_groups
 from skindx.errors import UserError
-from skindx.progress import silent
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
 KEYS = GroupKeys(GroupSettings())
@@ -67,17 +64,16 @@ def build(
     recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
     before = read_places(folder) if (folder / "splits.csv").exists() else {}
     places = fitting_folds(before, recipe.split.folds)
-    run = Run(recipe, folder, silent, LocalRunner(1), None, KEYS, {}, {}, places)
     aliases = group_aliases(pictures, groups, KEYS)
-    kept, held = hold_splits(run, [same[0] for same in pictures], aliases)
-    placed = place_groups(run, kept, groups, held)
-    write_places(folder, aliases, groups, placed, run.places)
+    kept, held, issues = hold_splits(places, [same[0] for same in pictures], aliases)
+    placed = place_groups(recipe.split, recipe.seed, kept, groups, held)
+    write_places(folder, aliases, groups, placed, places)
     of = {picture.row.sha256: placed[groups[picture.row.sha256]] for picture in kept}
     return Built(
         {name: place.split for name, place in of.items()},
         {name: place.fold for name, place in of.items()},
         groups,
-        {issue.sha256 for issue in run.issues},
+        {issue.sha256 for issue in issues},
     )
 
 

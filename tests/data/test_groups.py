@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from skindx.data.dedup.select import Picture, distinct
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, file_name
 from skindx.data.screening.screen import Screened
-from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, file_name, group_names
+from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, group_names
 from skindx.errors import UserError
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))

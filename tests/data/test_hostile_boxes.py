@@ -7,7 +7,8 @@ import pytest
 from boxed_dataset import boxed_dataset
 from paint_pictures import paint, save
 
-from skindx.data.boxes import Box, BoxSource, read_boxes
+from skindx.data.box import Box
+from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.exporting import export_boxes
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.manifest import read_manifest, write_manifest

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from skindx.data.dedup import chunks
 from skindx.data.dedup.chunks import chunk_pairs, in_order, near_links_by_chunks
 from skindx.data.dedup.join import turned_pairs_within
+from skindx.data.dedup.links import near_links
 from skindx.data.runner import LocalRunner
 from skindx.errors import JobError
-from skindx.imaging.hashes import near_links
 
 
 @st.composite

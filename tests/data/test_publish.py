@@ -28,11 +28,12 @@ from published import (
 )
 from small_dataset import LABELS, SmallDataset, free_dataset
 
-from skindx.data.boxes import Box, read_coco
+from skindx.data.box import Box
+from skindx.data.boxes import read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import PublishSettings, clean_files, publish
 from skindx.data.publish.formats import Format
-from skindx.data.publish.row import read_published
+from skindx.data.publish.manifest import read_published
 from skindx.data.review import Flag, write_flags
 from skindx.errors import UserError
 from skindx.imaging.decode import decode

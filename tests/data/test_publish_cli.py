@@ -7,7 +7,7 @@ from command_line import Skindx
 from paint_pictures import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish.row import read_published
+from skindx.data.publish.manifest import read_published
 
 
 def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path) -> None:

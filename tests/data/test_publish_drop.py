@@ -19,7 +19,7 @@ from small_dataset import SmallDataset, free_dataset
 from skindx.data.manifest import Issue
 from skindx.data.publish import PublishSettings, drop, held_in, publish
 from skindx.data.publish.formats import FORMATS, Format
-from skindx.data.publish.row import read_published
+from skindx.data.publish.manifest import read_published
 from skindx.errors import UserError
 
 

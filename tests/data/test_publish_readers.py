@@ -16,7 +16,7 @@ from PIL import Image
 from published import OPEN, Free, formats, settings, with_withheld
 from small_dataset import LABELS, free_dataset
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.publish import publish, side_files
 from skindx.data.publish.formats import Format
 

@@ -12,7 +12,7 @@ from paint_pictures import paint, save
 from rich.console import Console
 
 import skindx.data.dedup
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.build.diff import DIFF, compare, diff, lines, print_diff, read_version, write_diff
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest

@@ -10,7 +10,7 @@ from boxed_dataset import boxed_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
     BUILT,
@@ -22,7 +22,8 @@ from skindx.data.boxes.exporting import export_boxes
 from skindx.data.boxes.formats import BoxSource, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.review import Review, reviewing, unseen
-from skindx.data.manifest import MANIFEST, Record, read_manifest, write_manifest
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.errors import UserError
 
 OLD = Box(1.0, 2.0, 30.0, 40.0, "lesion", "file")

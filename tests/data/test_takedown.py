@@ -20,8 +20,10 @@ from skindx.data.blocklist import (
     write_blocklist,
 )
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.dedup.links import near_links
 from skindx.data.fetch.settings import OriginPolicy
-from skindx.data.ledger import LEDGER, read_ledger
+from skindx.data.layout import LEDGER
+from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import Plan, carry_out, plan
@@ -29,7 +31,7 @@ from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places
 from skindx.errors import UserError
 from skindx.files import sha256_file
-from skindx.imaging.hashes import hash_thumbnails, near_links, thumbnail
+from skindx.imaging.hashes import hash_thumbnails, thumbnail
 
 
 def fill(root: Path, count: int = 6) -> Path:

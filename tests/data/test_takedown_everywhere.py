@@ -19,14 +19,13 @@ from small_dataset import free_dataset
 from skindx.curation.audit.audit import JOURNAL
 from skindx.curation.labels.page import PAGE, TABLE, write_review
 from skindx.curation.labels.review import Doubt, LabelReview
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build import build
 from skindx.data.build.diff import diff, write_diff
 from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
-from skindx.data.fetch.partition import Partition
 from skindx.data.fetch.parts import PARTS, make_part
-from skindx.data.fetch.settings import OriginPolicy
+from skindx.data.fetch.settings import OriginPolicy, Partition
 from skindx.data.gallery import write_gallery
 from skindx.data.layout import CACHE
 from skindx.data.ledger import read_ledger

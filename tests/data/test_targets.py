@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from skindx.data.build.targets import check_targets, count_by_source, print_counts
+from skindx.data.build.targets import check_targets, count_by_source
+from skindx.data.class_counts import print_counts
 from skindx.data.dedup.select import Picture
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record

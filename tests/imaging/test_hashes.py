@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.dedup.clusters import EQUAL
+from skindx.data.dedup.links import near_links
 from skindx.data.dedup.rehash import hash_pictures
 from skindx.imaging.decode import decode
-from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, thumbnail
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 

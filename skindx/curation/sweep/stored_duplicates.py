@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from skindx.curation.stored_image import read_picture
+from skindx.data.layout import STORE
 from skindx.data.manifest import Record, read_issues
-from skindx.data.store import STORE
 
 
 def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:

@@ -16,13 +16,14 @@ from skindx.config import Settings
 from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
 from skindx.curation.stored_image import read_picture
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
+from skindx.data.dedup.links import near_links
 from skindx.data.dedup.near import Embeddings
 from skindx.data.dedup.select import Picture, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.screening.screen import Screened
 from skindx.errors import UserError
-from skindx.imaging.hashes import HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
 from skindx.progress import Progress, silent
 

@@ -18,8 +18,8 @@ from skindx.data.boxes.annotations import (
 )
 from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
+from skindx.data.ledger import file_name
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.splits.groups import file_name
 from skindx.errors import UserError
 from skindx.files import only_writer
 

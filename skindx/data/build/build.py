@@ -4,40 +4,33 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST, BlockList, join, write_blocklist
+from skindx.data.blocklist import BLOCKLIST
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
+from skindx.data.build.folder import check_out, emptied_again, sweep_store, write_dataset
+from skindx.data.build.records import make_records
+from skindx.data.build.run import Run
 from skindx.data.build.stages import (
-    Run,
     clean,
     drop_small_classes,
     label_rows,
     look_at_folders,
-    make_records,
     screen_rows,
 )
 from skindx.data.build.targets import check_targets, count_by_source
 from skindx.data.dedup.join import import_kernels
 from skindx.data.fetch.checks import check_sources
 from skindx.data.funnel import ClassNames, count_funnel
-from skindx.data.layout import check_out, emptied_again, sweep_store, write_dataset
+from skindx.data.layout import MANIFEST
 from skindx.data.ledger import LedgerRow, read_ledger
-from skindx.data.manifest import MANIFEST
 from skindx.data.recipe import BuildSettings, load_build_settings
-from skindx.data.removal.purge import purge
-from skindx.data.removal.withhold import (
-    withhold,
-    withhold_near,
-    withhold_refused,
-    withhold_rejected,
-)
-from skindx.data.review import read_decisions
+from skindx.data.removal.exclusions import Exclusions
 from skindx.data.runner import TaskRunner, open_runner
 from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
-from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
+from skindx.data.splits.placing import group_aliases, hold_splits, place_groups, untrained_notes
 from skindx.data.summary import BuildSummary, totals
 from skindx.files import only_writer
 from skindx.full_disk import needs_room
@@ -69,14 +62,12 @@ def build(
     check_out(out, settings)
     with open_runner(cluster, out, settings.workers) as runner:
         run = _open(settings, out, resplit, progress or silent, runner)
-        blocked = join(_blocklists(settings, out))
+        exclusions = Exclusions.read(out, _blocklists(settings, out), settings.dedup)
         with needs_room(out), emptied_again(out):
             out.mkdir(parents=True, exist_ok=True)
             with only_writer(out, "build or removal", wait_s=0):
-                if len(blocked):
-                    write_blocklist(out / BLOCKLIST, blocked)
-                    purge(out, blocked)
-                return _build(run, blocked)
+                exclusions.purge()
+                return _build(run, exclusions)
 
 
 def _open(
@@ -97,7 +88,6 @@ def _open(
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
-        {sha for sha, said in read_decisions(out).items() if said.verdict == "remove"},
     )
     if web := web_sources(settings.sources):
         check_sources(web, settings.fetch)
@@ -105,7 +95,7 @@ def _open(
     return run
 
 
-def _build(run: Run, blocked: BlockList) -> BuildSummary:
+def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
     settings, out = run.settings, run.out
     found = acquire(
         settings.sources,
@@ -116,17 +106,19 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         on_progress=partial(run.report, "acquire"),
     )
     run.notes += [row.detail for row in found if row.status == EMPTY_SOURCE]
-    rows = withhold(out, found, blocked)
+    rows = exclusions.of_acquired(found)
     sound = screen_rows(run, rows)
-    withhold_refused(run, blocked)
-    sound = withhold_near(run, sound, blocked)
+    sound, run.issues = exclusions.of_screened(sound, run.issues, run.report)
     taxonomy, pictures = label_rows(run, sound)
     cleaned, groups = clean(run, pictures)
     run.report("split", 0, len(cleaned.kept))
     aliases = group_aliases(pictures, groups, run.keys)
-    kept, held = hold_splits(run, withhold_rejected(run, cleaned), aliases)
+    kept, rejected = exclusions.of_cleaned(cleaned)
+    kept, held, conflicts = hold_splits(run.places, kept, aliases)
+    run.issues += rejected + conflicts
     kept, dropped = drop_small_classes(run, kept, groups, pictures)
-    placed = place_groups(run, kept, groups, held)
+    placed = place_groups(settings.split, settings.seed, kept, groups, held)
+    run.notes += untrained_notes(kept, groups, placed)
     by_sha = {same[0].row.sha256: same for same in pictures}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     run.report("split", len(cleaned.kept), len(cleaned.kept))

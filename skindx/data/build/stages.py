@@ -1,61 +1,29 @@
 """The stages of a build, in the order in which they run; each records what it takes out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
-from skindx.data.boxes.index import BoxIndex
+from skindx.data.build.run import Run
 from skindx.data.build.thumbnail_sources import thumbnail_notes
 from skindx.data.dedup.chunks import near_links_by_chunks
 from skindx.data.dedup.near import add_similar
 from skindx.data.dedup.select import Cleaned, Distinct, Picture, deduplicate, distinct
 from skindx.data.labels import STRANGERS, map_labels, stranger, taxonomy_of
-from skindx.data.ledger import LEDGER, LedgerRow
-from skindx.data.manifest import Issue, Record
-from skindx.data.recipe import BuildSettings
-from skindx.data.runner import TaskRunner
+from skindx.data.layout import LEDGER
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import Issue
 from skindx.data.screening.screen import Screened
 from skindx.data.screening.shards import screen
 from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.splits.freeze import Places
-from skindx.data.splits.groups import GroupKeys, file_name, group_names
-from skindx.data.splits.split import assert_disjoint
+from skindx.data.splits.groups import group_names
 from skindx.errors import UserError
-from skindx.progress import Progress
 from skindx.taxonomy import Taxonomy
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""
-
-
-@dataclass(slots=True)
-class Run:
-    """What the stages of one build hand on."""
-
-    settings: BuildSettings
-    out: Path
-    report: Progress
-    runner: TaskRunner
-    taxonomy: Taxonomy | None
-    keys: GroupKeys
-    boxes: Mapping[str, BoxedPicture]
-    drawn: Mapping[str, tuple[Box, ...]]
-    """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
-    places: Places
-    """Where earlier builds put pictures and groups."""
-    rejected: Set[str] = frozenset()
-    """SHA-256 of what people decided to remove."""
-    issues: list[Issue] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    missized: list[str] = field(default_factory=list)
-    """URLs whose picture has another size than the box file says."""
-    protruding: list[str] = field(default_factory=list)
-    """URLs with boxes that are empty or stand out of the picture."""
 
 
 def look_at_folders(run: Run) -> None:
@@ -183,84 +151,6 @@ def drop_small_classes(
             issue = Issue(row.url, row.sha256, picture.label, "class-too-small", detail)
             run.issues.append(issue)
     return [picture for picture in kept if picture.label not in dropped], dropped
-
-
-def make_records(
-    run: Run,
-    kept: Sequence[Picture],
-    groups: Mapping[str, str],
-    by_sha: Mapping[str, Sequence[Picture]],
-    taxonomy: Taxonomy,
-    *,
-    placed: Places,
-) -> list[Record]:
-    """Write down what is known of each kept picture, in the taxonomy's order."""
-    names = {(p.row.sha256, file_name(p.row.url)) for same in by_sha.values() for p in same}
-    index = BoxIndex(run.boxes, sorted(names))
-    rows = [
-        Record(
-            path=row.path,
-            sha256=row.sha256,
-            perceptual_hash=picture.screened.perceptual_hash,
-            width=picture.screened.width,
-            height=picture.screened.height,
-            label=picture.label,
-            group=groups[row.sha256],
-            split=placed[groups[row.sha256]].split,
-            boxes=_boxes(run, index, by_sha[row.sha256]),
-            source=row.source,
-            source_url=row.url,
-            page_url=row.page_url,
-            licence=row.licence,
-            creator=row.creator,
-            attribution=row.attribution,
-            retrieved=row.retrieved,
-            skin_type=row.skin_type,
-            fold=placed[groups[row.sha256]].fold,
-            caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
-        )
-        for picture in kept
-        for row in (picture.row,)
-    ]
-    if run.missized:
-        run.notes.append(
-            f"{len(run.missized)} pictures have another size than the box file says, such as "
-            f"{run.missized[0]}; their boxes are left out."
-        )
-    if run.protruding:
-        run.notes.append(
-            f"{len(run.protruding)} pictures have boxes in the box file that are empty or stand "
-            f"out of the picture, such as {run.protruding[0]}; what lies outside is left out."
-        )
-    if index.ambiguous:
-        run.notes.append(
-            f"{len(index.ambiguous)} file names of the box file are borne by several pictures, "
-            f"such as {min(index.ambiguous)}; their boxes are left out."
-        )
-    assert_disjoint([(record.group, record.split) for record in rows])
-    order = {key: position for position, key in enumerate(taxonomy.keys)}
-    return sorted(rows, key=lambda record: (order[record.label], record.sha256))
-
-
-def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...] | None:
-    """Return the boxes of a picture, or None when the box file does not speak of it.
-
-    The same bytes may have come under several names, and one of them is in the file.
-    """
-    if same[0].row.sha256 in run.drawn:
-        return run.drawn[same[0].row.sha256]
-    for picture in same:
-        entry = index.find(picture.row.sha256, file_name(picture.row.url))
-        if entry is None:
-            continue
-        size = (picture.screened.width, picture.screened.height)
-        if (entry.width, entry.height) in (size, UNKNOWN_SIZE):
-            if entry.refused:
-                run.protruding.append(picture.row.url)
-            # A box that is nowhere in the picture does not say that there is no lesion.
-            return None if entry.refused and not entry.boxes else entry.boxes
-        run.missized.append(picture.row.url)
-    return None
 
 
 def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.dedup.join import turned_pairs_between, turned_pairs_within
+from skindx.data.dedup.links import near_links
 from skindx.data.runner import TaskRunner
 from skindx.data.screening.shards import SHARDS
 from skindx.errors import JobError
 from skindx.files import atomic_file
-from skindx.imaging.hashes import near_links
 
 # N = codes, K = kinds of hash, O = orientations, P = pairs
 

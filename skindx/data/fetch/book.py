@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.blocklist import BlockList, withheld
-from skindx.data.fetch.outcome import PASSING, Outcome
-from skindx.data.fetch.partition import OTHER_HOST
+from skindx.data.fetch.outcome import OTHER_HOST, PASSING, Outcome
 from skindx.data.labels import stranger
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
 from skindx.taxonomy import Taxonomy

@@ -31,6 +31,9 @@ REPLACEABLE = PASSING - STRANGERS | {
 }
 """Reasons why an image is asked for at its next address; an owner's "no" is no such reason."""
 
+OTHER_HOST = "other-host"
+"""Status of what another crawl, or a later one, must fetch; it never reaches the ledger."""
+
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
 
 RETRIED_ERRORS = (

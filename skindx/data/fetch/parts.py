@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from skindx.data.blocklist import BLOCKLIST
+from skindx.data.fetch.crawl import run_crawl
 from skindx.data.fetch.page_cache import PAGES
-from skindx.data.fetch.partition import Partition
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.fetch.settings import FetchSettings, Partition
+from skindx.data.layout import STORE
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
 from skindx.data.runner import TaskRunner
 from skindx.data.sources import WebSource
-from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
 from skindx.taxonomy import Taxonomy
 
@@ -80,8 +81,6 @@ def make_part(
 
     Where `sources` fetch a picture from a mirror, its host is the mirror's.
     """
-    from skindx.data.blocklist import BLOCKLIST
-
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
     for shared in (STORE, PAGES):
@@ -106,14 +105,11 @@ def fetch_part(
     part: Path, sources: Sequence[WebSource], fetch: FetchSettings, taxonomy: Taxonomy | None
 ) -> None:
     """Crawl one part; a task of the runner."""
-    from skindx.data.build.acquire import acquire
-
     try:
-        acquire(sources, fetch, part, taxonomy=taxonomy)
+        with held_ledger(part) as lock:
+            run_crawl(sources, fetch, part, taxonomy=taxonomy, lock=lock)
     except UserError:
-        # A source that gives nothing here lies on another part's host, or gives nothing at all:
-        # the crawl that follows knows which.
-        return
+        return  # such as a full disk: the crawl that follows meets it too, and says so
 
 
 def merge_parts(dataset: Path) -> list[LedgerRow]:

@@ -43,7 +43,7 @@ def crawl(job: Job) -> bool:
 
     from skindx.data.blocklist import BLOCKLIST, read_blocklist
     from skindx.data.fetch.book import Book
-    from skindx.data.fetch.settings import scrapy_settings
+    from skindx.data.fetch.scrapy_settings import scrapy_settings
     from skindx.data.fetch.spider import PictureSpider
     from skindx.data.ledger import open_ledger, read_ledger
 

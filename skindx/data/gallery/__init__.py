@@ -11,6 +11,7 @@ from typing import Any
 
 from skindx.data.gallery.pages import write_pages
 from skindx.data.gallery.tiles import read_tiles
+from skindx.data.layout import GALLERY
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json
 from skindx.imaging.thumbnails import THUMBS, write_thumbnails
@@ -53,7 +54,7 @@ def dataset_of(gallery: Path) -> Path:
 
 def galleries_in(dataset: Path) -> list[Path]:
     """Return DATASET/gallery, if there is one, or what a killed writing left of it."""
-    folder = dataset / "gallery"
+    folder = dataset / GALLERY
     return [folder] if folder.is_dir() or _left_overs(folder) else []
 
 

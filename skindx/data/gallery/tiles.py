@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
 from skindx.data.funnel import STAGES
-from skindx.data.layout import RECIPE, SUMMARY
+from skindx.data.layout import RECIPE, STORE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
-from skindx.data.store import STORE
 from skindx.errors import UserError
 
 View = Literal["kept", "dropped", "review"]

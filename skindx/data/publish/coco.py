@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from skindx.data.boxes import BoxedPicture
+from skindx.data.box import BoxedPicture
 from skindx.data.boxes.coco import coco_json
 from skindx.data.publish.row import Row
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.publish.row import Row
 
 if TYPE_CHECKING:

@@ -8,14 +8,9 @@ from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.formats import FORMATS
+from skindx.data.publish.manifest import read_published
 from skindx.data.publish.place import cleared_place
-from skindx.data.publish.row import (
-    Row,
-    in_shard_order,
-    name_groups,
-    public_issues,
-    read_published,
-)
+from skindx.data.publish.row import Row, in_shard_order, name_groups, public_issues
 from skindx.data.publish.side_files import write_side_files
 from skindx.errors import UserError
 from skindx.files import atomic_folder

@@ -5,18 +5,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from skindx.data.boxes import Box
+from skindx.data.blocklist import TAKEN_DOWN
+from skindx.data.box import Box
 from skindx.data.licence import parse_licence
-from skindx.data.manifest import MANIFEST, SPLITS, Issue, Record, Split, read_rows
+from skindx.data.manifest import SPLITS, Issue, Record, Split
 from skindx.data.publish.decide import PRIVATE_REASONS
-from skindx.files import atomic_file
 
 _MAIL = re.compile(r"[^\s@]@[^\s@]+\.")
-TAKEN_DOWN = "taken-down"
-"""The reason of an issue that keeps a picture out because somebody asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +153,3 @@ def in_shard_order(rows: Iterable[Row]) -> list[Row]:
     """Return published rows by split, then by SHA-256, which mixes the classes."""
     chosen = (row for row in rows if not row.withheld)
     return sorted(chosen, key=lambda row: (SPLITS.index(row.split), row.sha256))
-
-
-def write_rows(folder: Path, rows: Sequence[Row]) -> None:
-    """Write `folder`/manifest.parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from skindx.data.publish.columns import arrow_schema
-
-    plain = [dataclasses.asdict(row) for row in rows]
-    with atomic_file(folder / MANIFEST) as temporary:
-        pq.write_table(pa.Table.from_pylist(plain, schema=arrow_schema()), temporary)
-
-
-def read_published(folder: Path) -> list[Row]:
-    """Read a published folder's manifest. Raises UserError when it is none."""
-    rows = read_rows(folder / MANIFEST, Row, "run `skindx publish`")
-    for row in rows:
-        if row.get("boxes") is not None:
-            row["boxes"] = tuple(Box(**box) for box in row["boxes"])
-    return [Row(**row) for row in rows]

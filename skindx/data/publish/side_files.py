@@ -10,8 +10,9 @@ from skindx.data.publish.coco import published_coco
 from skindx.data.publish.croissant import write_croissant
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.limits import limits_of
+from skindx.data.publish.manifest import write_rows
 from skindx.data.publish.plots import write_plots
-from skindx.data.publish.row import Row, write_rows
+from skindx.data.publish.row import Row
 from skindx.files import sha256_file, write_csv, write_json
 from skindx.taxonomy import Taxonomy
 

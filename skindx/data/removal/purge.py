@@ -16,27 +16,14 @@ from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, wit
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
-from skindx.data.layout import CACHE, SUMMARY
-from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
-from skindx.data.manifest import (
-    ISSUES,
-    MANIFEST,
-    Issue,
-    read_issues,
-    read_manifest,
-    write_issues,
-    write_manifest,
-)
+from skindx.data.layout import CACHE, GALLERY, ISSUES, LEDGER, MANIFEST, STORE, SUMMARY
+from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
+from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.removal.purge_others import purge_others
 from skindx.data.screening.shards import remove_shards
-from skindx.data.splits.groups import file_name
-from skindx.data.store import STORE
 from skindx.data.summary import totals
-from skindx.data.transaction import settle, together
+from skindx.data.transaction import recover, transaction
 from skindx.files import sha256_file, write_json
-
-GALLERY = "gallery"
-"""Where `skindx gallery` writes if nothing else is said."""
 
 _REPORTS = ("label_review.html", "diff.json", "fetch.log")
 """What verbs leave in a dataset folder beside its tables, and can write again."""
@@ -49,7 +36,7 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     change together, then the bytes go. The row of a picture stays in the issues table and in the
     ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
     """
-    settle(dataset)
+    recover(dataset)
     if _held(dataset, blocked):
         _remove_derived(dataset, blocked)
     if (dataset / LEDGER).exists():
@@ -93,7 +80,7 @@ def store_files(dataset: Path, sha256: str) -> list[Path]:
 
 
 def _purge_tables(dataset: Path, blocked: BlockList) -> None:
-    with together(dataset) as staging:
+    with transaction(dataset) as staging:
         if (dataset / MANIFEST).exists() and (dataset / ISSUES).exists():
             _purge_manifest(dataset, staging, blocked)
         if (dataset / LEDGER).exists():

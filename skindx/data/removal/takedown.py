@@ -17,9 +17,9 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
-from skindx.data.layout import RECIPE, SUMMARY
+from skindx.data.layout import MANIFEST, RECIPE, SUMMARY
 from skindx.data.ledger import now, read_ledger
-from skindx.data.manifest import MANIFEST, read_issues, read_manifest
+from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.copies import near_copies, upright_codes
 from skindx.data.removal.purge import purge, store_files

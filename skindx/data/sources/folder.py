@@ -10,11 +10,11 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from skindx.data.boxes.yolo import label_files, read_yolo
+from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.manifest import MANIFEST
 from skindx.data.sources.folder_files import FoundFile, Walk, look_at, unreadable, visible
 from skindx.data.sources.source import LocalSource
-from skindx.data.store import STORE, put
+from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.taxonomy import normalise
 

@@ -5,10 +5,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import STORE, TAXONOMY
 from skindx.data.manifest import Record, Split, read_manifest, write_manifest
 from skindx.data.splits.folds import fold_groups
-from skindx.data.store import STORE
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 

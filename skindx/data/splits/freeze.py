@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.data.blocklist import is_sha256
-from skindx.data.manifest import MANIFEST, SPLITS, Split, read_manifest
-from skindx.data.transaction import settle
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import SPLITS, Split, read_manifest
+from skindx.data.transaction import recover
 from skindx.errors import UserError
 from skindx.files import write_csv
 
@@ -43,7 +44,7 @@ def read_places(path: Path) -> dict[str, Place]:
     out the picture or the group. Raises UserError.
     """
     if path.is_dir():
-        settle(path)
+        recover(path)
         if not (path / SPLITS_TABLE).exists():
             return _of_manifest(path)
         path = path / SPLITS_TABLE

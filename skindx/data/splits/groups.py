@@ -2,8 +2,7 @@
 
 import csv
 import re
-from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from pydantic import Field, field_validator
 
 from skindx.config import Settings
 from skindx.data.dedup.select import Distinct
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, file_name
 from skindx.errors import UserError
 
 # L = links
@@ -117,12 +116,6 @@ def _components(n: int, ends_L2: NDArray[np.int64]) -> list[int]:
     graph = coo_matrix((ones, (ends_L2[:, 0], ends_L2[:, 1])), shape=(n, n))
     labels: list[int] = connected_components(graph, directed=False)[1].tolist()
     return labels
-
-
-def file_name(url: str) -> str:
-    """Return the last part of a URL's or relative path's path, unquoted."""
-    path = unquote(urlsplit(url).path) if "://" in url else url
-    return PurePosixPath(path).name
 
 
 def _read_table(table: GroupTable) -> dict[str, str]:

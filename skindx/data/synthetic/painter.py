@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.synthetic import skin
 from skindx.data.synthetic.lesions import RECIPES
 from skindx.data.synthetic.patch import HALF, SIDE, Field

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.synthetic.painter import CLASSES, Painting, encode_jpeg, paint
 from skindx.errors import UserError
 

@@ -1,0 +1,91 @@
+"""The rows of the manifest: what is known of each image that stays, its boxes included."""
+
+from collections.abc import Mapping, Sequence
+
+from skindx.data.box import UNKNOWN_SIZE, Box
+from skindx.data.boxes.index import BoxIndex
+from skindx.data.build.run import Run
+from skindx.data.dedup.select import Picture
+from skindx.data.ledger import file_name
+from skindx.data.manifest import Record
+from skindx.data.splits.freeze import Places
+from skindx.data.splits.split import assert_disjoint
+from skindx.taxonomy import Taxonomy
+
+
+def make_records(
+    run: Run,
+    kept: Sequence[Picture],
+    groups: Mapping[str, str],
+    by_sha: Mapping[str, Sequence[Picture]],
+    taxonomy: Taxonomy,
+    *,
+    placed: Places,
+) -> list[Record]:
+    """Write down what is known of each kept picture, in the taxonomy's order."""
+    names = {(p.row.sha256, file_name(p.row.url)) for same in by_sha.values() for p in same}
+    index = BoxIndex(run.boxes, sorted(names))
+    rows = [
+        Record(
+            path=row.path,
+            sha256=row.sha256,
+            perceptual_hash=picture.screened.perceptual_hash,
+            width=picture.screened.width,
+            height=picture.screened.height,
+            label=picture.label,
+            group=groups[row.sha256],
+            split=placed[groups[row.sha256]].split,
+            boxes=_boxes(run, index, by_sha[row.sha256]),
+            source=row.source,
+            source_url=row.url,
+            page_url=row.page_url,
+            licence=row.licence,
+            creator=row.creator,
+            attribution=row.attribution,
+            retrieved=row.retrieved,
+            skin_type=row.skin_type,
+            fold=placed[groups[row.sha256]].fold,
+            caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
+        )
+        for picture in kept
+        for row in (picture.row,)
+    ]
+    if run.missized:
+        run.notes.append(
+            f"{len(run.missized)} pictures have another size than the box file says, such as "
+            f"{run.missized[0]}; their boxes are left out."
+        )
+    if run.protruding:
+        run.notes.append(
+            f"{len(run.protruding)} pictures have boxes in the box file that are empty or stand "
+            f"out of the picture, such as {run.protruding[0]}; what lies outside is left out."
+        )
+    if index.ambiguous:
+        run.notes.append(
+            f"{len(index.ambiguous)} file names of the box file are borne by several pictures, "
+            f"such as {min(index.ambiguous)}; their boxes are left out."
+        )
+    assert_disjoint([(record.group, record.split) for record in rows])
+    order = {key: position for position, key in enumerate(taxonomy.keys)}
+    return sorted(rows, key=lambda record: (order[record.label], record.sha256))
+
+
+def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...] | None:
+    """Return the boxes of a picture, or None when the box file does not speak of it.
+
+    The same bytes may have come under several names, and one of them is in the file.
+    """
+    if same[0].row.sha256 in run.drawn:
+        return run.drawn[same[0].row.sha256]
+    for picture in same:
+        entry = index.find(picture.row.sha256, file_name(picture.row.url))
+        if entry is None:
+            continue
+        size = (picture.screened.width, picture.screened.height)
+        if (entry.width, entry.height) in (size, UNKNOWN_SIZE):
+            if entry.refused:
+                run.protruding.append(picture.row.url)
+            # A box that is nowhere in the picture does not say that there is no lesion.
+            return None if entry.refused and not entry.boxes else entry.boxes
+        run.missized.append(picture.row.url)
+    return None
