@@ -76,6 +76,16 @@ def decode(
         raise refusal(error) from error
 
 
+def import_decoders() -> None:
+    """Import all that decoding needs: a sandboxed process could not, once its memory is limited."""
+    import cv2
+    import simplejpeg  # noqa: F401
+    from PIL import Image
+
+    Image.preinit()
+    cv2.setNumThreads(1)  # the processes are the threads
+
+
 def upright_jpeg_size(data: bytes) -> tuple[int, int]:
     """Return (height, width) of a JPEG at full scale, by its header. Raises DamagedPicture."""
     import simplejpeg

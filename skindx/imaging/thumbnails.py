@@ -6,15 +6,16 @@ its decoder.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.files import atomic_file
-from skindx.imaging.decode import DamagedPicture, decode
+from skindx.imaging.decode import DamagedPicture, decode, import_decoders
 from skindx.progress import Progress
 from skindx.system import cpu_count
-from skindx.workers.sandbox.pool import Limits, run_apart
+from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
 
 THUMBS = "thumbs"
 LONGEST_SIDE = 192
@@ -49,7 +50,7 @@ def write_thumbnails(
     job = {"folder": str(folder.absolute())}
     workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
     for done, (position, written) in enumerate(
-        run_apart("shrink", job, paths, _LIMITS, workers), len(shown) + 1
+        run_sandboxed(shrinking, job, paths, _LIMITS, workers), len(shown) + 1
     ):
         if written is True:
             shown.add(missing[position])
@@ -63,6 +64,14 @@ def _link(source: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+@sandboxed
+def shrinking(job: dict[str, Any]) -> Work:
+    """Return what writes the thumbnail of each file below the job's `folder`."""
+    import_decoders()
+    folder = Path(job["folder"])
+    return for_each(lambda path: shrink(path, folder))
 
 
 def shrink(file: Path, folder: Path) -> bool:

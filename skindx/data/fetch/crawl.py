@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from skindx.data.sources import WebSource
 from skindx.errors import JobError
 from skindx.full_disk import FULL_DISK, full_disk, is_full
 from skindx.taxonomy import Taxonomy
+from skindx.workers.process import module_command, start
 
 LOG = "fetch.log"
 Progress = Callable[[int, int], None]
@@ -45,10 +45,10 @@ def run_crawl(
         "tried": sorted(tried),
         "taxonomy": taxonomy.model_dump(mode="json") if taxonomy else None,
     }
-    start = whole_size(dataset)
+    begin = whole_size(dataset)
     with (dataset / LOG).open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "skindx.data.fetch"],
+        process = start(
+            module_command("skindx.data.fetch"),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -60,7 +60,7 @@ def run_crawl(
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
-        notes = _follow(process, dataset, start, on_progress or (lambda done, known: None))
+        notes = _follow(process, dataset, begin, on_progress or (lambda done, known: None))
     finally:
         process.kill()
         process.wait()
@@ -78,23 +78,23 @@ def run_crawl(
 
 
 def _follow(
-    process: subprocess.Popen[bytes], dataset: Path, start: int, on_progress: Progress
+    process: subprocess.Popen[bytes], dataset: Path, begin: int, on_progress: Progress
 ) -> list[dict[str, Any]]:
     notes: list[dict[str, Any]] = []
     written = known = had = 0
-    told = (0, 0)
+    reported = (0, 0)
     while True:
         ended = process.poll() is not None  # asked before reading: no line can come after
-        lines, start = read_lines(dataset, start)
+        lines, begin = read_lines(dataset, begin)
         for line in lines:
             if row_of(line):
                 written += 1
             else:
                 notes.append(line)
                 known, had = line.get("known", known), line.get("had", had)
-        if (had + written, known) != told:
-            told = (had + written, known)
-            on_progress(min(told), known)
+        if (had + written, known) != reported:
+            reported = (had + written, known)
+            on_progress(min(reported), known)
         if ended:
             return notes
         time.sleep(_POLL_S)

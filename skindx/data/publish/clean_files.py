@@ -13,9 +13,9 @@ from typing import Any
 
 from skindx.data.publish.clean import clean_picture
 from skindx.data.screening.judge import ScreenSettings
-from skindx.imaging.decode import DamagedPicture
+from skindx.imaging.decode import DamagedPicture, import_decoders
 from skindx.system import cpu_count
-from skindx.workers.sandbox.pool import Failure, Limits, run_apart
+from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 _PER_PROCESS = 64
 """So few pictures are cleaned sooner than another process starts."""
@@ -46,7 +46,7 @@ def clean_files(
     job = {"folder": str(folder.absolute()), "max_pixels": settings.max_pixels}
     waiting: dict[int, CleanFile] = {}
     following = 0
-    for position, answer in run_apart("clean", job, paths, limits, workers):
+    for position, answer in run_sandboxed(cleaning, job, paths, limits, workers):
         waiting[position] = (
             CleanFile(Path(), answer.detail)
             if isinstance(answer, Failure)
@@ -55,6 +55,16 @@ def clean_files(
         while following in waiting:
             yield waiting.pop(following)
             following += 1
+
+
+@sandboxed
+def cleaning(job: dict[str, Any]) -> Work:
+    """Return what cleans each file into the job's `folder`."""
+    from PIL import ImageCms  # noqa: F401
+
+    import_decoders()
+    folder = Path(job["folder"])
+    return for_each(lambda path: clean_file(path, folder, max_pixels=job["max_pixels"]))
 
 
 def clean_file(path: Path, folder: Path, *, max_pixels: int) -> dict[str, Any]:
@@ -71,5 +81,5 @@ def clean_file(path: Path, folder: Path, *, max_pixels: int) -> dict[str, Any]:
     except (DamagedPicture, MemoryError) as error:
         problem = f"does not decode ({error or 'not enough memory'})"
         return {"path": "", "problem": problem, "sha256": sha256}
-    told = {name: value for name, value in asdict(clean).items() if name != "data"}
-    return {"path": str(target), "sha256": sha256, **told}
+    facts = {name: value for name, value in asdict(clean).items() if name != "data"}
+    return {"path": str(target), "sha256": sha256, **facts}

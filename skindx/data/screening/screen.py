@@ -4,8 +4,9 @@ Pictures are hostile until proven sound: `screen_files` decodes them in processe
 which have a limit of memory and of time; what breaks there becomes a reason.
 """
 
+import gc
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from skindx.data.screening.judge import (
     measure,
 )
 from skindx.data.screening.resolution import effective_pixels
-from skindx.imaging.decode import decode, refusal
+from skindx.imaging.decode import decode, import_decoders, refusal
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
-from skindx.workers.sandbox.pool import Failure, run_apart
+from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 
@@ -68,7 +69,7 @@ def screen_files(
     """
     job = {"settings": settings.model_dump(mode="json"), "hashes": list(hashes)}
     screened: dict[int, Screened] = {}
-    for position, answer in run_apart("screen", job, paths, settings.limits, workers):
+    for position, answer in run_sandboxed(screening, job, paths, settings.limits, workers):
         screened[position] = (
             _unscreened(answer.reason, answer.detail)
             if isinstance(answer, Failure)
@@ -77,6 +78,25 @@ def screen_files(
         if on_progress:
             on_progress(len(screened), len(paths))
     return [screened[position] for position in range(len(paths))]
+
+
+@sandboxed
+def screening(job: dict[str, Any]) -> Work:
+    """Return what judges files by the job's `settings` and hashes the sound ones."""
+    import_decoders()
+    settings, hashes = ScreenSettings.model_validate(job["settings"]), job["hashes"]
+
+    def work(paths: Sequence[Path]) -> Iterator[list[Any] | None]:
+        judged = []
+        for path in paths:
+            judged.append(judge_file(path, settings))
+            if not judged[-1][0].width:
+                # What a decoder left half done may hold itself; the next one needs the memory.
+                gc.collect()
+            yield None
+        yield [to_plain(verdict) for verdict in hash_sound(judged, hashes)]
+
+    return work
 
 
 def screen_bytes(data: bytes, settings: ScreenSettings, hashes: Sequence[HashKind]) -> Screened:
