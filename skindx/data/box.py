@@ -33,7 +33,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxedPicture:
+class BoxedImage:
     """What a box file says of one picture; boxes () means that somebody looked and found none.
 
     A picture that nobody looked at is in no such file: every reader leaves it out.
@@ -71,7 +71,7 @@ _SLACK = 1.0
 """Pixels: formats count from 0 or from 1, and round."""
 
 
-def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> BoxedPicture:
+def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> BoxedImage:
     """Cut boxes to their picture of `size` (width, height); what is empty then is left out."""
     width, height = size
     boxes, refused = [], 0
@@ -85,11 +85,11 @@ def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> B
             boxes.append(
                 Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at),
             )
-    return BoxedPicture(width, height, tuple(boxes), sha256, refused)
+    return BoxedImage(width, height, tuple(boxes), sha256, refused)
 
 
-def put_picture(
-    pictures: dict[str, BoxedPicture], path: Path, file_name: str, picture: BoxedPicture
+def put_image(
+    pictures: dict[str, BoxedImage], path: Path, file_name: str, picture: BoxedImage
 ) -> None:
     """Add a picture of the box file `path` under its name without folders. Raises UserError."""
     name = base_name(file_name)

@@ -13,8 +13,10 @@ from skindx.diagnosis.formats import Format, photo_format
 from skindx.diagnosis.refusal import Gate, Refused
 from skindx.diagnosis.view import LONGEST_SIDE
 from skindx.errors import UserError
-from skindx.imaging.decode import DamagedPicture, decode, upright_jpeg_size
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
 from skindx.imaging.heic import can_read_heic, decode_heic
+from skindx.imaging.jpeg import upright_jpeg_size
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
@@ -101,7 +103,7 @@ def open_photo(
         )
     try:
         pixels_HWC, height, width = _decoded(data, form, needed)
-    except DamagedPicture as error:
+    except DamagedImage as error:
         # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
         own = form != "HEIC" and error.__cause__ is None
         reason = str(error) if own or error.reason == "too-many-pixels" else ""

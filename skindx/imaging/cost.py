@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.imaging.damage import DamagedPicture
+from skindx.imaging.damage import DamagedImage
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,7 +58,7 @@ class Cost:
     """Memory that does not depend on the number of pixels."""
 
     def check(self, max_pixels: int) -> None:
-        """Raise DamagedPicture for more than `max_pixels` allow.
+        """Raise DamagedImage for more than `max_pixels` allow.
 
         reason: too-many-pixels, decode-memory, or decode-timeout for too many passes.
         """
@@ -72,18 +72,18 @@ class Cost:
                 f"decoding {size} of this format takes {needed / 1e6:.0f} MB, more than the cap "
                 f"of {most / 1e6:.0f}"
             )
-            raise DamagedPicture(message, "decode-memory")
+            raise DamagedImage(message, "decode-memory")
         if self.passes > MAX_PASSES or self.passes * pixels > _PASSES * max_pixels:
             message = f"it is built of too many passes: {self.passes} over {size}"
-            raise DamagedPicture(message, "decode-timeout")
+            raise DamagedImage(message, "decode-timeout")
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raise DamagedPicture for an image whose header names too many pixels."""
+    """Raise DamagedImage for an image whose header names too many pixels."""
     if width * height > max_pixels or max(width, height) > MAX_SIDE:
         side = "" if width * height > max_pixels else f", or of {MAX_SIDE} on a side"
         message = f"{width} x {height} pixels are more than the cap of {max_pixels}{side}"
-        raise DamagedPicture(message, "too-many-pixels")
+        raise DamagedImage(message, "too-many-pixels")
 
 
 def jpeg_cost(jpeg: bytes, width: int, height: int, colours: str, subsampling: str) -> Cost:
@@ -123,7 +123,7 @@ def webp_cost(webp: bytes) -> Cost:
     """Return the cost of a WebP, by its first 30 bytes: Pillow takes memory as it opens one."""
     kind, head = webp[12:16], webp[20:30]
     if len(head) < 10 or kind not in (b"VP8X", b"VP8L", b"VP8 "):
-        raise DamagedPicture("its header is cut short")
+        raise DamagedImage("its header is cut short")
     if kind == b"VP8X":
         width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (4, 7))
     elif kind == b"VP8L":

@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.decode import (
-    MAX_PIXELS,
-    DamagedPicture,
-    decode_with_pillow,
-    import_decoders,
-    refusal,
-)
+from skindx.imaging.damage import DamagedImage, refusal
+from skindx.imaging.decode import MAX_PIXELS, import_decoders
+from skindx.imaging.pillow import decode_with_pillow
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 LIMITS = Limits(timeout_s=15, memory_mb=800)
@@ -29,7 +25,7 @@ def can_read_heic() -> bool:
 def decode_heic(
     data: bytes, *, max_pixels: int = MAX_PIXELS, limits: Limits = LIMITS
 ) -> NDArray[np.uint8]:
-    """Return pixels_HWC, uint8 RGB, upright. Raises DamagedPicture, whatever the bytes do.
+    """Return pixels_HWC, uint8 RGB, upright. Raises DamagedImage, whatever the bytes do.
 
     Photo and pixels pass between the processes in memory: no disk ever holds them, and they are
     gone with this process, however it ends.
@@ -46,9 +42,9 @@ def decode_heic(
             heic_decoding, job, [there / str(photo.fileno())], limits, workers=1
         )
         if isinstance(answer, Failure):
-            raise DamagedPicture(answer.detail, answer.reason)
+            raise DamagedImage(answer.detail, answer.reason)
         if answer["reason"]:
-            raise DamagedPicture(answer["detail"], answer["reason"])
+            raise DamagedImage(answer["detail"], answer["reason"])
         pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
         return pixels_HWC
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.files import atomic_file
-from skindx.imaging.decode import DamagedPicture, decode, import_decoders
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode, import_decoders
 from skindx.progress import Progress
 from skindx.system import cpu_count
 from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
@@ -78,7 +79,7 @@ def shrink(file: Path, folder: Path) -> bool:
     """Write one thumbnail below `folder`; False for what does not decode."""
     try:
         pixels_HWC = decode(file.read_bytes())
-    except (OSError, DamagedPicture, MemoryError):
+    except (OSError, DamagedImage, MemoryError):
         return False
     with atomic_file(folder / file.stem[:2] / f"{file.stem}.jpg") as temporary:
         temporary.write_bytes(small_jpeg(pixels_HWC, LONGEST_SIDE))

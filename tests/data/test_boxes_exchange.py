@@ -13,7 +13,7 @@ from boxed_dataset import boxed_dataset
 from command_line import Skindx
 from paint_pictures import paint, save
 
-from skindx.data.box import Box, BoxedPicture
+from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
@@ -47,7 +47,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def drawn(path: Path, pictures: dict[str, tuple[Box, ...]], size: tuple[int, int] = SIZE) -> Path:
-    write_coco(path, {name: BoxedPicture(*size, boxes) for name, boxes in pictures.items()})
+    write_coco(path, {name: BoxedImage(*size, boxes) for name, boxes in pictures.items()})
     return path
 
 
@@ -231,10 +231,10 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
     save(root / "nevus" / "same.jpg", paint(40))
     save(root / "scar" / "same.jpg", paint(41))
     said = {
-        "nevus0.jpg": BoxedPicture(*SIZE, (MOLE,)),
-        "scar1.jpg": BoxedPicture(*SIZE, ()),
-        "same.jpg": BoxedPicture(*SIZE, (MOLE,)),
-        "nevus5.jpg": BoxedPicture(*SIZE, (Box(500, 500, 600, 600),)),
+        "nevus0.jpg": BoxedImage(*SIZE, (MOLE,)),
+        "scar1.jpg": BoxedImage(*SIZE, ()),
+        "same.jpg": BoxedImage(*SIZE, (MOLE,)),
+        "nevus5.jpg": BoxedImage(*SIZE, (Box(500, 500, 600, 600),)),
     }
     write_voc(tmp_path / "voc", said, dict.fromkeys(said, root / "nevus" / "nevus0.jpg"))
     settings = BuildSettings.parse(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.box import BoxedPicture
+from skindx.data.box import BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -95,12 +95,10 @@ def export_boxes(
     )
 
 
-def pictures_of(records: Iterable[Record]) -> dict[str, BoxedPicture]:
+def pictures_of(records: Iterable[Record]) -> dict[str, BoxedImage]:
     """Return file name -> picture of the records that somebody looked at."""
     return {
-        Path(record.path).name: BoxedPicture(
-            record.width, record.height, record.boxes, record.sha256
-        )
+        Path(record.path).name: BoxedImage(record.width, record.height, record.boxes, record.sha256)
         for record in records
         if record.boxes is not None
     }

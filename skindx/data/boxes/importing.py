@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.box import UNKNOWN_SIZE, BoxedPicture
+from skindx.data.box import UNKNOWN_SIZE, BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -96,7 +96,7 @@ class _Names:
             self._by_sha[record.sha256] = record
             self._by_name[file_name(record.source_url)].append(record)
 
-    def find(self, name: str, picture: BoxedPicture) -> Record | str:
+    def find(self, name: str, picture: BoxedImage) -> Record | str:
         """Return the record, or the reason why there is none."""
         if picture.sha256:
             return self._by_sha.get(picture.sha256, "the dataset has no such picture")
@@ -106,7 +106,7 @@ class _Names:
         return same[0] if same else "the dataset has no such picture"
 
 
-def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedPicture]]:
+def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedImage]]:
     check_person(by)
     if kind != "labelstudio":
         if not by:
@@ -133,7 +133,7 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
     return found
 
 
-def _refusal(record: Record | str, picture: BoxedPicture) -> str:
+def _refusal(record: Record | str, picture: BoxedImage) -> str:
     if isinstance(record, str):
         return record
     if (picture.width, picture.height) not in ((record.width, record.height), UNKNOWN_SIZE):
@@ -142,7 +142,7 @@ def _refusal(record: Record | str, picture: BoxedPicture) -> str:
     return odd if picture.refused else ""
 
 
-def _annotation(record: Record, picture: BoxedPicture, who: str, when: str) -> Annotation:
+def _annotation(record: Record, picture: BoxedImage, who: str, when: str) -> Annotation:
     # Whoever hands boxes in stands for them, also for those that a model had proposed.
     boxes = [
         dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in picture.boxes

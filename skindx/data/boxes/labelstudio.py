@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from skindx.data.box import Box, BoxedPicture, RawBox, base_name, boxed, sha256_in
+from skindx.data.box import Box, BoxedImage, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json
@@ -53,7 +53,7 @@ def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
     write_json(path, [_task(task) for task in tasks])
 
 
-def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedPicture]]:
+def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedImage]]:
     """Return (file name, by, at, picture) of every completed annotation in an export.
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
@@ -72,9 +72,9 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
         ) from None
 
 
-def read_labelstudio(path: Path) -> dict[str, BoxedPicture]:
+def read_labelstudio(path: Path) -> dict[str, BoxedImage]:
     """Read the latest completed annotation of each task: file name -> picture. Raises UserError."""
-    latest: dict[str, tuple[str, BoxedPicture]] = {}
+    latest: dict[str, tuple[str, BoxedImage]] = {}
     for name, _, at, picture in read_answers(path):
         if name not in latest or latest[name][0] <= at:
             latest[name] = (at, picture)
@@ -131,7 +131,7 @@ def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]
     ]
 
 
-def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedPicture]]:
+def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedImage]]:
     data = task["data"]
     sha256 = sha256_in(data.get("sha256", ""))
     name = base_name(str(data.get("file_name") or data["image"]))

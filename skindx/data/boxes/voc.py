@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
-from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
 from skindx.data.boxes.yolo import place
 from skindx.errors import UserError
 
@@ -17,7 +17,7 @@ ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def read_voc(path: Path) -> dict[str, BoxedPicture]:
+def read_voc(path: Path) -> dict[str, BoxedImage]:
     """Read a folder of VOC XML files, or one file: file name -> picture.
 
     A file without objects: somebody looked and found none. Entities are refused, so no file can
@@ -26,7 +26,7 @@ def read_voc(path: Path) -> dict[str, BoxedPicture]:
     files = [path] if path.is_file() else sorted(path.rglob("*.xml"))
     if not files:
         raise UserError(f"{path} holds no XML file; give a folder of Pascal VOC annotations.")
-    pictures: dict[str, BoxedPicture] = {}
+    pictures: dict[str, BoxedImage] = {}
     for file in files:
         root = _parse(file)
         name = root.findtext("filename") or file.stem
@@ -39,13 +39,13 @@ def read_voc(path: Path) -> dict[str, BoxedPicture]:
                 f"and for each object name and bndbox."
             ) from None
         sha256 = sha256_in(root.findtext("sha256") or name)
-        put_picture(pictures, path, name, boxed(size, drawn, sha256))
+        put_image(pictures, path, name, boxed(size, drawn, sha256))
     return pictures
 
 
 def write_voc(
     folder: Path,
-    pictures: Mapping[str, BoxedPicture],
+    pictures: Mapping[str, BoxedImage],
     files: Mapping[str, Path],
     *,
     copy: bool = False,
@@ -60,7 +60,7 @@ def write_voc(
         tree.write(target, encoding="utf-8", xml_declaration=True)
 
 
-def _annotation(name: str, picture: BoxedPicture) -> ET.Element:
+def _annotation(name: str, picture: BoxedImage) -> ET.Element:
     root = ET.Element("annotation")
     _add(root, "folder", PICTURES)
     _add(root, "filename", name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.config import read_yaml
-from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.imaging.silence import hushed
@@ -19,7 +19,7 @@ from skindx.imaging.silence import hushed
 DATA = "data.yaml"
 
 
-def read_yolo(path: Path) -> dict[str, BoxedPicture]:
+def read_yolo(path: Path) -> dict[str, BoxedImage]:
     """Read a YOLO folder, or its data.yaml: file name -> picture.
 
     A picture with an empty label file was looked at and has no box; one without a label file is
@@ -30,7 +30,7 @@ def read_yolo(path: Path) -> dict[str, BoxedPicture]:
     if root.is_file():
         raise UserError(f"{root} is a file; YOLO is a folder with {DATA}: give that folder.")
     names = _names(root / DATA if path == root else path)
-    pictures: dict[str, BoxedPicture] = {}
+    pictures: dict[str, BoxedImage] = {}
     for picture, labels in label_files(root):
         if not labels.is_file():
             continue
@@ -42,7 +42,7 @@ def read_yolo(path: Path) -> dict[str, BoxedPicture]:
             for number, line in enumerate(_lines(labels), start=1)
             if line.strip()
         ]
-        put_picture(pictures, root, picture.name, boxed(size, drawn, sha256_in(picture.name)))
+        put_image(pictures, root, picture.name, boxed(size, drawn, sha256_in(picture.name)))
     if not pictures:
         raise UserError(
             f"{root} holds no picture with a label file; a YOLO folder has pictures in a folder "
@@ -64,7 +64,7 @@ def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
 
 def write_yolo(
     folder: Path,
-    splits: Iterable[tuple[str, Mapping[str, BoxedPicture]]],
+    splits: Iterable[tuple[str, Mapping[str, BoxedImage]]],
     files: Mapping[str, Path],
     labels: Sequence[str],
     *,

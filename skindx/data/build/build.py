@@ -8,7 +8,7 @@ from skindx.data.blocklist import BLOCKLIST
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
-from skindx.data.build.folder import check_out, emptied_again, sweep_store, write_dataset
+from skindx.data.build.folder import check_out, emptied_again, write_dataset
 from skindx.data.build.records import make_records
 from skindx.data.build.run import Run
 from skindx.data.build.stages import (
@@ -31,6 +31,7 @@ from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups, untrained_notes
+from skindx.data.store import sweep_store
 from skindx.data.summary import BuildSummary, totals
 from skindx.files import only_writer
 from skindx.full_disk import needs_room

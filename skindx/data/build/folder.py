@@ -1,7 +1,7 @@
 """The dataset folder: which one a build may write to, and how it changes from old to new."""
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,16 +76,3 @@ def write_dataset(
         write_json(staging / SUMMARY, summary.as_json())
         write_splits(staging)
         write_manifest(staging, records)
-
-
-def sweep_store(out: Path, named: Collection[str]) -> int:
-    """Delete the store's files whose path is not `named`, also what killed writes left there.
-
-    Returns how many; only for who holds `only_writer`, once the new manifest is in place.
-    """
-    swept = 0
-    for file in (out / STORE).glob("*/*"):
-        if file.relative_to(out).as_posix() not in named:
-            file.unlink()
-            swept += 1
-    return swept

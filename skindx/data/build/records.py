@@ -1,9 +1,8 @@
 """The rows of the manifest: what is known of each image that stays, its boxes included."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from skindx.data.box import UNKNOWN_SIZE, Box
-from skindx.data.boxes.index import BoxIndex
+from skindx.data.box import UNKNOWN_SIZE, Box, BoxedImage
 from skindx.data.build.run import Run
 from skindx.data.dedup.select import Picture
 from skindx.data.ledger import file_name
@@ -70,7 +69,7 @@ def make_records(
     return sorted(rows, key=lambda record: (order[record.label], record.sha256))
 
 
-def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...] | None:
+def _boxes(run: Run, index: "BoxIndex", same: Sequence[Picture]) -> tuple[Box, ...] | None:
     """Return the boxes of a picture, or None when the box file does not speak of it.
 
     The same bytes may have come under several names, and one of them is in the file.
@@ -89,3 +88,26 @@ def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...
             return None if entry.refused and not entry.boxes else entry.boxes
         run.missized.append(picture.row.url)
     return None
+
+
+class BoxIndex:
+    """Looks pictures up in what a box file says; a name that two pictures bear finds none."""
+
+    def __init__(
+        self, pictures: Mapping[str, BoxedImage], names: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Take the entries of a box file, and (sha256, file name) of every picture there is."""
+        self._by_name = {name: each for name, each in pictures.items() if not each.sha256}
+        self._by_sha = {each.sha256: each for each in pictures.values() if each.sha256}
+        owner: dict[str, str] = {}
+        self.ambiguous: set[str] = set()
+        """Names in the file that several different pictures bear."""
+        for sha256, name in names:
+            if name in pictures and owner.setdefault(name, sha256) != sha256:
+                self.ambiguous.add(name)
+
+    def find(self, sha256: str, name: str) -> BoxedImage | None:
+        """Return the entry of a picture, None when the file does not speak of it."""
+        if sha256 in self._by_sha:
+            return self._by_sha[sha256]
+        return None if name in self.ambiguous else self._by_name.get(name)

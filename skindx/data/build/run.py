@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skindx.data.box import Box, BoxedPicture
+from skindx.data.box import Box, BoxedImage
 from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
 from skindx.data.runner import TaskRunner
@@ -24,7 +24,7 @@ class Run:
     runner: TaskRunner
     taxonomy: Taxonomy | None
     keys: GroupKeys
-    boxes: Mapping[str, BoxedPicture]
+    boxes: Mapping[str, BoxedImage]
     drawn: Mapping[str, tuple[Box, ...]]
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     places: Places

@@ -17,7 +17,7 @@ from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
 from skindx.data.fetch.settings import origin_of
 from skindx.data.labels import STRANGERS
 from skindx.data.store import put
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 if TYPE_CHECKING:
     from scrapy.http import Response
@@ -136,7 +136,7 @@ def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
     )
     if said:
         return Outcome("opt-out", f"The owner forbids this use ({said}).")
-    suffix = picture_suffix(response.body[:16])
+    suffix = image_suffix(response.body[:16])
     if suffix is None:
         kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
         reason, why = unusable(response.body[:HEAD], kind)

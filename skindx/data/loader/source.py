@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.imaging.decode import DamagedPicture, decode
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
 
 # H, W = height, width
 
@@ -68,7 +69,7 @@ class Files:
         """Decode a picture's bytes. Raises UserError when they are damaged."""
         try:
             return decode(data, at_least=at_least)
-        except DamagedPicture as error:
+        except DamagedImage as error:
             raise self.unreadable(index, error) from None
 
     def unreadable(self, index: int, reason: object) -> UserError:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from skindx.data.publish.colour import to_srgb
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
-from skindx.imaging.decode import MAX_PIXELS, DamagedPicture, decode
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import MAX_PIXELS, decode
+from skindx.imaging.formats import image_suffix
 
 JPEG_QUALITY = 95
 """Of the few pictures that must be coded anew; without chroma subsampling."""
@@ -32,11 +33,11 @@ def clean_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> CleanPicture:
     JPEG and lossy WebP keep their coded data to the bit; whether the stripped file still decodes
     to the same upright pixels is tried, not assumed. So a picture that only metadata turns (EXIF
     orientation), one of four colours and one of wide colours is coded once more. All other
-    formats become PNG of exactly the decoded pixels. Raises DamagedPicture.
+    formats become PNG of exactly the decoded pixels. Raises DamagedImage.
     """
     pixels_HWC = decode(data, max_pixels=max_pixels)
     height, width = pixels_HWC.shape[:2]
-    suffix = picture_suffix(data[:16])
+    suffix = image_suffix(data[:16])
     srgb_HWC = to_srgb(pixels_HWC, data)
     if srgb_HWC is None:
         stripped = _stripped(data, suffix)
@@ -82,7 +83,7 @@ def _strip_webp(data: bytes) -> bytes:
 def _decodes_to(data: bytes, pixels_HWC: NDArray[np.uint8], max_pixels: int) -> bool:
     try:
         return bool(np.array_equal(decode(data, max_pixels=max_pixels), pixels_HWC))
-    except DamagedPicture:
+    except DamagedImage:
         return False
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from skindx.data.publish.clean import clean_picture
 from skindx.data.screening.judge import ScreenSettings
-from skindx.imaging.decode import DamagedPicture, import_decoders
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import import_decoders
 from skindx.system import cpu_count
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
@@ -78,7 +79,7 @@ def clean_file(path: Path, folder: Path, *, max_pixels: int) -> dict[str, Any]:
     try:
         clean = clean_picture(data, max_pixels=max_pixels)
         target.write_bytes(clean.data)
-    except (DamagedPicture, MemoryError) as error:
+    except (DamagedImage, MemoryError) as error:
         problem = f"does not decode ({error or 'not enough memory'})"
         return {"path": "", "problem": problem, "sha256": sha256}
     facts = {name: value for name, value in asdict(clean).items() if name != "data"}

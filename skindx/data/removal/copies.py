@@ -10,8 +10,8 @@ from skindx.data.blocklist import KINDS, Blocked, BlockList
 from skindx.data.dedup.select import DedupSettings
 from skindx.data.layout import RECIPE, STORE
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.purge import store_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
+from skindx.data.store import store_files
 from skindx.progress import Progress
 from skindx.system import cpu_count
 

@@ -21,9 +21,10 @@ from skindx.data.dedup.select import Cleaned, DedupSettings, Picture
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files
-from skindx.data.removal.purge import purge, store_files, taken_down
+from skindx.data.removal.purge import purge, taken_down
 from skindx.data.review import REVIEWED, read_decisions
 from skindx.data.screening.screen import Screened
+from skindx.data.store import store_files
 from skindx.errors import UserError
 from skindx.progress import Progress
 

@@ -16,11 +16,12 @@ from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, wit
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
-from skindx.data.layout import CACHE, GALLERY, ISSUES, LEDGER, MANIFEST, STORE, SUMMARY
+from skindx.data.layout import CACHE, GALLERY, ISSUES, LEDGER, MANIFEST, SUMMARY
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
 from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.removal.purge_others import purge_others
 from skindx.data.screening.shards import remove_shards
+from skindx.data.store import store_files
 from skindx.data.summary import totals
 from skindx.data.transaction import recover, transaction
 from skindx.files import sha256_file, write_json
@@ -72,11 +73,6 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def store_files(dataset: Path, sha256: str) -> list[Path]:
-    """Return the files of one picture in a dataset's store: one, or none."""
-    return list((dataset / STORE / sha256[:2]).glob(f"{sha256}.*"))
 
 
 def _purge_tables(dataset: Path, blocked: BlockList) -> None:

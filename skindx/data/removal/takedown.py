@@ -22,9 +22,10 @@ from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.copies import near_copies, upright_codes
-from skindx.data.removal.purge import purge, store_files
+from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
+from skindx.data.store import store_files
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
 from skindx.progress import Progress, silent

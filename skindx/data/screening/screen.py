@@ -22,7 +22,8 @@ from skindx.data.screening.judge import (
     measure,
 )
 from skindx.data.screening.resolution import effective_pixels
-from skindx.imaging.decode import decode, import_decoders, refusal
+from skindx.imaging.damage import refusal
+from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 

@@ -13,7 +13,7 @@ from skindx.data.screening.judge import Measured, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.formats import image_suffix
 from skindx.imaging.hashes import grey, thumbnail
 from skindx.system import cpu_count
 from skindx.text import cell
@@ -149,4 +149,4 @@ def _is_picture(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return picture_suffix(file.read(16)) is not None
+        return image_suffix(file.read(16)) is not None

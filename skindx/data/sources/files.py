@@ -12,7 +12,7 @@ from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 
 class FileColumns(Columns):
@@ -47,7 +47,7 @@ class FilesSource(LocalSource):
         if not label:
             status, detail = "no-label", "The source says nothing about what it shows."
         if status == "stored":
-            sha256, path = put(dataset, data, picture_suffix(data[:16]) or "")
+            sha256, path = put(dataset, data, image_suffix(data[:16]) or "")
         return LedgerRow(
             url=name,
             label=label,
@@ -74,7 +74,7 @@ class FilesSource(LocalSource):
                 data = opened.read(MAX_BYTES + 1)
         except OSError as error:
             return "unreadable", error.strerror or type(error).__name__, b""
-        if picture_suffix(data[:16]) is None:
+        if image_suffix(data[:16]) is None:
             return *unusable(data[:HEAD]), b""
         if len(data) > MAX_BYTES:
             return "too-large", f"it has more than {MAX_BYTES} bytes", b""

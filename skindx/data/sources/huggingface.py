@@ -16,7 +16,7 @@ from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, 
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]
@@ -89,7 +89,7 @@ class HuggingFaceSource(LocalSource):
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
         status, detail, sha256, path = _judge(item, self.max_bytes), item.problem, "", ""
         if status == "stored":
-            sha256, path = put(dataset, item.data, picture_suffix(item.data[:16]) or "")
+            sha256, path = put(dataset, item.data, image_suffix(item.data[:16]) or "")
         return LedgerRow(
             item.url,
             item.label,
@@ -117,7 +117,7 @@ def _judge(item: Item, max_bytes: int) -> str:
         return "no-label"
     if len(item.data) > max_bytes:
         return "too-large"
-    return "stored" if picture_suffix(item.data[:16]) else unusable(item.data[:HEAD])[0]
+    return "stored" if image_suffix(item.data[:16]) else unusable(item.data[:HEAD])[0]
 
 
 def _download(repo: str, revision: str | None) -> Path:
