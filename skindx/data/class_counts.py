@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """One class: the aim, and by source the sound pictures found and those kept of them."""
+    """One class: the aim, and by source the sound images found and those kept of them."""
 
     label: str
     target: int | None
@@ -21,17 +21,17 @@ class ClassCount:
 
     @property
     def all_kept(self) -> int:
-        """Kept pictures of all sources."""
+        """Kept images of all sources."""
         return sum(self.kept.values())
 
     @property
     def missing(self) -> int:
-        """Pictures still missing to the aim; 0 where there is none."""
+        """Images still missing to the aim; 0 where there is none."""
         return max(0, (self.target or 0) - self.all_kept)
 
 
 def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
-    """Print each class's kept pictures by source, the aim, and how much of it is reached.
+    """Print each class's kept images by source, the aim, and how much of it is reached.
 
     Sources are columns by number: their names may be long and begin alike.
     """

@@ -1,4 +1,4 @@
-"""The ledger: one row a URL or file, and a reason for everything that did not become a picture."""
+"""The ledger: one row a URL or file, and a reason for everything that did not become an image."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """What became of one picture that a source named.
+    """What became of one image that a source named.
 
     `status` is "stored", or the reason why not as a fixed short word (dead-link, too-large,
     not-a-picture, robots, private-address …); `detail` says it in a sentence. `path` is relative

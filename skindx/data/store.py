@@ -22,7 +22,7 @@ def put(dataset: Path, data: bytes, suffix: str) -> tuple[str, str]:
 
 
 def store_files(dataset: Path, sha256: str) -> list[Path]:
-    """Return the files of one picture in a dataset's store: one, or none."""
+    """Return the files of one image in a dataset's store: one, or none."""
     return list((dataset / STORE / sha256[:2]).glob(f"{sha256}.*"))
 
 

@@ -134,18 +134,18 @@ def webp_cost(webp: bytes) -> Cost:
     return Cost(width, height, _WEBP_BYTES)
 
 
-def opened_cost(picture: "Image.Image", data: bytes) -> Cost:
+def opened_cost(image: "Image.Image", data: bytes) -> Cost:
     """Return the cost of an image that Pillow has opened, not yet loaded: PNG, BMP, TIFF, HEIF."""
-    width, height = picture.size
-    stored: float = _STORED_BYTES.get(picture.mode, 4)
-    if picture.format == "PNG":
-        if getattr(picture, "is_animated", False):
+    width, height = image.size
+    stored: float = _STORED_BYTES.get(image.mode, 4)
+    if image.format == "PNG":
+        if getattr(image, "is_animated", False):
             stored *= 2  # a copy, on which the next frame would be laid
         # Of 16 bits more is unpacked than is stored; to unpack takes time, if no memory.
         stored = max(stored, _PNG_CHANNELS.get(data[25], 1) * data[24] / 8)
-    if picture.format != "TIFF":
+    if image.format != "TIFF":
         return Cost(width, height, stored + _RESULT_BYTES, 1, _BAND_BYTES)
-    tags = picture.tag_v2  # type: ignore[attr-defined]
+    tags = image.tag_v2  # type: ignore[attr-defined]
     across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
     bits = tags.get(258, (1,))
     part_bytes = across * down * tags.get(277, 1) * -(-max(bits) // 8)

@@ -2,7 +2,7 @@
 
 
 class DamagedImage(ValueError):  # noqa: N818
-    """These bytes do not become a picture; the message says why, `reason` is a fixed short word.
+    """These bytes do not become an image; the message says why, `reason` is a fixed short word.
 
     not-a-picture, unsupported-format, too-many-pixels, decode-memory (it takes too much memory),
     decode-timeout (it takes too long), damaged.

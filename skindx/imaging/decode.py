@@ -32,12 +32,12 @@ def decode(
     """Return pixels_HWC, uint8 RGB, turned as EXIF says; alpha is laid on white.
 
     With `at_least` = (height, width) a larger JPEG may come at a smaller scale of its DCT, no side
-    below these: averaged, as by resizing, and for large pictures several times as fast. If `rough`,
+    below these: averaged, as by resizing, and for large images several times as fast. If `rough`,
     the cosine transform and the colours are then rougher too, which takes 8 % off the time: pixels
-    differ by a few levels from those of a resized whole picture. For training crops, never for a
+    differ by a few levels from those of a resized whole image. For training crops, never for a
     verdict.
 
-    A file of several pictures gives its first. JPEG goes through libjpeg-turbo in strict mode,
+    A file of several images gives its first. JPEG goes through libjpeg-turbo in strict mode,
     which finds damage in mid-stream that Pillow, OpenCV and torchvision let pass. Raises
     DamagedImage, also for what would take too many pixels, passes or bytes of memory (see
     `Cost`), which is checked before any pixel is decoded.

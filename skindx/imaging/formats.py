@@ -31,7 +31,7 @@ _UNREAD: tuple[tuple[int, bytes, str], ...] = (
 
 
 def image_suffix(head: bytes) -> str | None:
-    """Return the suffix of the picture format that the first bytes show, None for anything else.
+    """Return the suffix of the image format that the first bytes show, None for anything else.
 
     `head` needs at least 12 bytes. GIF and SVG are refused: one is a film, the other a program.
     `unusable` says why there is no suffix.

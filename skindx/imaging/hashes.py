@@ -2,7 +2,7 @@
 
 Average, perceptual (DCT), difference and wavelet (Haar) hash as compared by CE-Dedup (Li, Chang,
 Liu 2021, arXiv 2109.00899). All are read from one small grey thumbnail, whose turned versions
-follow from it without touching the picture again.
+follow from it without touching the image again.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ ORIENTATIONS = 8
 
 
 def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return grey_HW, the luminance (ITU-R BT.601) of an RGB picture."""
+    """Return grey_HW, the luminance (ITU-R BT.601) of an RGB image."""
     import cv2
 
     grey_HW: NDArray[np.uint8] = cv2.cvtColor(pixels_HWC, cv2.COLOR_RGB2GRAY)
@@ -34,11 +34,11 @@ def grey(pixels_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return a picture, RGB (HWC) or grey (HW), squeezed to SIDE x SIDE grey area means.
+    """Return an image, RGB (HWC) or grey (HW), squeezed to SIDE x SIDE grey area means.
 
     A small one is stretched. It keeps fractions: on smooth skin the differences that hashes ask
     for are below one grey level. They are multiples of 1/512, so that sums over blocks are exact
-    in any order: even ground stays even, and a mirrored picture gives mirrored sums. The means
+    in any order: even ground stays even, and a mirrored image gives mirrored sums. The means
     come from an integral image (Crow 1984, "Summed-area tables for texture mapping"), which is
     linear inside a pixel.
     """
@@ -95,7 +95,7 @@ def _corners(
 def hash_thumbnails(
     thumbs_NSS: NDArray[np.float32], kinds: Sequence[HashKind]
 ) -> NDArray[np.uint64]:
-    """Return codes_NKO: each picture's hash of each kind in all eight orientations."""
+    """Return codes_NKO: each image's hash of each kind in all eight orientations."""
     codes = [_pack(HASHES[kind](thumbs_NSS)) for kind in kinds]
     return np.stack(codes, axis=1)
 
@@ -116,7 +116,7 @@ def _blocks(thumbs_NSS: NDArray[np.float32], rows: int, columns: int) -> NDArray
 
 
 def _turned(plain: NDArray[np.float32], transposed: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Stack the eight orientations of a grid, given it and its transposed picture's grid."""
+    """Stack the eight orientations of a grid, given it and its transposed image's grid."""
     turned = [
         grid[:, :: 1 - 2 * v, :: 1 - 2 * h]
         for grid in (plain, transposed)
@@ -152,7 +152,7 @@ def _difference(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
 def _perceptual(thumbs_NSS: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Signs of the 8 x 8 lowest DCT coefficients.
 
-    The usual threshold is their median; the sign makes a mirrored picture's code an exact
+    The usual threshold is their median; the sign makes a mirrored image's code an exact
     permutation of the plain one's. The first coefficient (brightness) is cleared.
     """
     k, n = np.arange(GRID)[:, None], np.arange(SIDE)
@@ -182,7 +182,7 @@ def hash_images(datas: Sequence[bytes], hashes: Sequence[HashKind]) -> NDArray[n
     """Return codes_NKO, decoded in this process.
 
     They differ from those of the screening by 0 to 2 of 64 bits (1,830, 346 and 24 of 2,200
-    dermoscopic pictures, the worse of perceptual and difference hash), because a JPEG is scaled
+    dermoscopic images, the worse of perceptual and difference hash), because a JPEG is scaled
     while it is decoded. Compare them with each other. Raises DamagedImage.
     """
     thumbs = [thumbnail(decode_small(data, SIDE)) for data in datas]

@@ -21,7 +21,7 @@ def decode_jpeg(
     height, width, colorspace, subsampling = simplejpeg.decode_jpeg_header(data)
     jpeg_cost(data, width, height, colorspace, subsampling).check(max_pixels)
     if colorspace not in ("CMYK", "YCCK"):
-        # 7/8 and 6/8 would take longer than the whole picture.
+        # 7/8 and 6/8 would take longer than the whole image.
         smaller = {"min_height": at_least[0], "min_width": at_least[1]} if at_least else {}
         pixels_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(
             data,

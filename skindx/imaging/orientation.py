@@ -31,8 +31,8 @@ def orientation_of(data: bytes, kind: str) -> int:
     if kind == "JPEG" and not has_metadata(data):
         return 1  # nine times as fast as asking Pillow
     try:
-        with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as picture:
-            return int(picture.getexif().get(274, 1))
+        with hushed(), Image.open(io.BytesIO(data), formats=(kind,)) as image:
+            return int(image.getexif().get(274, 1))
     except Exception:
         # Broken metadata beside sound pixels says nothing about which way is up.
         return 1

@@ -33,33 +33,33 @@ def decode_with_pillow(data: bytes, kind: str, max_pixels: int) -> NDArray[np.ui
         except Image.DecompressionBombError:
             message = f"it has more pixels than the cap of {max_pixels}"
             raise DamagedImage(message, "too-many-pixels") from None
-        with opened as picture:
+        with opened as image:
             if kind == "JPEG":
-                check_size(*picture.size, max_pixels)
+                check_size(*image.size, max_pixels)
             elif kind != "WEBP":
-                opened_cost(picture, data).check(max_pixels)
-            picture.load()
-            width, height = picture.size
+                opened_cost(image, data).check(max_pixels)
+            image.load()
+            width, height = image.size
             pixels_HWC = np.empty((height, width, 3), np.uint8)
             rows = max(1, _BAND_PIXELS // width)
             for top in range(0, height, rows):
-                band = picture.crop((0, top, width, min(top + rows, height)))
+                band = image.crop((0, top, width, min(top + rows, height)))
                 pixels_HWC[top : top + rows] = _to_rgb(band)
             return pixels_HWC
 
 
-def _to_rgb(picture: "Image.Image") -> NDArray[np.uint8]:
+def _to_rgb(image: "Image.Image") -> NDArray[np.uint8]:
     from PIL import Image
 
-    if picture.mode == "F":
+    if image.mode == "F":
         raise DamagedImage("floating-point pixels have no known white")
-    if picture.mode.startswith("I"):
+    if image.mode.startswith("I"):
         # 16-bit grey; Pillow's own conversion clips at 255 instead of scaling.
-        deep_HW = np.asarray(picture).astype(np.int64)
+        deep_HW = np.asarray(image).astype(np.int64)
         grey_HW = np.clip(deep_HW >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey_HW[:, :, None], 3, axis=2)
-    if picture.has_transparency_data:
-        rgba = picture.convert("RGBA")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, "white")
-        picture = Image.alpha_composite(white, rgba)
-    return np.asarray(picture.convert("RGB"))
+        image = Image.alpha_composite(white, rgba)
+    return np.asarray(image.convert("RGB"))

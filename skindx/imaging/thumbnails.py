@@ -1,6 +1,6 @@
-"""Small copies of pictures, upright, without any metadata.
+"""Small copies of images, upright, without any metadata.
 
-Made in decoding processes: a gallery also shows what was dropped, such as a picture that crashes
+Made in decoding processes: a gallery also shows what was dropped, such as an image that crashes
 its decoder.
 """
 
@@ -22,12 +22,12 @@ THUMBS = "thumbs"
 LONGEST_SIDE = 192
 _QUALITY = 80
 _PER_PROCESS = 128
-"""So few pictures are shrunk sooner than another process starts."""
+"""So few images are shrunk sooner than another process starts."""
 _LIMITS = Limits(timeout_s=30, memory_mb=500)
 
 
 def thumbnail_path(sha256: str) -> str:
-    """Return the path of a picture's thumbnail, relative to the gallery."""
+    """Return the path of an image's thumbnail, relative to the gallery."""
     return f"{THUMBS}/{sha256[:2]}/{sha256}.jpg"
 
 
@@ -87,7 +87,7 @@ def shrink(file: Path, folder: Path) -> bool:
 
 
 def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int) -> bytes:
-    """Return a picture as JPEG, shrunk to `longest_side`, never enlarged."""
+    """Return an image as JPEG, shrunk to `longest_side`, never enlarged."""
     import cv2
     import simplejpeg
 

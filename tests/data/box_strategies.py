@@ -1,4 +1,4 @@
-"""Pictures with boxes as hypothesis draws them: odd sizes, borders, fractions, any script."""
+"""Images with boxes as hypothesis draws them: odd sizes, borders, fractions, any script."""
 
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ files = st.lists(pictures(), min_size=1, max_size=3).map(
 def assert_same(
     read: dict[str, BoxedImage], written: dict[str, BoxedImage], facts: tuple[str, ...]
 ) -> None:
-    """Assert that pictures came back: corners within 0.01 px, `facts` of each box exactly."""
+    """Assert that images came back: corners within 0.01 px, `facts` of each box exactly."""
     assert read.keys() == written.keys()
     for name, before in written.items():
         after = read[name]

@@ -1,4 +1,4 @@
-"""A small dataset folder whose pictures lie in a store, with or without boxes."""
+"""A small dataset folder whose images lie in a store, with or without boxes."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from skindx.data.store import put
 
 
 def boxed_dataset(folder: Path, boxes: dict[int, tuple[Box, ...]], count: int = 8) -> list[Record]:
-    """Write `count` pictures of 120 x 96 named n.jpg; return their records, in order."""
+    """Write `count` images of 120 x 96 named n.jpg; return their records, in order."""
     records = []
     for n in range(count):
         sha256, path = put(folder, encode(paint(n)), ".jpg")

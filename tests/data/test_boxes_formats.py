@@ -41,7 +41,7 @@ PLAIN = {
 
 
 def saved(folder: Path, pictures: dict[str, BoxedImage]) -> dict[str, Path]:
-    """Save pixels for the pictures; a constant one of any size takes next to no room."""
+    """Save pixels for the images; a constant one of any size takes next to no room."""
     return {
         name: save(folder / name, np.full((each.height, each.width, 3), 90, np.uint8))
         for name, each in pictures.items()
@@ -92,7 +92,7 @@ def test_yolo_round_trip(
 
 
 def shrunk(picture: BoxedImage) -> BoxedImage:
-    """Return the picture at no more than 300 pixels a side: YOLO needs real pixels."""
+    """Return the image at no more than 300 pixels a side: YOLO needs real pixels."""
     x, y = min(1, 300 / picture.width), min(1, 300 / picture.height)
     width, height = round(picture.width * x), round(picture.height * y)
     x, y = width / picture.width, height / picture.height

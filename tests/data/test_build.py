@@ -110,13 +110,13 @@ def test_the_summary_tells_what_a_person_must_know(root: Path, tmp_path: Path) -
     # Its images were found: it is wrong to say that there were none.
     assert "Dermatofibroma" not in summary.absent_classes
     assert f"Lost class Dermatofibroma: {LOST}." in told
-    assert "No picture was found of Actinic_Keratosis, Basal" in told
+    assert "No image was found of Actinic_Keratosis, Basal" in told
     funnel = told[told.index("not kept") :]
     assert funnel.index("Dermatofibroma") < funnel.index("Actinic") < funnel.index("Melanoma")
     assert "Train and test are merged" in told
-    assert "16 of 33 pictures kept" in told
-    assert "Dropped class Vascular_Lesion: 1 of 3 pictures are left" in told
-    assert "3 pictures stand under two labels with the same bytes, 1 pairs" in told
+    assert "16 of 33 images kept" in told
+    assert "Dropped class Vascular_Lesion: 1 of 3 images are left" in told
+    assert "3 images stand under two labels with the same bytes, 1 pairs" in told
     assert "│ Nevus" in told
 
 

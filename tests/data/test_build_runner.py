@@ -90,7 +90,7 @@ def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once
     paths = [f"/{n}.jpg" for n in range(8)]
     with site_of(paths, slow_s=0.1) as here, site_of(paths) as there:
         by_name = f"http://localhost:{there.port}"
-        # Each site shows its own pictures, one of the other's, one that moved there, one ill.
+        # Each site shows its own images, one of the other's, one that moved there, one ill.
         here.pages["/moved.jpg"] = Answer(b"", 302, {"Location": f"{by_name}/7.jpg"})
         for site in (here, there):
             site.pages["/ill.jpg"] = Answer(b"", 500)
@@ -178,7 +178,7 @@ def test_a_part_that_ends_its_worker_every_time_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the paths of ten pictures, the eighth damaged, in a folder with shards of three."""
+    """Return the paths of ten images, the eighth damaged, in a folder with shards of three."""
     monkeypatch.setattr(shards, "SHARD_PICTURES", 3)
     paths = [f"store/{n}.jpg" for n in range(10)]
     for n, path in enumerate(paths):

@@ -1,4 +1,4 @@
-"""Frozen splits: whatever comes, goes and comes back, no picture ever changes its split."""
+"""Frozen splits: whatever comes, goes and comes back, no image ever changes its split."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.data.dedup.select import Picture, distinct
+from skindx.data.dedup.select import LabelledImage, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
 from skindx.data.recipe import BuildSettings
@@ -31,7 +31,7 @@ def sha(number: int) -> str:
 
 @dataclass
 class Built:
-    """What one build made of its pictures."""
+    """What one build made of its images."""
 
     splits: dict[str, str]
     folds: dict[str, int | None]
@@ -46,10 +46,10 @@ def build(
     keys: dict[int, str],
     split: SplitSettings | None = None,
 ) -> Built:
-    """Split pictures as a build does; two are linked if `links` has them, or by equal `keys`."""
+    """Split images as a build does; two are linked if `links` has them, or by equal `keys`."""
     pictures = distinct(
         [
-            Picture(
+            LabelledImage(
                 LedgerRow(f"{n}.jpg", "ab"[n % 2], "stored", sha256=sha(n), group=keys.get(n, "")),
                 "ab"[n % 2],
                 SOUND,
@@ -107,7 +107,7 @@ def test_no_picture_ever_changes_its_split(
         for name, split in built.splits.items():
             sides.setdefault(built.groups[name], set()).add(split)
         assert all(len(side) == 1 for side in sides.values())
-        # Only what stood elsewhere before is dropped: a new picture never is.
+        # Only what stood elsewhere before is dropped: a new image never is.
         assert built.conflicts <= first.keys()
         for name, fold in built.folds.items():
             assert (fold is None) == (built.splits[name] in ("calibration", "test"))
@@ -120,9 +120,9 @@ def test_what_ties_two_sides_goes_to_the_one_nearest_to_training(tmp_path: Path)
     tied = build(tmp_path, set(range(21)), {(train, 20), (test, 20)}, {})
     assert tied.conflicts == {sha(test)}
     assert tied.splits[sha(20)] == tied.splits[sha(train)] == "train"
-    # The tie has gone with the picture that made it; each is where it was.
+    # The tie has gone with the image that made it; each is where it was.
     assert build(tmp_path, set(range(20)), set(), {}).splits == first.splits
-    # It comes back: still a picture that a model may have been trained on.
+    # It comes back: still an image that a model may have been trained on.
     assert build(tmp_path, set(range(21)), set(), {}).splits[sha(20)] == "train"
 
 
@@ -136,7 +136,7 @@ def test_a_group_keeps_its_side_when_all_its_pictures_are_new(tmp_path: Path) ->
 
 
 def test_every_name_of_a_group_is_remembered(tmp_path: Path) -> None:
-    """A lesion's id is no group's name when a smaller id ties the same pictures."""
+    """A lesion's id is no group's name when a smaller id ties the same images."""
     first = build(tmp_path, set(range(12)), {(0, 1)}, {0: "a", 1: "b"})
     assert first.groups[sha(1)].endswith("/a")
     later = build(tmp_path, {*range(2, 12), 20, 21}, set(), {20: "b", 21: "a"})

@@ -117,7 +117,7 @@ def test_foreign_ids_reach_no_other_picture_and_no_file(tmp_path: Path) -> None:
         for n, each in enumerate(ids)
     ]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
-    with pytest.raises(UserError, match=r"the dataset has no such picture .*nothing was written"):
+    with pytest.raises(UserError, match=r"the dataset has no such image .*nothing was written"):
         import_boxes(tmp_path / "data", tmp_path / "tasks.json")
     assert read_manifest(tmp_path / "data") == records
 

@@ -121,7 +121,7 @@ def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
     assert "<script>" not in body
     assert "](https://evil" not in body
     assert "\n# big" not in body
-    assert f"{len(free)} pictures of skin in 2 classes" in body
+    assert f"{len(free)} images of skin in 2 classes" in body
     assert "down@example.org" in body
     assert "| licence-no-derivatives | 1 |" in body
     for name in ("classes", "sizes", "skin_types", "licences"):

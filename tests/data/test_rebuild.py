@@ -198,7 +198,7 @@ def test_a_class_without_train_pictures_is_told(root: Path, tmp_path: Path) -> N
         if record.label == "wart" and record.split == "train":
             (root / url).unlink()
     summary = build(load_build_settings(root, ["workers=1"]), tmp_path / "out")
-    assert any("wart has no picture in train" in note for note in summary.notes)
+    assert any("wart has no image in train" in note for note in summary.notes)
 
 
 def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.select import LabelledImage, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.resolution import effective_pixels, worth
 from skindx.data.screening.screen import ScreenSettings, screen_bytes
@@ -16,15 +16,15 @@ def resized(pixels: NDArray[np.uint8], factor: float, how: int) -> NDArray[np.ui
     return np.asarray(cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=how), np.uint8)
 
 
-def picture(name: str, pixels: NDArray[np.uint8], quality: int) -> Picture:
+def picture(name: str, pixels: NDArray[np.uint8], quality: int) -> LabelledImage:
     data = encode(pixels, quality=quality)
     screened = screen_bytes(data, ScreenSettings(), ("perceptual", "difference"))
     assert screened.reason is None
     row = LedgerRow(name, "acne", "stored", sha256=screened.sha256, size_bytes=len(data))
-    return Picture(row, "acne", screened)
+    return LabelledImage(row, "acne", screened)
 
 
-def best(*pictures: Picture) -> str:
+def best(*pictures: LabelledImage) -> str:
     """Return the one that stays when all are near duplicates."""
     same = distinct(list(pictures))
     links = [(i, j, 0) for i in range(len(same)) for j in range(i + 1, len(same))]

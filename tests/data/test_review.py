@@ -126,7 +126,7 @@ def test_a_strange_label_or_picture_writes_nothing(dataset: Path) -> None:
     before = (dataset / MANIFEST).read_bytes()
     with pytest.raises(UserError, match="label 'evil' is not known here; choose one of lesion, a"):
         review.save(_sha(2), [dataclasses.replace(OLD, label="evil")])
-    with pytest.raises(UserError, match="no such picture"):
+    with pytest.raises(UserError, match="no such image"):
         review.save("../../etc/passwd", [])
     assert (dataset / MANIFEST).read_bytes() == before
     assert not (dataset / ANNOTATIONS).exists()
@@ -163,7 +163,7 @@ def test_bad_beginnings_are_told(tmp_path: Path, dataset: Path) -> None:
     with pytest.raises(UserError, match="another name"), reviewing(dataset, "recipe"):
         pass
     write_manifest(dataset, [])
-    with pytest.raises(UserError, match="holds no pictures"), reviewing(dataset, "me"):
+    with pytest.raises(UserError, match="holds no images"), reviewing(dataset, "me"):
         pass
 
 

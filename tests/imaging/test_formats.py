@@ -1,4 +1,4 @@
-"""What is no picture that is read has the right name."""
+"""What is no image that is read has the right name."""
 
 import pytest
 

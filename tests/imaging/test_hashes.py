@@ -17,7 +17,7 @@ DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 
 
 def turned(picture: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Return orientation 4t + 2v + h of a picture."""
+    """Return orientation 4t + 2v + h of an image."""
     picture = picture.swapaxes(0, 1) if orientation & 4 else picture
     picture = picture[::-1] if orientation & 2 else picture
     return np.ascontiguousarray(picture[:, ::-1] if orientation & 1 else picture)

@@ -26,7 +26,7 @@ def pictures(folder: Path, count: int) -> list[Path]:
 
 
 def pipe_at(paths: list[Path], position: int) -> Path:
-    """Put a named pipe among the pictures: whoever opens it to read waits for a writer."""
+    """Put a named pipe among the images: whoever opens it to read waits for a writer."""
     fifo = paths[0].parent / f"fifo{position}"
     os.mkfifo(fifo)
     paths.insert(position, fifo)
@@ -190,7 +190,7 @@ def test_no_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gallery_and_a_publication_survive_what_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gallery shows dropped pictures too, also one that its decoder never came back from."""
+    """A gallery shows dropped images too, also one that its decoder never came back from."""
     monkeypatch.setattr(thumbnails, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
     monkeypatch.setattr(clean_files, "_TIMES", 1)
     paths = pictures(tmp_path, 3)

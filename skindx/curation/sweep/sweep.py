@@ -18,7 +18,7 @@ from skindx.curation.stored_image import read_picture
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.links import near_links
 from skindx.data.dedup.near import Embeddings
-from skindx.data.dedup.select import Picture, deduplicate, distinct
+from skindx.data.dedup.select import LabelledImage, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.screening.screen import Screened
@@ -207,7 +207,7 @@ def _thinnings(
                 yield kinds, radius, kept, contradicted
 
 
-def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Picture:
+def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> LabelledImage:
     row = LedgerRow(
         record.source_url,
         record.label,
@@ -217,4 +217,4 @@ def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Pic
         size_bytes=(dataset / record.path).stat().st_size,
     )
     screened = Screened(None, "", record.width, record.height, codes_KO)
-    return Picture(row, record.label, screened)
+    return LabelledImage(row, record.label, screened)

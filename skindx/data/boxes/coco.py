@@ -1,4 +1,4 @@
-"""COCO JSON: one file for all pictures; who drew a box, when, and its score are extra fields."""
+"""COCO JSON: one file for all images; who drew a box, when, and its score are extra fields."""
 
 import json
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from skindx.files import write_json
 
 
 def read_coco(path: Path) -> dict[str, BoxedImage]:
-    """Read a COCO JSON of boxes: file name (without folders) -> picture.
+    """Read a COCO JSON of boxes: file name (without folders) -> image.
 
-    Boxes are cut to the picture; one that lies outside or is empty is left out. Raises UserError
-    for what is no COCO file and for two pictures of the same name.
+    Boxes are cut to the image; one that lies outside or is empty is left out. Raises UserError
+    for what is no COCO file and for two images of the same name.
     """
     raw = read_json(path)
     try:
@@ -39,12 +39,12 @@ def read_coco(path: Path) -> dict[str, BoxedImage]:
 
 
 def write_coco(path: Path, pictures: Mapping[str, BoxedImage]) -> None:
-    """Write file name -> picture as COCO JSON, atomically."""
+    """Write file name -> image as COCO JSON, atomically."""
     write_json(path, coco_json(pictures))
 
 
 def coco_json(pictures: Mapping[str, BoxedImage]) -> dict[str, Any]:
-    """Return file name -> picture as COCO's tables; categories are the labels, sorted."""
+    """Return file name -> image as COCO's tables; categories are the labels, sorted."""
     labels = sorted({box.label for picture in pictures.values() for box in picture.boxes})
     number = {label: i for i, label in enumerate(labels, start=1)}
     images: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ class BoxSource(Settings):
 
 
 def read_boxes(source: BoxSource) -> dict[str, BoxedImage]:
-    """Read boxes of any format: file name (without folders) -> picture. Raises UserError."""
+    """Read boxes of any format: file name (without folders) -> image. Raises UserError."""
     return READERS[source.kind or format_of(source.path)](source.path)
 
 

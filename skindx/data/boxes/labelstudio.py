@@ -1,6 +1,6 @@
 """Label Studio tasks (JSON): boxes in percent, proposals as predictions, people as annotations.
 
-Pictures are joined by our own id, `data.sha256`: Label Studio renames what it imports. The format
+Images are joined by our own id, `data.sha256`: Label Studio renames what it imports. The format
 is https://labelstud.io/guide/task_format; a task nobody completed is in no answer.
 """
 
@@ -19,7 +19,7 @@ from skindx.files import write_json
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The boxes that one person or model gave one picture, and when (UTC, ISO 8601)."""
+    """The boxes that one person or model gave one image, and when (UTC, ISO 8601)."""
 
     by: str
     at: str
@@ -28,13 +28,13 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One picture to look at, what people drew in it, and what models propose."""
+    """One image to look at, what people drew in it, and what models propose."""
 
     name: str
     sha256: str
     size: tuple[int, int]
     image: str
-    """Where Label Studio gets the picture from, as an address."""
+    """Where Label Studio gets the image from, as an address."""
     annotations: tuple[Drawing, ...] = ()
     predictions: tuple[Drawing, ...] = ()
 
@@ -54,7 +54,7 @@ def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
 
 
 def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedImage]]:
-    """Return (file name, by, at, picture) of every completed annotation in an export.
+    """Return (file name, by, at, image) of every completed annotation in an export.
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
     that there are none, and shapes other than rectangles count as refused. `by` is the account's
@@ -73,7 +73,7 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
 
 
 def read_labelstudio(path: Path) -> dict[str, BoxedImage]:
-    """Read the latest completed annotation of each task: file name -> picture. Raises UserError."""
+    """Read the latest completed annotation of each task: file name -> image. Raises UserError."""
     latest: dict[str, tuple[str, BoxedImage]] = {}
     for name, _, at, picture in read_answers(path):
         if name not in latest or latest[name][0] <= at:
@@ -157,7 +157,7 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
 
 
 def _is_shape(result: dict[str, Any]) -> bool:
-    """True for what is drawn in the picture, False for a word about it or a relation."""
+    """True for what is drawn in the image, False for a word about it or a relation."""
     return not {"x", "points", "vertices", "rle"}.isdisjoint(result.get("value") or {})
 
 

@@ -1,4 +1,4 @@
-"""Bring pictures into a dataset folder: read what lies here, crawl the web in a process apart."""
+"""Bring images into a dataset folder: read what lies here, crawl the web in a process apart."""
 
 import logging
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def acquire(
     runner: TaskRunner | None = None,
     on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
-    """Fetch or read every picture of `sources`; return one row a (url, label), ordered.
+    """Fetch or read every image of `sources`; return one row a (url, label), ordered.
 
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
@@ -47,12 +47,12 @@ def acquire(
     if web and check_sources(web, fetch) and fetch.warning:
         _log.warning(fetch.warning)
     dataset.mkdir(parents=True, exist_ok=True)
-    tell = on_progress or (lambda done, known: None)
+    report = on_progress or (lambda done, known: None)
     rows = []
     for source in sources:
         if isinstance(source, LocalSource):
             rows += source.gather(dataset)
-            tell(len(rows), 0)
+            report(len(rows), 0)
     if web:
         found, empty = _crawl(
             web,
@@ -60,7 +60,7 @@ def acquire(
             dataset,
             taxonomy=taxonomy,
             runner=runner or LocalRunner(),
-            on_progress=tell,
+            on_progress=report,
         )
         if len(empty) == len(sources):
             raise UserError(next(row.detail for row in empty))
@@ -83,9 +83,9 @@ def _crawl(
     runner: TaskRunner,
     on_progress: Progress,
 ) -> tuple[list[LedgerRow], list[LedgerRow]]:
-    """Crawl; return the rows of pictures and failed pages, and a row a source without any."""
+    """Crawl; return the rows of images and failed pages, and a row a source without any."""
     with held_ledger(dataset) as lock:
-        read_ledger(dataset)  # a damaged one is told before anything is started
+        read_ledger(dataset)  # refuse a damaged one before anything is started
         tried = fetch_in_parts(
             sources, fetch, dataset, taxonomy=taxonomy, runner=runner, on_progress=on_progress
         )

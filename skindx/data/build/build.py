@@ -49,11 +49,11 @@ def build(
     progress: Progress | None = None,
     cluster: str | None = None,
 ) -> BuildSummary:
-    """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
+    """Make the dataset folder `out`; every image found is in its manifest or its issues table.
 
     Beside the store and the ledger everything is written at the end: a failed build leaves no
     half dataset, and an older dataset in `out` stays until the new one is whole; one that found
-    nothing at all leaves no folder. Pictures that
+    nothing at all leaves no folder. Images that
     `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
     UserError for bad input, before anything is written where that can be known.
 
@@ -110,17 +110,17 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
     rows = exclusions.of_acquired(found)
     sound = screen_rows(run, rows)
     sound, run.issues = exclusions.of_screened(sound, run.issues, run.report)
-    taxonomy, pictures = label_rows(run, sound)
-    cleaned, groups = clean(run, pictures)
+    taxonomy, images = label_rows(run, sound)
+    cleaned, groups = clean(run, images)
     run.report("split", 0, len(cleaned.kept))
-    aliases = group_aliases(pictures, groups, run.keys)
+    aliases = group_aliases(images, groups, run.keys)
     kept, rejected = exclusions.of_cleaned(cleaned)
     kept, held, conflicts = hold_splits(run.places, kept, aliases)
     run.issues += rejected + conflicts
-    kept, dropped = drop_small_classes(run, kept, groups, pictures)
+    kept, dropped = drop_small_classes(run, kept, groups, images)
     placed = place_groups(settings.split, settings.seed, kept, groups, held)
     run.notes += untrained_notes(kept, groups, placed)
-    by_sha = {same[0].row.sha256: same for same in pictures}
+    by_sha = {same[0].row.sha256: same for same in images}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     run.report("split", len(cleaned.kept), len(cleaned.kept))
     run.report("write", 0, len(rows))
@@ -129,7 +129,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         names,
         rows=rows,
         sound=(row.label for row, _ in sound),
-        distinct=(picture.label for picture in cleaned.kept),
+        distinct=(image.label for image in cleaned.kept),
         records=records,
         issues=run.issues,
     )
@@ -144,7 +144,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),
         funnel=funnel,
-        counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
+        counts=tuple(count_by_source(taxonomy.keys, images, records, settings.targets)),
         **totals(records, run.issues),
     )
     write_dataset(
@@ -163,7 +163,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
 
 
 def _places(settings: BuildSettings, out: Path) -> Places:
-    """Return what `out` has placed; what `split.frozen` says of the same picture goes before."""
+    """Return what `out` has placed; what `split.frozen` says of the same image goes before."""
     built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
     before = read_places(out) if built else {}
     frozen = settings.split.frozen

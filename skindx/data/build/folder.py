@@ -35,7 +35,7 @@ def check_out(out: Path, settings: BuildSettings) -> None:
         if inside and out.resolve().is_relative_to(inside.resolve()):
             raise UserError(
                 f"{out} lies in the source folder {inside}, so the next build would read it "
-                f"as pictures; give --out a folder elsewhere."
+                f"as images; give --out a folder elsewhere."
             )
 
 
@@ -43,7 +43,7 @@ def check_out(out: Path, settings: BuildSettings) -> None:
 def emptied_again(out: Path) -> Iterator[None]:
     """When the block refuses its input, leave `out` as it was if it was absent or empty.
 
-    What was fetched or is known of any picture stays: the next build goes on with it.
+    What was fetched or is known of any image stays: the next build goes on with it.
     """
     existed = out.exists()
     empty = not existed or not any(out.iterdir())

@@ -28,10 +28,10 @@ class Run:
     drawn: Mapping[str, tuple[Box, ...]]
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     places: Places
-    """Where earlier builds put pictures and groups."""
+    """Where earlier builds put images and groups."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)
-    """URLs whose picture has another size than the box file says."""
+    """URLs whose image has another size than the box file says."""
     protruding: list[str] = field(default_factory=list)
-    """URLs with boxes that are empty or stand out of the picture."""
+    """URLs with boxes that are empty or stand out of the image."""

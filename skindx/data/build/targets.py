@@ -1,4 +1,4 @@
-"""What each source gave of each class, against the number of pictures that a recipe aims at."""
+"""What each source gave of each class, against the number of images that a recipe aims at."""
 
 import difflib
 from collections import Counter
@@ -21,10 +21,10 @@ def check_targets(targets: Mapping[str, int], taxonomy: Taxonomy) -> None:
 
 
 def count_by_source(
-    keys: Sequence[str], pictures: Distinct, records: Sequence[Record], targets: Mapping[str, int]
+    keys: Sequence[str], images: Distinct, records: Sequence[Record], targets: Mapping[str, int]
 ) -> list[ClassCount]:
-    """Count the classes `keys` in their order; a picture that two sources gave counts for both."""
-    found = Counter((each.label, each.row.source) for same in pictures for each in same)
+    """Count the classes `keys` in their order; an image that two sources gave counts for both."""
+    found = Counter((each.label, each.row.source) for same in images for each in same)
     kept = Counter((record.label, record.source) for record in records)
     return [
         ClassCount(

@@ -1,4 +1,4 @@
-"""The join of picture hashes over pairs of chunks: bounded memory, and one task a pair.
+"""The join of image hashes over pairs of chunks: bounded memory, and one task a pair.
 
 Cut N codes into C chunks: the pairs within each chunk and between each two of them, C(C + 1)/2
 joins that need not know of each other, are together the pairs of the one join over all N.

@@ -20,8 +20,8 @@ def near_links(
 ) -> NDArray[np.int64]:
     """Return links_L3, rows (i, j, distance) with i < j, of all pairs within `radius` bits.
 
-    The distance of two pictures is, over the eight orientations of i, the least of the largest
-    Hamming distance among the K kinds: all kinds must agree on the same orientation. Of pictures
+    The distance of two images is, over the eight orientations of i, the least of the largest
+    Hamming distance among the K kinds: all kinds must agree on the same orientation. Of images
     with equal codes the first has a link to each of the others, of distance EQUAL, and stands for
     them in all other links. `join` may find the pairs in another way. Sorted and exact; memory is
     33 bytes a link. Raises UserError when numba is not installed, or for more links than memory

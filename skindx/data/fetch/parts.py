@@ -79,7 +79,7 @@ def make_part(
 ) -> Path:
     """Make a part's folder, which knows what is known of its hosts; return its absolute path.
 
-    Where `sources` fetch a picture from a mirror, its host is the mirror's.
+    Where `sources` fetch an image from a mirror, its host is the mirror's.
     """
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)

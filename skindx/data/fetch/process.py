@@ -44,7 +44,7 @@ def crawl(job: Job) -> bool:
     from skindx.data.blocklist import BLOCKLIST, read_blocklist
     from skindx.data.fetch.book import Book
     from skindx.data.fetch.scrapy_settings import scrapy_settings
-    from skindx.data.fetch.spider import PictureSpider
+    from skindx.data.fetch.spider import ImageSpider
     from skindx.data.ledger import open_ledger, read_ledger
 
     ended = []
@@ -62,9 +62,9 @@ def crawl(job: Job) -> bool:
             taxonomy=job.taxonomy,
         )
         process = AsyncCrawlerProcess(scrapy_settings(fetch))
-        crawler = process.create_crawler(PictureSpider)
+        crawler = process.create_crawler(ImageSpider)
 
-        def closed(spider: PictureSpider, reason: str) -> None:
+        def closed(spider: ImageSpider, reason: str) -> None:
             if reason == "finished":
                 spider.finish()
                 ended.append(True)

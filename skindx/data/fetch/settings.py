@@ -100,7 +100,7 @@ class FetchSettings(Settings):
     crawl_delay_s: float = Field(30.0, ge=1, le=600)
     """Longest `Crawl-delay` of a robots.txt that is kept whole; of a longer one this much is."""
     max_bytes: int = Field(20_000_000, ge=1)
-    """Of one picture; what is longer is cut off while it comes and never reaches the disk."""
+    """Of one image; what is longer is cut off while it comes and never reaches the disk."""
     max_pages: int = Field(10_000, ge=1)
     """Index and category pages of one source."""
     partition: Partition | None = None

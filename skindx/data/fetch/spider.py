@@ -1,4 +1,4 @@
-"""Reads the pages of web sources and fetches the pictures that they lead to."""
+"""Reads the pages of web sources and fetches the images that they lead to."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from skindx.data.fetch.outcome import (
     Outcome,
     of_answer,
     of_error,
-    of_picture,
+    of_image,
     opt_out,
 )
 from skindx.data.fetch.page_cache import KeptPage, PageCache
@@ -27,7 +27,7 @@ from skindx.data.sources.source import Choice
 
 NOT_MODIFIED = 304
 _PAGE_BYTES = 4_000_000
-_PAGE_PRIORITY = 10  # pages before pictures, so that progress knows early how many there are
+_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Tour:
     pictures: set[tuple[str, str]] = field(default_factory=set)
     """(url, label)."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Pictures of each label."""
+    """Images of each label."""
     failures: list[str] = field(default_factory=list)
 
     def empty_pages(self) -> list[Page]:
@@ -58,7 +58,7 @@ class Tour:
         return most is not None and self.counts[label] >= most
 
 
-class PictureSpider(Spider):  # type: ignore[misc]
+class ImageSpider(Spider):  # type: ignore[misc]
     """One crawl over all web sources."""
 
     name = "skindx"
@@ -76,7 +76,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
         """By (url, md5) that is being fetched: how to ask for the image at its next address."""
 
     async def start(self) -> AsyncIterator[Request]:
-        """Ask for what each source begins with: pages, or a whole table of pictures."""
+        """Ask for what each source begins with: pages, or a whole table of images."""
         first = [
             request for tour in self._tours for request in self._follow(tour, tour.source.begin())
         ]
@@ -104,9 +104,9 @@ class PictureSpider(Spider):  # type: ignore[misc]
             if isinstance(each, Page):
                 yield from self._page(tour, each)
             elif isinstance(each, LedgerRow):
-                yield from self._picture(tour, each, (), forbidden)
+                yield from self._image_row(tour, each, (), forbidden)
             else:
-                yield from self._picture(tour, each[0], each[1:], forbidden)
+                yield from self._image_row(tour, each[0], each[1:], forbidden)
 
     def _page(self, tour: Tour, page: Page) -> Iterator[Request]:
         if (page.url, page.label) in tour.pages or tour.full(page.label):
@@ -119,8 +119,8 @@ class PictureSpider(Spider):  # type: ignore[misc]
             return
         limit = min(self._fetch.max_pages, tour.source.max_pages or self._fetch.max_pages)
         if len(tour.pages) >= limit:
-            told = f"The source has more than max_pages = {limit} pages."
-            self._page_failed(tour, page, Outcome("too-many-pages", told))
+            detail = f"The source has more than max_pages = {limit} pages."
+            self._page_failed(tour, page, Outcome("too-many-pages", detail))
             return
         tour.pages.add((page.url, page.label))
         yield self._page_request(tour, page, self._kept.find(page.url))
@@ -180,7 +180,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
         tour.failures.append(f"{page.url}: {problem.detail}")
         self._book.page_failed(page.url, page.label, tour.source.name, problem)
 
-    def _picture(
+    def _image_row(
         self, tour: Tour, found: LedgerRow, smaller: Choice, forbidden: str
     ) -> Iterator[Request]:
         """Ask for an image; its `smaller` versions are asked for one by one if there is none."""
@@ -214,7 +214,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
 
     def _request(self, url: str, row: LedgerRow) -> Request:
         def answered(response: Response) -> Iterator[Request]:
-            yield from self._settled(row, of_picture(response, self._dataset, row.md5))
+            yield from self._settled(row, of_image(response, self._dataset, row.md5))
 
         def failed(failure: Any) -> Iterator[Request]:
             outcome = of_error(
@@ -231,7 +231,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
 
 
 def _page_opt_out(page: Response) -> str:
-    """Return the words by which a page keeps its pictures from machine learning, else ""."""
+    """Return the words by which a page keeps its images from machine learning, else ""."""
     robots = [value.decode("latin-1") for value in page.headers.getlist("X-Robots-Tag")]
     reserved = page.headers.get("tdm-reservation", b"").decode("latin-1")
     if isinstance(page, HtmlResponse):

@@ -1,7 +1,7 @@
 """A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
 
 No script, no outside reference, every value escaped: pages of strangers' words that open from the
-disk. They show private pictures and are not for publishing.
+disk. They show private images and are not for publishing.
 """
 
 import json
@@ -63,6 +63,6 @@ def _left_overs(out: Path) -> list[Path]:
 
 
 def _sweep(out: Path) -> None:
-    # They hold thumbnails, maybe of a picture that was taken down since.
+    # They hold thumbnails, maybe of an image that was taken down since.
     for folder in _left_overs(out):
         shutil.rmtree(folder)

@@ -72,7 +72,7 @@ def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def tar_features(classes: Sequence[str], suffixes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the features of WebDataset's samples, whose pictures bear one of `suffixes` each.
+    """Return the features of WebDataset's samples, whose images bear one of `suffixes` each.
 
     `datasets` would guess them from the first five samples, and fail at the first box after them.
     """

@@ -1,4 +1,4 @@
-"""Take pictures out of a folder that is already published."""
+"""Take images out of a folder that is already published."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
@@ -18,12 +18,12 @@ from skindx.taxonomy import load_taxonomy
 
 
 def drop(pub: Path, sha256s: Collection[str]) -> int:
-    """Remove pictures from a published folder of any format; return how many kept ones went.
+    """Remove images from a published folder of any format; return how many kept ones went.
 
-    `sha256s` are of originals or of published bytes. A picture goes with its manifest row, its
+    `sha256s` are of originals or of published bytes. An image goes with its manifest row, its
     address, its box, its row in the issues table, and the rows of duplicates of it; counts, plots
     and check sums are made anew. The whole folder is written again beside the old one and takes
-    its place: what is left equals a folder that never held the picture. Raises UserError for a
+    its place: what is left equals a folder that never held the image. Raises UserError for a
     folder that `publish` did not write, or whose files are not what it wrote.
     """
     with cleared_place(pub):
@@ -37,7 +37,7 @@ def drop(pub: Path, sha256s: Collection[str]) -> int:
 
 
 def held_in(pub: Path, sha256s: Collection[str]) -> int:
-    """Return how many kept pictures `drop` would remove. Raises UserError as `drop` does."""
+    """Return how many kept images `drop` would remove. Raises UserError as `drop` does."""
     rows = read_published(pub)
     gone = _named(rows, sha256s)
     return sum(row.sha256 in gone for row in rows)
@@ -56,8 +56,8 @@ def _write_without(
     layout = FORMATS[facts.format]
     before, after = in_shard_order(rows), in_shard_order(left)
     with atomic_folder(pub) as folder:
-        pictures = _without(layout.read(pub, before), before, after, pub)
-        written = layout.write(folder, pictures, taxonomy.keys, facts.shard_bytes)
+        images = _without(layout.read(pub, before), before, after, pub)
+        written = layout.write(folder, images, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         whole = [by_sha.get(row.sha256, row) for row in left]
         write_side_files(folder, whole, issues, taxonomy, facts)

@@ -1,4 +1,4 @@
-"""What others learn of one kept picture, whether they get its bytes or only its address."""
+"""What others learn of one kept image, whether they get its bytes or only its address."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ _MAIL = re.compile(r"[^\s@]@[^\s@]+\.")
 class Row:
     """One row of the published manifest; the columns that `Record` has too mean the same.
 
-    `sha256` is of the picture as it came, `published_sha256` of the bytes that are given away.
+    `sha256` is of the image as it came, `published_sha256` of the bytes that are given away.
     """
 
     sha256: str
@@ -32,9 +32,9 @@ class Row:
     """Why its bytes are not published, as a fixed short word; "": they are."""
     withheld_detail: str = ""
     file_name: str = ""
-    """The picture's own name, made of its hash, also inside a shard."""
+    """The image's own name, made of its hash, also inside a shard."""
     path: str = ""
-    """The file of this folder that holds its bytes: a shard, or the picture itself."""
+    """The file of this folder that holds its bytes: a shard, or the image itself."""
     published_sha256: str = ""
     reencoded: bool = False
     """Its pixels are not exactly the original's."""
@@ -91,7 +91,7 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
 
 
 def _unnamed(row: Row) -> Row:
-    """Return a row by which nobody finds a picture that shows a face or more."""
+    """Return a row by which nobody finds an image that shows a face or more."""
     return dataclasses.replace(
         row,
         creator="",
@@ -134,7 +134,7 @@ def name_groups(rows: Sequence[Row]) -> list[Row]:
 def public_issues(issues: Iterable[Issue], taken_down: Iterable[str] = ()) -> list[Issue]:
     """Return the issues that others may read: no path of this disk, nothing of what was removed.
 
-    A sentence about a file of this disk, or one that names another picture, is left out; the
+    A sentence about a file of this disk, or one that names another image, is left out; the
     reason and the hashes say the same.
     """
     gone = set(taken_down)

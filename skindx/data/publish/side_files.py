@@ -1,4 +1,4 @@
-"""Everything beside the pictures; made from the rows alone, so that a take-down can redo it."""
+"""Everything beside the images; made from the rows alone, so that a take-down can redo it."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ COCO = "coco.json"
 def write_side_files(
     folder: Path, rows: Sequence[Row], issues: Sequence[Issue], taxonomy: Taxonomy, facts: Facts
 ) -> None:
-    """Write tables, boxes, Croissant, card and check sums beside the pictures in `folder`."""
+    """Write tables, boxes, Croissant, card and check sums beside the images in `folder`."""
     write_rows(folder, rows)
     write_issues(folder, issues)
     columns = ("sha256", "split", "fold", "label", "group")

@@ -1,4 +1,4 @@
-"""Hashes of stored pictures, and which of them are near copies of what is blocked."""
+"""Hashes of stored images, and which of them are near copies of what is blocked."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ _ANYTHING = ScreenSettings(
     min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_contrast=0, min_detail=0
 )
 
-# N = pictures, K = kinds of hash, O = orientations
+# N = images, K = kinds of hash, O = orientations
 
 
 def upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return SHA-256 -> kind of hash -> code, of the pictures that are stored and decode."""
+    """Return SHA-256 -> kind of hash -> code, of the images that are stored and decode."""
     files = {s: f for s in sha256s for dataset in datasets for f in store_files(dataset, s)}
     screened = screen_files(list(files.values()), _ANYTHING, KINDS, workers=1)
     return {

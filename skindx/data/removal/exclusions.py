@@ -17,7 +17,7 @@ from skindx.data.blocklist import (
     withheld,
     write_blocklist,
 )
-from skindx.data.dedup.select import Cleaned, DedupSettings, Picture
+from skindx.data.dedup.select import Cleaned, DedupSettings, LabelledImage
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files
@@ -97,7 +97,7 @@ class Exclusions:
             raise UserError("every sound image was taken down; add other images to the sources.")
         return staying, marked
 
-    def of_cleaned(self, cleaned: Cleaned) -> tuple[list[Picture], list[Issue]]:
+    def of_cleaned(self, cleaned: Cleaned) -> tuple[list[LabelledImage], list[Issue]]:
         """Return the kept images but those that a person rejected, and an issue for each of these.
 
         Duplicates are known by now: else the copy of a rejected image would step into its place.
@@ -106,15 +106,15 @@ class Exclusions:
         for issue in cleaned.issues:
             copies[issue.kept_sha256].add(issue.sha256)
         staying, issues = [], []
-        for picture in cleaned.kept:
-            row = picture.row
+        for image in cleaned.kept:
+            row = image.row
             seen = sorted(self.rejected & {row.sha256, *copies[row.sha256]})
             if seen:
                 which = "it" if row.sha256 in seen else f"its copy {seen[0]}"
                 detail = f"a person who looked at {which} decided to remove it"
-                issues.append(Issue(row.url, row.sha256, picture.label, REVIEWED, detail))
+                issues.append(Issue(row.url, row.sha256, image.label, REVIEWED, detail))
             else:
-                staying.append(picture)
+                staying.append(image)
         return staying, issues
 
     def _refused_copies(self, issues: Sequence[Issue], report: Progress) -> list[Issue]:

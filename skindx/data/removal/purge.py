@@ -1,4 +1,4 @@
-"""Takes blocked pictures out of a dataset folder: every table, the ledger, reports and the store.
+"""Takes blocked images out of a dataset folder: every table, the ledger, reports and the store.
 
 What stays is that they were taken down: their SHA-256 and URL in the ledger, in the issues table
 and in the block list, and the SHA-256 where it is the name of a group that others belong to. Each
@@ -34,7 +34,7 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     """Take `blocked` out of `dataset`; return the number of store files deleted.
 
     What can be made again goes first (caches, reports, the gallery's pages), then the tables
-    change together, then the bytes go. The row of a picture stays in the issues table and in the
+    change together, then the bytes go. The row of an image stays in the issues table and in the
     ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
     """
     recover(dataset)
@@ -62,7 +62,7 @@ def _held(dataset: Path, blocked: BlockList) -> bool:
 
 def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / CACHE, ignore_errors=True)
-    shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the pictures
+    shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the images
     remove_shards(dataset)
     gallery = dataset / GALLERY
     names = (each for sha256 in blocked.by_sha for each in gallery.glob(f"thumbs/*/{sha256}.jpg"))
@@ -117,7 +117,7 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
 
 
 def taken_down(url: str, label: str, entry: Blocked) -> Issue:
-    """Return the row that stays of a picture in the issues table."""
+    """Return the row that stays of an image in the issues table."""
     return Issue(url, entry.sha256, label, TAKEN_DOWN, entry.detail)
 
 
@@ -138,6 +138,6 @@ def _purge_ledger(dataset: Path, staging: Path, blocked: BlockList) -> None:
 
 
 def _without(notes: Sequence[str], rows: Iterable[Issue]) -> list[str]:
-    """Return the notes that name no picture which was taken down."""
+    """Return the notes that name no image which was taken down."""
     names = {file_name(row.url) for row in rows if row.reason == TAKEN_DOWN} - {""}
     return [note for note in notes if not any(name in note for name in names)]

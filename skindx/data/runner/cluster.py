@@ -2,7 +2,7 @@
 
 Plain Ray tasks, because each answers through a file of its own and needs no data frame. Daft 0.7
 was tried: it gives a task whose worker died to the next worker without any limit (26 times in
-90 s), so one picture that kills its decoder would never end; Ray Data does the same.
+90 s), so one image that kills its decoder would never end; Ray Data does the same.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Screening: each stored picture is decoded once, judged, measured and hashed.
+"""Screening: each stored image is decoded once, judged, measured and hashed.
 
-Pictures are hostile until proven sound: `screen_files` decodes them in processes of their own,
+Images are hostile until proven sound: `screen_files` decodes them in processes of their own,
 which have a limit of memory and of time; what breaks there becomes a reason.
 """
 
@@ -29,12 +29,12 @@ from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 
-# N = pictures, K = kinds of hash, O = orientations, S = thumbnail side
+# N = images, K = kinds of hash, O = orientations, S = thumbnail side
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """One picture's verdict; a damaged one has no size (0), only a sound one has codes_KO."""
+    """One image's verdict; a damaged one has no size (0), only a sound one has codes_KO."""
 
     reason: str | None
     """not-a-picture, unsupported-format, too-many-pixels, damaged, decode-memory, decode-timeout,
@@ -44,7 +44,7 @@ class Screened:
     height: int
     codes_KO: NDArray[np.uint64]
     perceptual_hash: str = ""
-    """Of the picture as it stands, hexadecimal, whichever hashes are compared."""
+    """Of the image as it stands, hexadecimal, whichever hashes are compared."""
     sha256: str = ""
     """Of the bytes that were judged; "" where they could not be read or ended their decoder."""
     luminance: float = 0.0
@@ -65,7 +65,7 @@ def screen_files(
 ) -> list[Screened]:
     """Screen files in `workers` processes; the order is that of `paths`.
 
-    Never raises for a picture: one that hangs, crashes or exhausts its decoder has that as its
+    Never raises for an image: one that hangs, crashes or exhausts its decoder has that as its
     reason. Raises RuntimeError when no decoder can be started at all.
     """
     job = {"settings": settings.model_dump(mode="json"), "hashes": list(hashes)}
@@ -101,7 +101,7 @@ def screening(job: dict[str, Any]) -> Work:
 
 
 def screen_bytes(data: bytes, settings: ScreenSettings, hashes: Sequence[HashKind]) -> Screened:
-    """Decode a picture in this process, judge it, and hash it when it is sound."""
+    """Decode an image in this process, judge it, and hash it when it is sound."""
     return hash_sound([judge_bytes(data, settings)], hashes)[0]
 
 
@@ -110,7 +110,7 @@ Judged = tuple[Screened, NDArray[np.float32] | None]
 
 
 def judge_file(path: Path, settings: ScreenSettings) -> Judged:
-    """Read, decode, measure and judge a stored picture."""
+    """Read, decode, measure and judge a stored image."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -121,10 +121,10 @@ def judge_file(path: Path, settings: ScreenSettings) -> Judged:
 
 
 def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
-    """Decode, measure and judge a picture."""
+    """Decode, measure and judge an image."""
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        # One expression: of a large picture the colours are freed before more is made of it.
+        # One expression: of a large image the colours are freed before more is made of it.
         grey_HW = grey(decode(data, max_pixels=settings.max_pixels))
         height, width = grey_HW.shape
         refused, measured, thumb_SS = judge_shape(width, height, settings), Measured(0, 0, 0), None

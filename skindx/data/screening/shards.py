@@ -32,7 +32,7 @@ _MEASURES = 2
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Pictures that are screened together. `paths` are relative to the dataset folder."""
+    """Images that are screened together. `paths` are relative to the dataset folder."""
 
     dataset: Path
     paths: tuple[str, ...]
@@ -62,12 +62,12 @@ def screen(
     runner: TaskRunner,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Screened]:
-    """Screen stored pictures; the order is that of `paths`, which are relative to `dataset`.
+    """Screen stored images; the order is that of `paths`, which are relative to `dataset`.
 
-    Killed at any moment, the same call goes on after its last finished shard. A picture that ends
+    Killed at any moment, the same call goes on after its last finished shard. An image that ends
     its worker every time costs itself alone.
     """
-    tell = on_progress or (lambda done, total: None)
+    report = on_progress or (lambda done, total: None)
     if len(paths) <= SHARD_PICTURES:  # no shard would be finished before all is
         files = [dataset / path for path in paths]
         workers = runner.driver_workers
@@ -76,12 +76,12 @@ def screen(
     parts = [tuple(paths[start : start + SHARD_PICTURES]) for start in cuts]
     shards = [Shard(dataset.absolute(), part, settings, tuple(hashes)) for part in parts]
     done = sum(len(shard.paths) for shard in shards if shard.file.exists())
-    tell(done, len(paths))
+    report(done, len(paths))
 
     def on_shard(count: int) -> None:
         nonlocal done
         done += count
-        tell(done, len(paths))
+        report(done, len(paths))
 
     _screen_missing(shards, runner, on_shard)
     return [verdict for shard in shards for verdict in read_shard(shard.file)]
@@ -115,7 +115,7 @@ def screen_shard(shard: Shard, workers: int) -> None:
 
 
 def write_shard(file: Path, verdicts: Sequence[Screened]) -> None:
-    """Write verdicts, atomically, one row a picture."""
+    """Write verdicts, atomically, one row an image."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""A table of pictures on this disk as a source: each line names a file and what is known of it."""
+"""A table of images on this disk as a source: each line names a file and what is known of it."""
 
 import os
 from pathlib import Path
@@ -26,17 +26,17 @@ class FileColumns(Columns):
 
 
 class FilesSource(LocalSource):
-    """Pictures beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes."""
+    """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes."""
 
     kind: Literal["files"]
     path: Path
     columns: FileColumns = FileColumns()
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the pictures into the store; return one row a line. Raises UserError."""
+        """Copy the images into the store; return one row a line. Raises UserError."""
         lines = list(read_table(self.path, self.columns))
         if not lines:
-            raise UserError(f"{self.path} holds no rows; give a table with one line a picture.")
+            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
         return [self._row(line, dataset) for line in lines]
 
     def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:

@@ -14,7 +14,7 @@ MAX_BYTES = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """One file of a folder; `status` is "stored" for what looks like a picture, else why not."""
+    """One file of a folder; `status` is "stored" for what looks like an image, else why not."""
 
     path: Path
     label: str

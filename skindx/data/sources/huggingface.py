@@ -38,7 +38,7 @@ class HuggingFaceSource(LocalSource):
     creator: str = ""
     attribution: str = ""
     max_bytes: int = Field(20_000_000, ge=1)
-    """Of one picture."""
+    """Of one image."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -52,7 +52,7 @@ class HuggingFaceSource(LocalSource):
         return f"huggingface:{self.repo or (self.path or Path()).resolve().name}"
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the pictures into the store; return one row a picture. Raises UserError."""
+        """Copy the images into the store; return one row an image. Raises UserError."""
         root, fence = self._root()
         rows = [self._store(item, dataset) for item in self._items(root, fence)]
         if not rows:

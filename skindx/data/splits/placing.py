@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from skindx.data.dedup.select import Distinct, Picture
+from skindx.data.dedup.select import Distinct, LabelledImage
 from skindx.data.manifest import Issue
 from skindx.data.splits.folds import fold_groups
 from skindx.data.splits.freeze import SPLIT_CONFLICT, Place, Places, hold_groups
@@ -12,11 +12,11 @@ from skindx.data.splits.split import SplitSettings, split_groups
 
 
 def group_aliases(
-    pictures: Distinct, groups: Mapping[str, str], keys: GroupKeys
+    images: Distinct, groups: Mapping[str, str], keys: GroupKeys
 ) -> dict[str, set[str]]:
     """Return all names of each group: its own, its keys, the SHA-256 of every image in it."""
     names: dict[str, set[str]] = defaultdict(set)
-    for same in pictures:
+    for same in images:
         sha256 = same[0].row.sha256
         group = groups[sha256]
         names[group] |= {group, sha256, *(key for each in same for key in keys.of(each.row))}
@@ -24,8 +24,8 @@ def group_aliases(
 
 
 def hold_splits(
-    places: Places, kept: Sequence[Picture], names: Mapping[str, Collection[str]]
-) -> tuple[list[Picture], dict[str, Place], list[Issue]]:
+    places: Places, kept: Sequence[LabelledImage], names: Mapping[str, Collection[str]]
+) -> tuple[list[LabelledImage], dict[str, Place], list[Issue]]:
     """Return the images that may stay, the place of each group that is in `places`, and issues.
 
     `names` holds all names of each group, `places` where earlier builds put images and groups. An
@@ -34,22 +34,22 @@ def hold_splits(
     held = hold_groups(names, places)
     sides = {name: held[group].split for group in held for name in names[group]}
     staying, issues = [], []
-    for picture in kept:
-        row = picture.row
+    for image in kept:
+        row = image.row
         own = places.get(row.sha256)
         if own and own.split != sides[row.sha256]:
             side = sides[row.sha256]
             detail = f"it was in {own.split}, and what it is now seen to belong with is in {side}"
-            issues.append(Issue(row.url, row.sha256, picture.label, SPLIT_CONFLICT, detail))
+            issues.append(Issue(row.url, row.sha256, image.label, SPLIT_CONFLICT, detail))
         else:
-            staying.append(picture)
+            staying.append(image)
     return staying, held, issues
 
 
 def place_groups(
     settings: SplitSettings,
     seed: int,
-    kept: Sequence[Picture],
+    kept: Sequence[LabelledImage],
     groups: Mapping[str, str],
     held: Places,
 ) -> dict[str, Place]:
@@ -65,18 +65,18 @@ def place_groups(
 
 
 def untrained_notes(
-    kept: Sequence[Picture], groups: Mapping[str, str], placed: Places
+    kept: Sequence[LabelledImage], groups: Mapping[str, str], placed: Places
 ) -> list[str]:
     """Return a sentence for each class that has no image in train."""
     members = _members(kept, groups)
     trained = {label for group, label in members if placed[group].split == "train"}
     return [
-        f"{label} has no picture in train, because the splits are frozen: add pictures, or "
+        f"{label} has no image in train, because the splits are frozen: add images, or "
         f"place all anew with --resplit."
         for label in sorted({label for _, label in members} - trained)
     ]
 
 
-def _members(kept: Sequence[Picture], groups: Mapping[str, str]) -> list[tuple[str, str]]:
+def _members(kept: Sequence[LabelledImage], groups: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return (group, label) of each image."""
-    return [(groups[picture.row.sha256], picture.label) for picture in kept]
+    return [(groups[image.row.sha256], image.label) for image in kept]
