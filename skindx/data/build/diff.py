@@ -172,25 +172,25 @@ def _shown(value: Any) -> str:
 
 def lines(difference: DatasetDiff) -> list[str]:
     """Tell what changed in plain sentences, each kind of change with a few examples."""
-    lines = [f"From {difference.old} to {difference.new}:"]
+    sentences = [f"From {difference.old} to {difference.new}:"]
     if difference.same:
-        return [f"{lines[0]} nothing changed."]
+        return [f"{sentences[0]} nothing changed."]
     reasons = Counter(change.after for change in difference.removed)
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    lines.append(f"  {len(difference.added)} added")
-    lines.append(f"  {len(difference.removed)} removed" + (f": {why}" if why else ""))
+    sentences.append(f"  {len(difference.added)} added")
+    sentences.append(f"  {len(difference.removed)} removed" + (f": {why}" if why else ""))
     for name, changes in (
         ("relabelled", difference.relabelled),
         ("moved between splits", difference.moved),
         ("with other boxes", difference.boxes),
     ):
-        lines.append(f"  {len(changes)} {name}")
-        lines += [f"    {each.url}: {each.before} → {each.after}" for each in changes[:_SHOWN]]
+        sentences.append(f"  {len(changes)} {name}")
+        sentences += [f"    {each.url}: {each.before} → {each.after}" for each in changes[:_SHOWN]]
         if len(changes) > _SHOWN:
-            lines.append(f"    and {len(changes) - _SHOWN} more, see {DIFF}")
+            sentences.append(f"    and {len(changes) - _SHOWN} more, see {DIFF}")
     if difference.moved:
-        lines.append(
+        sentences.append(
             f"  Results on the two cannot be compared; `--freeze {difference.old}` keeps the "
             f"splits of a build to another folder."
         )
-    return lines
+    return sentences
