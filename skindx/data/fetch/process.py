@@ -42,7 +42,7 @@ def crawl(job: Job) -> bool:
     from scrapy.crawler import AsyncCrawlerProcess
 
     from skindx.data.blocklist import BLOCKLIST, read_blocklist
-    from skindx.data.fetch.book import Book
+    from skindx.data.fetch.crawl_state import Book
     from skindx.data.fetch.scrapy_settings import scrapy_settings
     from skindx.data.fetch.spider import ImageSpider
     from skindx.data.ledger import open_ledger, read_ledger

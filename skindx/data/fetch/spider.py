@@ -9,7 +9,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
 
-from skindx.data.fetch.book import Book
+from skindx.data.fetch.crawl_state import Book
 from skindx.data.fetch.outcome import (
     REPLACEABLE,
     Outcome,
