@@ -1,4 +1,4 @@
-"""Keeps the books of a crawl: which image is known, asked for, answered, and already had."""
+"""What a crawl knows: which image is known, asked for, answered, and already had."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +14,7 @@ from skindx.taxonomy import Taxonomy
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
 
 
-class Book:
+class CrawlState:
     """One row a (url, label), one fetch a URL, over all runs that were ever started.
 
     A URL under two checksums counts as two: what is right for one of them is wrong for the other.
@@ -74,7 +74,7 @@ class Book:
         """Return the status of an image that was entered, "" while its answer is awaited."""
         return self._written.get((row.url, row.label), "")
 
-    def settle(self, asked: LedgerRow, outcome: Outcome) -> None:
+    def answer(self, asked: LedgerRow, outcome: Outcome) -> None:
         """Write what became of a row's URL, for every label under which it was found."""
         if outcome.status == OTHER_HOST:
             self._waiting.pop(_asked(asked))

@@ -42,7 +42,7 @@ def crawl(job: Job) -> bool:
     from scrapy.crawler import AsyncCrawlerProcess
 
     from skindx.data.blocklist import BLOCKLIST, read_blocklist
-    from skindx.data.fetch.crawl_state import Book
+    from skindx.data.fetch.crawl_state import CrawlState
     from skindx.data.fetch.scrapy_settings import scrapy_settings
     from skindx.data.fetch.spider import ImageSpider
     from skindx.data.ledger import open_ledger, read_ledger
@@ -53,7 +53,7 @@ def crawl(job: Job) -> bool:
         fetch = with_endpoints(job.fetch, sources)
         blocked = read_blocklist(job.dataset / BLOCKLIST)
         earlier = read_ledger(job.dataset)
-        book = Book(
+        state = CrawlState(
             ledger,
             earlier,
             job.dataset,
@@ -75,7 +75,7 @@ def crawl(job: Job) -> bool:
 
         crawler.signals.connect(closed, signals.spider_closed)
         crawler.signals.connect(broken, signals.spider_error)
-        process.crawl(crawler, sources=sources, fetch=fetch, dataset=job.dataset, book=book)
+        process.crawl(crawler, sources=sources, fetch=fetch, dataset=job.dataset, state=state)
         process.start(install_signal_handlers=False)
     return bool(ended)
 

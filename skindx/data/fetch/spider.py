@@ -9,7 +9,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
 
-from skindx.data.fetch.crawl_state import Book
+from skindx.data.fetch.crawl_state import CrawlState
 from skindx.data.fetch.outcome import (
     REPLACEABLE,
     Outcome,
@@ -64,13 +64,13 @@ class ImageSpider(Spider):  # type: ignore[misc]
     name = "skindx"
 
     def __init__(
-        self, sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, book: Book
+        self, sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, state: CrawlState
     ) -> None:
         super().__init__()
         self._tours = [Tour(source) for source in sources]
         self._fetch = fetch
         self._dataset = dataset
-        self._book = book
+        self._state = state
         self._kept = PageCache(dataset)
         self._smaller: dict[tuple[str, str], list[Callable[[], Iterator[Request]]]] = {}
         """By (url, md5) that is being fetched: how to ask for the image at its next address."""
@@ -80,22 +80,22 @@ class ImageSpider(Spider):  # type: ignore[misc]
         first = [
             request for tour in self._tours for request in self._follow(tour, tour.source.begin())
         ]
-        self._book.report()
+        self._state.report()
         for request in first:
             yield request
 
     def finish(self) -> None:
-        """Close the books once the crawl has ended by itself."""
+        """Note the end once the crawl has ended by itself."""
         for tour in self._tours:
             for page in tour.empty_pages():
                 self._page_failed(tour, page, Outcome("no-pictures", tour.source.nothing_shown()))
             if not tour.pictures:
                 labels = {label for _, label in tour.pages if label}
                 sentence = tour.source.barren(len(labels), tour.failures)
-                self._book.source_failed(tour.source.name, sentence)
+                self._state.source_failed(tour.source.name, sentence)
         if self._fetch.partition is None:
             self._kept.sweep()
-        self._book.close()
+        self._state.close()
 
     def _follow(
         self, tour: Tour, found: Iterator[Page | LedgerRow | Choice], forbidden: str = ""
@@ -142,7 +142,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
                 return
             self._kept.keep(page.url, response)
             yield from self._read(tour, page, response)
-            self._book.report()
+            self._state.report()
 
         def failed(failure: Any) -> None:
             url = failure.request.url
@@ -178,7 +178,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
 
     def _page_failed(self, tour: Tour, page: Page, problem: Outcome) -> None:
         tour.failures.append(f"{page.url}: {problem.detail}")
-        self._book.page_failed(page.url, page.label, tour.source.name, problem)
+        self._state.page_failed(page.url, page.label, tour.source.name, problem)
 
     def _image_row(
         self, tour: Tour, found: LedgerRow, smaller: Choice, forbidden: str
@@ -198,14 +198,14 @@ class ImageSpider(Spider):  # type: ignore[misc]
         refusal = f"The page that shows it forbids this use ({forbidden})."
         refused = forbidden and not found.status
         row = replace(found, status="opt-out", detail=refusal) if refused else found
-        asked = self._book.wants(row)
+        asked = self._state.wants(row)
 
         def next_one() -> Iterator[Request]:
-            if smaller and self._book.status(row) in REPLACEABLE:
+            if smaller and self._state.status(row) in REPLACEABLE:
                 yield from self._fetch_one(tour, smaller[0], smaller[1:], forbidden)
-                self._book.report()
+                self._state.report()
 
-        if self._book.status(row):
+        if self._state.status(row):
             yield from next_one()
         elif smaller:
             self._smaller.setdefault((row.url, row.md5), []).append(next_one)
@@ -225,7 +225,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
         return Request(url, answered, errback=failed, dont_filter=True)
 
     def _settled(self, row: LedgerRow, outcome: Outcome) -> Iterator[Request]:
-        self._book.settle(row, outcome)
+        self._state.answer(row, outcome)
         for next_one in self._smaller.pop((row.url, row.md5), []):
             yield from next_one()
 
