@@ -1,6 +1,7 @@
-"""The system below: no package reports home, optional packages, the user's cache folder."""
+"""This process and its machine: cores, cache folder, optional packages, no network by itself."""
 
 import importlib.util
+import math
 import os
 import sys
 from pathlib import Path
@@ -65,3 +66,63 @@ def require_extra(extra: str, *modules: str, purpose: str, otherwise: str = "") 
             f"{purpose} needs {', '.join(missing)}, which is not installed; "
             f"run `pip install 'skindx[{extra}]'`{otherwise}."
         )
+
+
+ONE_THREAD = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "POLARS_MAX_THREADS",
+        "RAYON_NUM_THREADS",
+    ),
+    "1",
+)
+"""Environment of a process whose libraries must not start a thread for each core."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def cpu_count() -> int:
+    """Return how many cores this process may use: by its affinity and its cgroups' quotas."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS does not
+    cores: int = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _cgroup_quota())))
+
+
+def _cgroup_quota() -> float:
+    """Return the least quota, in cores, of this process's cgroup and those above it.
+
+    Version 2 (`cpu.max`: quota and period in microseconds) and version 1 (`cpu.cfs_quota_us`). A
+    container sees its own cgroup at the root, so a path that is not there is no error.
+    """
+    quota = math.inf
+    for folder in _cgroup_folders():
+        try:
+            if (folder / "cpu.max").exists():
+                most, period = (folder / "cpu.max").read_text().split()
+            else:
+                most = (folder / "cpu.cfs_quota_us").read_text()
+                period = (folder / "cpu.cfs_period_us").read_text()
+            if (cores := float(most) / float(period)) > 0:
+                quota = min(quota, cores)
+        except (OSError, ValueError, ZeroDivisionError):  # "max": there is no quota
+            continue
+    return quota
+
+
+def _cgroup_folders() -> list[Path]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / controllers if controllers else _CGROUPS
+        inside = root / path.lstrip("/")
+        folders += [inside, *(each for each in inside.parents if each.is_relative_to(root))]
+    return folders

@@ -69,7 +69,7 @@ def test_a_folder_of_class_folders_becomes_a_dataset(skindx: Skindx, tmp_path: P
     out = tmp_path / "data"
     code, printed, err = skindx("build", str(tmp_path / "pictures"), "--out", str(out))
     assert code == 0, err
-    assert "24 of 25 pictures kept" in printed
+    assert "24 of 25 images kept" in printed
     for name in ("manifest.parquet", "issues.parquet", "taxonomy.yaml", "recipe.yaml"):
         assert (out / name).is_file()
 

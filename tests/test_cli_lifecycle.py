@@ -97,7 +97,7 @@ def test_freeze_resplit_and_diff(
         (("build", "PICTURES", "--out", "x", "--freeze", "nowhere"), "nowhere does not exist"),
         (("remove", "DATA"), "give --url URL or --sha SHA256"),
         (("remove", "nowhere", "--sha", "a" * 64), "is no dataset"),
-        (("remove", "DATA", "--url", "http://x"), "knows no picture of the URL"),
+        (("remove", "DATA", "--url", "http://x"), "knows no image of the URL"),
         (("remove", "DATA", "--url", "Acne/1.png", "--bundle", "no"), "bundle no does not exist"),
         (("remove", "DATA", "--url", "Acne/1.png", "--published", "no"), "no was not written by"),
         (("remove", "DATA", "--url", "Acne/1.png", "--published", "DATA"), "was not written by"),

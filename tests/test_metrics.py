@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn import metrics as peer
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.metrics import (
     Statistic,
     balanced_accuracy,

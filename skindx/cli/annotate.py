@@ -37,7 +37,7 @@ def _propose(dataset: Path, bundle: Path) -> None:
 
     from skindx.curation.proposals.proposals import propose
     from skindx.data.boxes.review import unseen
-    from skindx.data.progress import progress_bars
+    from skindx.progress import progress_bars
 
     if not unseen(dataset):
         return

@@ -12,7 +12,7 @@ from skindx.errors import UserError
 if TYPE_CHECKING:
     from skindx.data.dedup.near import Embeddings
     from skindx.data.manifest import Record
-    from skindx.data.progress import Progress
+    from skindx.progress import Progress
 
 
 def audit(
@@ -50,7 +50,7 @@ def audit(
 
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
-    from skindx.data.progress import progress_bars
+    from skindx.progress import progress_bars
 
     if labels and quality:
         raise UserError("--labels and --quality are two audits; run one after the other.")

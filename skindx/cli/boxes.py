@@ -149,7 +149,7 @@ def propose(
     Example: skindx boxes propose runs/mine/data runs/other/bundle
     """
     from skindx.curation.proposals.proposals import propose as propose_boxes
-    from skindx.data.progress import progress_bars
+    from skindx.progress import progress_bars
 
     with progress_bars() as progress:
         done = propose_boxes(

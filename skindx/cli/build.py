@@ -56,8 +56,8 @@ def build(
     """
     from skindx.data.build.build import build, load_build_settings
     from skindx.data.build.diff import compare, print_diff, read_version, write_diff
-    from skindx.data.progress import progress_bars
     from skindx.data.summary import print_summary
+    from skindx.progress import progress_bars
 
     # Read before the build, which may well be into the same folder.
     before = read_version(diff) if diff else None

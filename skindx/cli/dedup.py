@@ -49,7 +49,7 @@ def embed(
 
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """
-    from skindx.data.progress import progress_bars
+    from skindx.progress import progress_bars
 
     with progress_bars() as progress:
         made = embed_dataset(
@@ -109,7 +109,7 @@ def sweep(
     from skindx.curation.sweep.sweep import SweepSettings
     from skindx.curation.sweep.sweep import sweep as run_sweep
     from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
-    from skindx.data.progress import progress_bars
+    from skindx.progress import progress_bars
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
     check_plot()

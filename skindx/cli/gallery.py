@@ -20,7 +20,7 @@ def gallery(
     Example: skindx gallery runs/mine/data
     """
     from skindx.data.gallery import write_gallery
-    from skindx.data.progress import progress_bars
+    from skindx.progress import progress_bars
 
     with progress_bars() as progress:
         index = write_gallery(dataset, out or dataset / "gallery", progress=progress)

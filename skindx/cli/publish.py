@@ -33,9 +33,9 @@ def publish(
 
     Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
     """
-    from skindx.data.progress import progress_bars
     from skindx.data.publish import PublishSettings
     from skindx.data.publish import publish as publish_dataset
+    from skindx.progress import progress_bars
 
     start: dict[str, Any] = {"format": form, "contact": contact, "unaudited": unaudited}
     settings = PublishSettings.load(None, sets or [], start=start)

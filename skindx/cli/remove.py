@@ -51,8 +51,8 @@ def remove(
 
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
-    from skindx.data.progress import progress_bars
     from skindx.data.removal.takedown import own_copies, plan
+    from skindx.progress import progress_bars
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")

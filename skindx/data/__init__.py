@@ -1,1 +1,1 @@
-"""Scraped pictures become a dataset: acquire, screen, de-duplicate, label, split."""
+"""Scraped images become a dataset: acquire, screen, de-duplicate, label, split."""

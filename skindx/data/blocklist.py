@@ -1,7 +1,7 @@
-"""The block list: pictures that were taken down and must not come back, exact or nearly.
+"""The block list: images that were taken down and must not come back, exact or nearly.
 
-`blocklist.jsonl` holds hashes and addresses, nothing of what a picture shows: its SHA-256, the
-URLs under which it was found, and one 64-bit code of each kind of picture hash.
+`blocklist.jsonl` holds hashes and addresses, nothing of what an image shows: its SHA-256, the
+URLs under which it was found, and one 64-bit code of each kind of image hash.
 """
 
 import dataclasses
@@ -22,27 +22,27 @@ from skindx.imaging.hashes import HashKind
 
 BLOCKLIST = "blocklist.jsonl"
 TAKEN_DOWN = "taken-down"
-NEAR_REASON = "it shows nearly the same as a picture that was taken down"
+NEAR_REASON = "it shows nearly the same as an image that was taken down"
 KINDS: tuple[HashKind, ...] = get_args(HashKind)
 
-# N = pictures, K = kinds of hash, O = orientations
+# N = images, K = kinds of hash, O = orientations
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """One picture that must not come back."""
+    """One image that must not come back."""
 
     sha256: str
     urls: tuple[str, ...] = ()
     asked: str = ""
-    """SHA-256 of the picture that was asked for; a near copy of it has the same."""
+    """SHA-256 of the image that was asked for; a near copy of it has the same."""
     reason: str = ""
     when: str = ""
     """UTC, ISO 8601."""
     codes: Mapping[str, str] = field(default_factory=dict)
-    """Kind of hash -> code of the upright picture, hexadecimal.
+    """Kind of hash -> code of the upright image, hexadecimal.
 
-    Only what was asked for has codes: a near copy's own near copies may be another picture.
+    Only what was asked for has codes: a near copy's own near copies may be another image.
     """
     manifests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each manifest that held it -> its split there: which bundles learned from it."""
@@ -55,7 +55,7 @@ class Blocked:
 
 
 class BlockList:
-    """What is blocked, by SHA-256; entries of the same picture are one."""
+    """What is blocked, by SHA-256; entries of the same image are one."""
 
     def __init__(self, entries: Iterable[Blocked] = ()) -> None:
         self.by_sha: dict[str, Blocked] = {}
@@ -70,15 +70,15 @@ class BlockList:
         return len(self.by_sha)
 
     def find(self, sha256: str, url: str) -> Blocked | None:
-        """Return what blocks a picture: its bytes or its address."""
+        """Return what blocks an image: its bytes or its address."""
         return self.by_sha.get(sha256) or self.by_url.get(url)
 
     def near(
         self, codes_NKO: NDArray[np.uint64], hashes: Sequence[HashKind], radius: int
     ) -> dict[int, Blocked]:
-        """Return position -> entry for pictures within `radius` bits of what is blocked.
+        """Return position -> entry for images within `radius` bits of what is blocked.
 
-        The distance is that of `near_links`: over the eight orientations of the picture, the
+        The distance is that of `near_links`: over the eight orientations of the image, the
         least of the largest Hamming distance among the kinds in `hashes`, in the order of K.
         """
         found: dict[int, Blocked] = {}
@@ -128,7 +128,7 @@ def is_sha256(text: object) -> bool:
 
 
 def write_blocklist(path: Path, blocked: BlockList) -> None:
-    """Write a block list, atomically, one line a picture."""
+    """Write a block list, atomically, one line an image."""
     rows = sorted(blocked.by_sha.values(), key=lambda entry: (entry.when, entry.sha256))
     lines = [json.dumps(dataclasses.asdict(entry), ensure_ascii=False) for entry in rows]
     write_text(path, "".join(f"{line}\n" for line in lines))
@@ -141,12 +141,12 @@ def join(paths: Iterable[Path], more: Iterable[Blocked] = ()) -> BlockList:
 
 
 def web_address(url: str) -> tuple[str, ...]:
-    """Return what to block of a URL: a path in a folder may tomorrow hold another picture."""
+    """Return what to block of a URL: a path in a folder may tomorrow hold another image."""
     return (url,) if "://" in url else ()
 
 
 def withheld(row: LedgerRow, entry: Blocked) -> LedgerRow:
-    """Return what stays of a row: that its URL was taken down, nobody's name, no picture."""
+    """Return what stays of a row: that its URL was taken down, nobody's name, no image."""
     return LedgerRow(
         url=row.url,
         label=row.label,

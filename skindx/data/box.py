@@ -1,4 +1,4 @@
-"""A box in a picture, and what a file of any format says of one picture."""
+"""A box in an image, and what a file of any format says of one image."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from skindx.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One rectangle in pixels of the stored picture, origin top left, x2/y2 exclusive.
+    """One rectangle in pixels of the stored image, origin top left, x2/y2 exclusive.
 
     `label` is a class name or "lesion"; `drawn_by` says who drew it (a person, a file, a model)
     and `drawn_at` when (UTC, ISO 8601). `score` in 0..1 is a detector's confidence, None for a box
@@ -33,10 +33,10 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxedPicture:
-    """What a box file says of one picture; boxes () means that somebody looked and found none.
+class BoxedImage:
+    """What a box file says of one image; boxes () means that somebody looked and found none.
 
-    A picture that nobody looked at is in no such file: every reader leaves it out.
+    An image that nobody looked at is in no such file: every reader leaves it out.
     """
 
     width: int
@@ -45,17 +45,17 @@ class BoxedPicture:
     sha256: str = ""
     """Of the stored bytes, where the file knows it."""
     refused: int = field(default=0, compare=False)
-    """Boxes of the file that are empty or stand out of the picture by more than a pixel, and other
+    """Boxes of the file that are empty or stand out of the image by more than a pixel, and other
     shapes than boxes."""
 
 
 UNKNOWN_SIZE = (0, 0)
-"""Of a picture without boxes, in a format that tells the size with the first box."""
+"""Of an image without boxes, in a format that tells the size with the first box."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawBox:
-    """A box as a file has it: it may be empty, or stand out of its picture."""
+    """A box as a file has it: it may be empty, or stand out of its image."""
 
     x1: float
     y1: float
@@ -71,8 +71,8 @@ _SLACK = 1.0
 """Pixels: formats count from 0 or from 1, and round."""
 
 
-def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> BoxedPicture:
-    """Cut boxes to their picture of `size` (width, height); what is empty then is left out."""
+def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> BoxedImage:
+    """Cut boxes to their image of `size` (width, height); what is empty then is left out."""
     width, height = size
     boxes, refused = [], 0
     for raw in drawn:
@@ -85,17 +85,15 @@ def boxed(size: tuple[int, int], drawn: Sequence[RawBox], sha256: str = "") -> B
             boxes.append(
                 Box(x1, y1, x2, y2, raw.label, raw.drawn_by, raw.score, raw.drawn_at),
             )
-    return BoxedPicture(width, height, tuple(boxes), sha256, refused)
+    return BoxedImage(width, height, tuple(boxes), sha256, refused)
 
 
-def put_picture(
-    pictures: dict[str, BoxedPicture], path: Path, file_name: str, picture: BoxedPicture
-) -> None:
-    """Add a picture of the box file `path` under its name without folders. Raises UserError."""
+def put_image(images: dict[str, BoxedImage], path: Path, file_name: str, image: BoxedImage) -> None:
+    """Add an image of the box file `path` under its name without folders. Raises UserError."""
     name = base_name(file_name)
-    if name in pictures:
+    if name in images:
         raise UserError(f"{path} names {name!r} twice; file names must be unique.")
-    pictures[name] = picture
+    images[name] = image
 
 
 def base_name(file_name: str) -> str:
@@ -104,6 +102,6 @@ def base_name(file_name: str) -> str:
 
 
 def sha256_in(text: object) -> str:
-    """Return `text` if it is a SHA-256, as our exports name pictures, else ""."""
+    """Return `text` if it is a SHA-256, as our exports name images, else ""."""
     stem = PurePosixPath(str(text)).stem
     return stem if re.fullmatch(r"[0-9a-f]{64}", stem) else ""

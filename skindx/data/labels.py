@@ -28,8 +28,8 @@ def taxonomy_of(labels: Iterable[str], name: str) -> Taxonomy:
 def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5) -> dict[str, str]:
     """Return the taxonomy key of each distinct label that the taxonomy knows.
 
-    `labels` holds one entry a picture. Raises UserError when the taxonomy knows the labels of
-    less than the share `min_known` of the pictures: it is then the wrong one.
+    `labels` holds one entry an image. Raises UserError when the taxonomy knows the labels of
+    less than the share `min_known` of the images: it is then the wrong one.
     """
     counts = Counter(labels)
     found = {label: taxonomy.find(label) for label in counts}
@@ -40,18 +40,18 @@ def map_labels(labels: Iterable[str], taxonomy: Taxonomy, min_known: float = 0.5
         near = difflib.get_close_matches(label, taxonomy.keys, n=3, cutoff=0.0)
         raise UserError(
             f"the taxonomy {taxonomy.name} does not know the labels of {unknown.total()} of "
-            f"{counts.total()} pictures, such as {label!r} (nearest: {', '.join(near)}); choose "
+            f"{counts.total()} images, such as {label!r} (nearest: {', '.join(near)}); choose "
             f"another with --taxonomy or none to take the labels as they are, or set min_known to "
-            f"leave the strangers out."
+            f"leave out images of unknown labels."
         )
     return known
 
 
-STRANGERS = frozenset({"unmapped-label", "unknown-label"})
+UNMAPPED = frozenset({"unmapped-label", "unknown-label"})
 """Reasons why a label has no class: somebody decided so, or nobody knows it."""
 
 
-def stranger(label: str, taxonomy: Taxonomy) -> tuple[str, str]:
+def unmapped_label(label: str, taxonomy: Taxonomy) -> tuple[str, str]:
     """Return (reason, detail) of the issue of a label that the taxonomy does not know."""
     decided = taxonomy.why_unmapped(label)
     if decided:

@@ -1,97 +1,14 @@
-"""The dataset folder: which one a build may write to, and how it changes from old to new."""
+"""The names of the files and folders in a dataset folder."""
 
-import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-
-from skindx.data.ledger import read_ledger
-from skindx.data.manifest import MANIFEST, Issue, Record, write_issues, write_manifest
-from skindx.data.recipe import BuildSettings
-from skindx.data.sources import FolderSource, HuggingFaceSource
-from skindx.data.store import STORE
-from skindx.data.summary import BuildSummary
-from skindx.data.transaction import settle, together
-from skindx.errors import UserError
-from skindx.files import write_json
-from skindx.taxonomy import Taxonomy
-
+MANIFEST = "manifest.parquet"
+ISSUES = "issues.parquet"
 TAXONOMY = "taxonomy.yaml"
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
+LEDGER = "ledger.jsonl"
+STORE = "store"
+"""The private working store: original bytes, named by their own SHA-256."""
 CACHE = "cache"
-"""Where loaders keep decoded pictures; it may be deleted at any time while nobody trains."""
-
-
-def check_out(out: Path, settings: BuildSettings) -> None:
-    """Raise UserError unless `out` is absent, empty, a dataset, or what a broken build left."""
-    if out.is_symlink() or out.exists():
-        if not out.is_dir():
-            raise UserError(f"{out} is a file; give --out a new or empty folder.")
-        settle(out)
-        names = {entry.name for entry in out.iterdir()}
-        begun = {MANIFEST, STORE} & names or any(name.startswith("ledger") for name in names)
-        if names and not begun:
-            raise UserError(
-                f"{out} holds other files ({min(names)}) and no dataset; give --out a new or "
-                f"empty folder."
-            )
-    for source in settings.sources:
-        inside = source.path if isinstance(source, FolderSource | HuggingFaceSource) else None
-        if inside and out.resolve().is_relative_to(inside.resolve()):
-            raise UserError(
-                f"{out} lies in the source folder {inside}, so the next build would read it "
-                f"as pictures; give --out a folder elsewhere."
-            )
-
-
-@contextmanager
-def emptied_again(out: Path) -> Iterator[None]:
-    """When the block refuses its input, leave `out` as it was if it was absent or empty.
-
-    What was fetched or is known of any picture stays: the next build goes on with it.
-    """
-    existed = out.exists()
-    empty = not existed or not any(out.iterdir())
-    try:
-        yield
-    except UserError:
-        if empty and out.exists() and not any((out / STORE).glob("*/*")) and not read_ledger(out):
-            for path in out.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            if not existed:
-                out.rmdir()
-        raise
-
-
-def write_dataset(
-    out: Path,
-    *,
-    records: Sequence[Record],
-    issues: Sequence[Issue],
-    taxonomy: Taxonomy,
-    settings: BuildSettings,
-    summary: BuildSummary,
-    write_splits: Callable[[Path], None],
-) -> None:
-    """Write all tables beside the old ones, then put them in place together, all or none."""
-    with together(out) as staging:
-        taxonomy.save(staging / TAXONOMY)
-        settings.save(staging / RECIPE)
-        write_issues(staging, issues)
-        write_json(staging / SUMMARY, summary.as_json())
-        write_splits(staging)
-        write_manifest(staging, records)
-
-
-def sweep_store(out: Path, named: Collection[str]) -> int:
-    """Delete the store's files whose path is not `named`, also what killed writes left there.
-
-    Returns how many; only for who holds `only_writer`, once the new manifest is in place.
-    """
-    swept = 0
-    for file in (out / STORE).glob("*/*"):
-        if file.relative_to(out).as_posix() not in named:
-            file.unlink()
-            swept += 1
-    return swept
+"""Where loaders keep decoded images; it may be deleted at any time while nobody trains."""
+GALLERY = "gallery"
+"""Where `skindx gallery` writes if nothing else is said."""

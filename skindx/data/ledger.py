@@ -1,4 +1,4 @@
-"""The ledger: one row a URL or file, and a reason for everything that did not become a picture."""
+"""The ledger: one row a URL or file, and a reason for everything that did not become an image."""
 
 import dataclasses
 import json
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
 
+from skindx.data.layout import LEDGER
 from skindx.errors import UserError
 from skindx.files import only_writer
-
-LEDGER = "ledger.jsonl"
 
 _WAIT_S = 10.0
 """The crawl of a killed run needs a moment to see that its parent is gone."""
@@ -21,7 +21,7 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """What became of one picture that a source named.
+    """What became of one image that a source named.
 
     `status` is "stored", or the reason why not as a fixed short word (dead-link, too-large,
     not-a-picture, robots, private-address …); `detail` says it in a sentence. `path` is relative
@@ -48,6 +48,12 @@ class LedgerRow:
     """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
     caption: str = ""
     """What the source writes about it: caption, alternative text. May name a person."""
+
+
+def file_name(url: str) -> str:
+    """Return the last part of a URL's or relative path's path, unquoted."""
+    path = unquote(urlsplit(url).path) if "://" in url else url
+    return PurePosixPath(path).name
 
 
 def now() -> str:

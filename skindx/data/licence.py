@@ -1,7 +1,7 @@
-"""Licences: what a source says about a picture becomes what one may do with it.
+"""Licences: what a source says about an image becomes what one may do with it.
 
 Only whole, known names count: "CC BY 4.0 where from HAM10000" is unknown, because nobody can tell
-what it says of this one picture. An unknown licence gives no permission.
+what it says of this one image. An unknown licence gives no permission.
 """
 
 import re

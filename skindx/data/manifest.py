@@ -1,4 +1,4 @@
-"""The manifest: one row a picture, everything else is derived from it."""
+"""The manifest: one row an image, everything else is derived from it."""
 
 import dataclasses
 import itertools
@@ -7,22 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from skindx.data.boxes import Box
-from skindx.data.transaction import settle
+from skindx.data.box import Box
+from skindx.data.layout import ISSUES, MANIFEST
+from skindx.data.transaction import recover
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
 Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-MANIFEST = "manifest.parquet"
-ISSUES = "issues.parquet"
 _ROW_GROUP = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One kept picture. `path` is relative to the dataset folder, hashes are hexadecimal."""
+    """One kept image. `path` is relative to the dataset folder, hashes are hexadecimal."""
 
     path: str
     sha256: str
@@ -52,17 +51,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One picture that did not enter the dataset, and why."""
+    """One image that did not enter the dataset, and why."""
 
     url: str
-    """Source URL or path of the picture."""
+    """Source URL or path of the image."""
     sha256: str
     label: str
     reason: str
     """A fixed short word: dead-link, not-a-picture, exact-duplicate, near-duplicate …"""
     detail: str = ""
     kept_sha256: str = ""
-    """For a duplicate: the picture that stays in its place."""
+    """For a duplicate: the image that stays in its place."""
 
 
 def write_manifest(folder: Path, records: Sequence[Record]) -> None:
@@ -174,7 +173,7 @@ def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[d
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    settle(path.parent)
+    recover(path.parent)
     if not path.exists():
         raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
     try:

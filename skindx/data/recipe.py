@@ -1,4 +1,4 @@
-"""A recipe: where a dataset's pictures come from and how they are cleaned and split."""
+"""A recipe: where a dataset's images come from and how they are cleaned and split."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ class BuildSettings(Settings):
     taxonomy: str | None = None
     """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
     min_known: float = Field(default=0.5, ge=0, le=1)
-    """Share of the pictures whose label the taxonomy must know; less means the wrong taxonomy."""
+    """Share of the images whose label the taxonomy must know; less means the wrong taxonomy."""
     targets: Mapping[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Class -> pictures that the dataset should hold; the build reports what is missing."""
+    """Class -> images that the dataset should hold; the build reports what is missing."""
     sources: tuple[Source, ...] = Field(min_length=1)
     fetch: FetchSettings = Field(default_factory=FetchSettings)
     screen: ScreenSettings = ScreenSettings()
@@ -37,12 +37,12 @@ class BuildSettings(Settings):
     boxes: BoxSource | None = None
     """Lesion boxes (COCO, YOLO, Pascal VOC, Label Studio): a path, or {kind: …, path: …}.
 
-    Joined by SHA-256 where the file has it, else by the file name of each picture's URL."""
+    Joined by SHA-256 where the file has it, else by the file name of each image's URL."""
     blocklist: Path | None = None
     """A block list that several datasets share; that of the dataset folder counts always."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     workers: int = Field(default=0, ge=0)
-    """Processes that screen pictures on this machine; 0 takes all cores that this one may use."""
+    """Processes that screen images on this machine; 0 takes all cores that this one may use."""
 
 
 def load_build_settings(

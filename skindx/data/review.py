@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from skindx.data.blocklist import is_sha256
-from skindx.data.manifest import MANIFEST, read_manifest, read_rows
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_manifest, read_rows
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
@@ -19,18 +20,18 @@ LOOKED_AT = "looked_at.parquet"
 
 Reason = Literal["face", "text", "intimate", "label", "off-topic", "quality"]
 PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
-"""A picture with such a flag is not given away before a person has said that it may be."""
+"""An image with such a flag is not given away before a person has said that it may be."""
 
 Verdict = Literal["keep", "withhold", "remove"]
 """keep: nothing is wrong; withhold: never publish its bytes; remove: not in the next build."""
 
 REVIEWED = "reviewed"
-"""Reason of a picture that a person kept out."""
+"""Reason of an image that a person kept out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One reason to look at one picture. `score` in 0..1: how sure the program is."""
+    """One reason to look at one image. `score` in 0..1: how sure the program is."""
 
     sha256: str
     reason: Reason
@@ -40,7 +41,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A program has looked at one picture for one reason, whether it raised a flag or not."""
+    """A program has looked at one image for one reason, whether it raised a flag or not."""
 
     sha256: str
     reason: Reason
@@ -48,7 +49,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person decided about one picture, whatever it was flagged for."""
+    """What a person decided about one image, whatever it was flagged for."""
 
     sha256: str
     verdict: Verdict
@@ -61,8 +62,8 @@ class Decision:
 def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason]) -> None:
     """Write flags of the reasons `replacing`, atomically; flags of other reasons stay.
 
-    The caller has looked at every picture of the manifest for these reasons, which is noted too:
-    a picture without a flag is one that was looked at, or one that came later.
+    The caller has looked at every image of the manifest for these reasons, which is noted too:
+    an image without a flag is one that was looked at, or one that came later.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -99,7 +100,7 @@ def _read_looks(dataset: Path) -> list[Look]:
 
 
 def looked_at(dataset: Path, reasons: Iterable[Reason] = PRIVATE) -> set[str]:
-    """Return the SHA-256 of the pictures that programs have looked at for all of `reasons`."""
+    """Return the SHA-256 of the images that programs have looked at for all of `reasons`."""
     seen: dict[Reason, set[str]] = defaultdict(set)
     for look in _read_looks(dataset):
         seen[look.reason].add(look.sha256)
@@ -114,7 +115,7 @@ def read_flags(dataset: Path) -> list[Flag]:
 
 
 def read_decisions(dataset: Path) -> dict[str, Decision]:
-    """Read DATASET/decisions.csv: SHA-256 -> decision; the last row of a picture counts.
+    """Read DATASET/decisions.csv: SHA-256 -> decision; the last row of an image counts.
 
     The file is written by people or by a page, with the columns sha256, verdict, by, when, note.
     Raises UserError for a row that cannot be understood.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skindx.data.build.targets import ClassCount, print_counts
+from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.funnel import ClassFunnel, print_funnel
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.text import cell, printable
@@ -22,11 +22,11 @@ class BuildSummary:
     found: int
     kept: int
     issues: Mapping[str, int]
-    """Reason -> pictures."""
+    """Reason -> images."""
     splits: Mapping[str, Mapping[str, int]]
-    """Class -> split -> pictures."""
+    """Class -> split -> images."""
     dropped_classes: Mapping[str, str]
-    """Class -> why it is not in the dataset although pictures of it were found."""
+    """Class -> why it is not in the dataset although images of it were found."""
     absent_classes: tuple[str, ...]
     """Classes of the taxonomy of which no source named an image."""
     exact_conflicts: int
@@ -36,12 +36,12 @@ class BuildSummary:
     groups: int
     largest_group: int
     boxed: int
-    """Kept pictures that a box file speaks of."""
+    """Kept images that a box file speaks of."""
     notes: tuple[str, ...] = ()
     counts: tuple[ClassCount, ...] = ()
     """By class: what each source gave, against the recipe's targets."""
     folds: tuple[int, ...] = ()
-    """Pictures of each fold."""
+    """Images of each fold."""
     earlier_manifests: tuple[str, ...] = ()
     """SHA-256 of this build's manifest before each take-down, oldest first."""
     funnel: tuple[ClassFunnel, ...] = ()
@@ -55,24 +55,24 @@ class BuildSummary:
 
     def lines(self) -> list[str]:
         """Tell the build in plain sentences, without the table of classes."""
-        lines = [*self.notes, f"{self.name}: {self.kept} of {self.found} pictures kept."]
+        lines = [*self.notes, f"{self.name}: {self.kept} of {self.found} images kept."]
         lines += [f"  {count} {reason}" for reason, count in sorted(self.issues.items())]
         if self.exact_conflicts or self.near_conflicts:
             lines.append(
-                f"Contradictions: {self.exact_conflicts} pictures stand under two labels with the "
+                f"Contradictions: {self.exact_conflicts} images stand under two labels with the "
                 f"same bytes, {self.near_conflicts} pairs of near duplicates have different labels."
             )
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]
         if self.absent_classes:
-            lines.append(f"No picture was found of {', '.join(self.absent_classes)}.")
+            lines.append(f"No image was found of {', '.join(self.absent_classes)}.")
         lines.append(
-            f"{self.groups} groups, the largest with {self.largest_group} pictures; no group "
+            f"{self.groups} groups, the largest with {self.largest_group} images; no group "
             f"stands in two splits."
         )
         if self.folds:
             sizes = ", ".join(map(str, self.folds))
-            lines.append(f"{len(self.folds)} folds of train and val: {sizes} pictures.")
+            lines.append(f"{len(self.folds)} folds of train and val: {sizes} images.")
         return lines
 
 

@@ -17,12 +17,12 @@ READY = ".ready"
 
 
 @contextmanager
-def together(folder: Path) -> Iterator[Path]:
+def transaction(folder: Path) -> Iterator[Path]:
     """Yield an empty folder; when the block ends its files take their places in `folder` at once.
 
     When the block fails `folder` stays as it was. Only for who holds `only_writer`.
     """
-    settle(folder)
+    recover(folder)
     staging = folder / STAGING
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -32,10 +32,10 @@ def together(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    settle(folder)
+    recover(folder)
 
 
-def settle(folder: Path) -> None:
+def recover(folder: Path) -> None:
     """Finish a change of `folder` that a kill cut short; usually there is none.
 
     Any number of processes may do so at once. Raises UserError where this one may not write.

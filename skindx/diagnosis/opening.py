@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.formats import Format, photo_format
-from skindx.diagnosis.heic import can_read_heic, decode_apart
 from skindx.diagnosis.refusal import Gate, Refused
 from skindx.diagnosis.view import LONGEST_SIDE
 from skindx.errors import UserError
-from skindx.imaging.decode import DamagedPicture, decode, upright_jpeg_size
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
+from skindx.imaging.heic import can_read_heic, decode_heic
+from skindx.imaging.jpeg import upright_jpeg_size
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64
@@ -101,7 +103,7 @@ def open_photo(
         )
     try:
         pixels_HWC, height, width = _decoded(data, form, needed)
-    except DamagedPicture as error:
+    except DamagedImage as error:
         # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
         own = form != "HEIC" and error.__cause__ is None
         reason = str(error) if own or error.reason == "too-many-pixels" else ""
@@ -131,7 +133,7 @@ def open_photo(
 def _decoded(data: bytes, form: Format, needed: int | None) -> tuple[NDArray[np.uint8], int, int]:
     """Return pixels_HWC, and height and width of the photo at full scale."""
     if form == "HEIC":
-        pixels_HWC = decode_apart(data)
+        pixels_HWC = decode_heic(data)
     elif form != "JPEG":
         pixels_HWC = decode(data)
     else:

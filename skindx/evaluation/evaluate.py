@@ -1,6 +1,5 @@
 """Score a bundle through the served predictor: what is measured is what a user gets."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -13,9 +12,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import MANIFEST, TAXONOMY
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.manifest import MANIFEST, Record, Split, read_manifest, split_of
+from skindx.data.manifest import Record, Split, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.assisted import measure_assistance
@@ -33,6 +32,7 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
 from skindx.provenance import Origin, hardware, versions
+from skindx.system import cpu_count
 from skindx.taxonomy import Taxonomy
 
 METRICS = "metrics.json"
@@ -243,7 +243,7 @@ def _predict(
     progress: Progress | None,
 ) -> list[Prediction]:
     predictions: list[Prediction] = []
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    threads = cpu_count()
     with closing(work_ahead(read, records, threads=threads, ahead=_BATCH)) as pictures:
         while batch := list(islice(pictures, _BATCH)):
             predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)

@@ -21,7 +21,8 @@ from skindx.diagnosis.gates.skin import skin_share
 from skindx.errors import UserError
 from skindx.evaluation.no_skin import KINDS
 from skindx.files import write_json
-from skindx.imaging.decode import DamagedPicture, decode
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
 
 PHOTOS = 200
 """Of each folder, drawn at random under one seed."""
@@ -100,7 +101,7 @@ def _decoded(files: list[Path]) -> Iterator[tuple[Pixels, str]]:
         try:
             pixels = decode(file.read_bytes(), at_least=(2 * SIDE, 2 * SIDE), rough=False)
             yield pixels, file.name.partition(".rf.")[0]
-        except DamagedPicture:
+        except DamagedImage:
             continue
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.manifest import Record
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.breakdown import breakdowns

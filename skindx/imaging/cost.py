@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skindx.imaging.damage import DamagedPicture
+from skindx.imaging.damage import DamagedImage
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,7 +58,7 @@ class Cost:
     """Memory that does not depend on the number of pixels."""
 
     def check(self, max_pixels: int) -> None:
-        """Raise DamagedPicture for more than `max_pixels` allow.
+        """Raise DamagedImage for more than `max_pixels` allow.
 
         reason: too-many-pixels, decode-memory, or decode-timeout for too many passes.
         """
@@ -72,18 +72,18 @@ class Cost:
                 f"decoding {size} of this format takes {needed / 1e6:.0f} MB, more than the cap "
                 f"of {most / 1e6:.0f}"
             )
-            raise DamagedPicture(message, "decode-memory")
+            raise DamagedImage(message, "decode-memory")
         if self.passes > MAX_PASSES or self.passes * pixels > _PASSES * max_pixels:
             message = f"it is built of too many passes: {self.passes} over {size}"
-            raise DamagedPicture(message, "decode-timeout")
+            raise DamagedImage(message, "decode-timeout")
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Raise DamagedPicture for an image whose header names too many pixels."""
+    """Raise DamagedImage for an image whose header names too many pixels."""
     if width * height > max_pixels or max(width, height) > MAX_SIDE:
         side = "" if width * height > max_pixels else f", or of {MAX_SIDE} on a side"
         message = f"{width} x {height} pixels are more than the cap of {max_pixels}{side}"
-        raise DamagedPicture(message, "too-many-pixels")
+        raise DamagedImage(message, "too-many-pixels")
 
 
 def jpeg_cost(jpeg: bytes, width: int, height: int, colours: str, subsampling: str) -> Cost:
@@ -123,7 +123,7 @@ def webp_cost(webp: bytes) -> Cost:
     """Return the cost of a WebP, by its first 30 bytes: Pillow takes memory as it opens one."""
     kind, head = webp[12:16], webp[20:30]
     if len(head) < 10 or kind not in (b"VP8X", b"VP8L", b"VP8 "):
-        raise DamagedPicture("its header is cut short")
+        raise DamagedImage("its header is cut short")
     if kind == b"VP8X":
         width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (4, 7))
     elif kind == b"VP8L":
@@ -134,18 +134,18 @@ def webp_cost(webp: bytes) -> Cost:
     return Cost(width, height, _WEBP_BYTES)
 
 
-def opened_cost(picture: "Image.Image", data: bytes) -> Cost:
+def opened_cost(image: "Image.Image", data: bytes) -> Cost:
     """Return the cost of an image that Pillow has opened, not yet loaded: PNG, BMP, TIFF, HEIF."""
-    width, height = picture.size
-    stored: float = _STORED_BYTES.get(picture.mode, 4)
-    if picture.format == "PNG":
-        if getattr(picture, "is_animated", False):
+    width, height = image.size
+    stored: float = _STORED_BYTES.get(image.mode, 4)
+    if image.format == "PNG":
+        if getattr(image, "is_animated", False):
             stored *= 2  # a copy, on which the next frame would be laid
         # Of 16 bits more is unpacked than is stored; to unpack takes time, if no memory.
         stored = max(stored, _PNG_CHANNELS.get(data[25], 1) * data[24] / 8)
-    if picture.format != "TIFF":
+    if image.format != "TIFF":
         return Cost(width, height, stored + _RESULT_BYTES, 1, _BAND_BYTES)
-    tags = picture.tag_v2  # type: ignore[attr-defined]
+    tags = image.tag_v2  # type: ignore[attr-defined]
     across, down = tags.get(322, width), tags.get(323, min(tags.get(278, height), height))
     bits = tags.get(258, (1,))
     part_bytes = across * down * tags.get(277, 1) * -(-max(bits) // 8)

@@ -30,8 +30,8 @@ _UNREAD: tuple[tuple[int, bytes, str], ...] = (
 )
 
 
-def picture_suffix(head: bytes) -> str | None:
-    """Return the suffix of the picture format that the first bytes show, None for anything else.
+def image_suffix(head: bytes) -> str | None:
+    """Return the suffix of the image format that the first bytes show, None for anything else.
 
     `head` needs at least 12 bytes. GIF and SVG are refused: one is a film, the other a program.
     `unusable` says why there is no suffix.

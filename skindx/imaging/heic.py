@@ -1,16 +1,70 @@
-"""HEIC photos, for a process of its own: libheif is given what strangers sent."""
+"""HEIC photos, decoded in a process of its own: libheif is given what anybody may send."""
 
+import importlib.util
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from skindx.imaging.decode import decode_with_pillow, refusal
+from skindx.imaging.damage import DamagedImage, refusal
+from skindx.imaging.decode import MAX_PIXELS, import_decoders
+from skindx.imaging.pillow import decode_with_pillow
+from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+
+LIMITS = Limits(timeout_s=15, memory_mb=800)
+"""50 million pixels of 8 bits take 500 MB, of 10 bits without subsampling 1,000 and are refused."""
 
 
-def decode_heic(path: Path, out: Path, max_pixels: int) -> dict[str, str]:
+def can_read_heic() -> bool:
+    """Tell whether pillow-heif is installed (the extra `app` has it)."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def decode_heic(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, limits: Limits = LIMITS
+) -> NDArray[np.uint8]:
+    """Return pixels_HWC, uint8 RGB, upright. Raises DamagedImage, whatever the bytes do.
+
+    Photo and pixels pass between the processes in memory: no disk ever holds them, and they are
+    gone with this process, however it ends.
+    """
+    with (
+        os.fdopen(os.memfd_create("skindx-photo"), "w+b") as photo,
+        os.fdopen(os.memfd_create("skindx-pixels"), "w+b") as pixels,
+    ):
+        photo.write(data)
+        photo.flush()
+        there = Path(f"/proc/{os.getpid()}/fd")
+        job = {"out": str(there / str(pixels.fileno())), "max_pixels": max_pixels}
+        ((_, answer),) = run_sandboxed(
+            heic_decoding, job, [there / str(photo.fileno())], limits, workers=1
+        )
+        if isinstance(answer, Failure):
+            raise DamagedImage(answer.detail, answer.reason)
+        if answer["reason"]:
+            raise DamagedImage(answer["detail"], answer["reason"])
+        pixels_HWC: NDArray[np.uint8] = np.load(pixels, allow_pickle=False)
+        return pixels_HWC
+
+
+@sandboxed
+def heic_decoding(job: dict[str, Any]) -> Work:
+    """Return what writes a photo's pixels to the job's `out` and says what failed."""
+    import pillow_heif
+
+    import_decoders()
+    pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own
+    pillow_heif.register_heif_opener(thumbnails=False)
+    out = Path(job["out"])
+    return for_each(lambda path: write_pixels(path, out, job["max_pixels"]))
+
+
+def write_pixels(path: Path, out: Path, max_pixels: int) -> dict[str, str]:
     """Write a HEIC photo's pixels_HWC, uint8 RGB, upright, to `out` as npy; say what failed.
 
-    libheif turns the picture as the file says, and leaves metadata out. Never raises for a file.
+    libheif turns the image as the file says, and leaves metadata out. Never raises for a file.
     """
     try:
         pixels_HWC = decode_with_pillow(path.read_bytes(), "HEIF", max_pixels)

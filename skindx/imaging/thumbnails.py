@@ -1,31 +1,33 @@
-"""Small copies of pictures, upright, without any metadata.
+"""Small copies of images, upright, without any metadata.
 
-Made in decoding processes: a gallery also shows what was dropped, such as a picture that crashes
+Made in decoding processes: a gallery also shows what was dropped, such as an image that crashes
 its decoder.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.progress import Progress
-from skindx.data.runner import cores
 from skindx.files import atomic_file
-from skindx.imaging.decode import DamagedPicture, decode
-from skindx.workers.sandbox.pool import Limits, run_apart
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode, import_decoders
+from skindx.progress import Progress
+from skindx.system import cpu_count
+from skindx.workers.sandbox import Limits, Work, for_each, run_sandboxed, sandboxed
 
 THUMBS = "thumbs"
 LONGEST_SIDE = 192
 _QUALITY = 80
 _PER_PROCESS = 128
-"""So few pictures are shrunk sooner than another process starts."""
+"""So few images are shrunk sooner than another process starts."""
 _LIMITS = Limits(timeout_s=30, memory_mb=500)
 
 
 def thumbnail_path(sha256: str) -> str:
-    """Return the path of a picture's thumbnail, relative to the gallery."""
+    """Return the path of an image's thumbnail, relative to the gallery."""
     return f"{THUMBS}/{sha256[:2]}/{sha256}.jpg"
 
 
@@ -47,9 +49,9 @@ def write_thumbnails(
             missing.append(sha256)
     paths = [files[sha256] for sha256 in missing]
     job = {"folder": str(folder.absolute())}
-    workers = min(cores(), -(-len(paths) // _PER_PROCESS))
+    workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
     for done, (position, written) in enumerate(
-        run_apart("shrink", job, paths, _LIMITS, workers), len(shown) + 1
+        run_sandboxed(shrinking, job, paths, _LIMITS, workers), len(shown) + 1
     ):
         if written is True:
             shown.add(missing[position])
@@ -65,11 +67,19 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
+@sandboxed
+def shrinking(job: dict[str, Any]) -> Work:
+    """Return what writes the thumbnail of each file below the job's `folder`."""
+    import_decoders()
+    folder = Path(job["folder"])
+    return for_each(lambda path: shrink(path, folder))
+
+
 def shrink(file: Path, folder: Path) -> bool:
     """Write one thumbnail below `folder`; False for what does not decode."""
     try:
         pixels_HWC = decode(file.read_bytes())
-    except (OSError, DamagedPicture, MemoryError):
+    except (OSError, DamagedImage, MemoryError):
         return False
     with atomic_file(folder / file.stem[:2] / f"{file.stem}.jpg") as temporary:
         temporary.write_bytes(small_jpeg(pixels_HWC, LONGEST_SIDE))
@@ -77,7 +87,7 @@ def shrink(file: Path, folder: Path) -> bool:
 
 
 def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int) -> bytes:
-    """Return a picture as JPEG, shrunk to `longest_side`, never enlarged."""
+    """Return an image as JPEG, shrunk to `longest_side`, never enlarged."""
     import cv2
     import simplejpeg
 

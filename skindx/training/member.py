@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skindx.data.layout import MANIFEST
 from skindx.data.loader.settings import DiskCache, LoaderSettings
-from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.models.saving import save_tensors

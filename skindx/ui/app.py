@@ -22,9 +22,10 @@ from skindx.ui.limits import BodyLimit
 from skindx.ui.login.gate import Gate
 from skindx.ui.login.users import Users
 from skindx.ui.pool.loading import worker_command
-from skindx.ui.pool.pool import Pool, PoolSettings
+from skindx.ui.pool.pool import Pool
 from skindx.ui.shares import PER_ADDRESS, RequestShares, Shares
 from skindx.ui.uploading import REQUEST_BYTES, ROUTE, UploadFolder, Uploads
+from skindx.workers.pool import PoolSettings
 
 if TYPE_CHECKING:
     import gradio as gr

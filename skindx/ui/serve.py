@@ -58,8 +58,8 @@ def serve(
     from skindx.ui.app import Wiring, build_app
     from skindx.ui.connections import Patience
     from skindx.ui.login.users import Users
-    from skindx.ui.pool.pool import PoolSettings
     from skindx.ui.running import Listening, run
+    from skindx.workers.pool import PoolSettings
 
     settings = PoolSettings.parse({} if workers is None else {"workers": workers}, "--workers")
     users = Users(login) if login else None

@@ -1,32 +1,41 @@
-"""A worker process as its server sees it."""
+"""Starting worker processes, and talking to one from an event loop."""
 
 import asyncio
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from skindx.system import ONE_THREAD
 from skindx.workers import framing
 
-_ONE_THREAD = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "POLARS_MAX_THREADS",
-    "RAYON_NUM_THREADS",
-)
 _BUFFER_BYTES = 1 << 20
 _SHARED_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 256 << 20  # noqa: S108
 
 
+def module_command(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs a module of this installation."""
+    return (sys.executable, "-m", module, *arguments)
+
+
+def start(
+    command: Sequence[str], environment: dict[str, str] | None = None, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a process whose libraries use one thread each; the processes are the threads.
+
+    `environment` is added to this process's own, `options` are those of `subprocess.Popen`.
+    """
+    return subprocess.Popen(command, env=os.environ | ONE_THREAD | (environment or {}), **options)
+
+
 class Lost(Exception):  # noqa: N818
-    """The process ended, or answered nothing sensible."""
+    """The process ended, or sent what is no message."""
 
 
 class Worker:
@@ -41,18 +50,15 @@ class Worker:
         self.process = process
         self._reader, self._writer = reader, writer
 
-    async def told(self) -> Any:
+    async def receive(self) -> Any:
         """Return the next message. Raises Lost when the process ends instead."""
         try:
-            size = int.from_bytes(await self._reader.readexactly(framing.LENGTH_BYTES), "big")
-            head = await self._reader.readexactly(size)
-            blobs = [await self._reader.readexactly(each) for each in framing.blob_sizes(head)]
-            return framing.unpack(head, blobs)
-        except (asyncio.IncompleteReadError, OSError, ValueError, LookupError, TypeError) as error:
+            return await framing.receive_async(self._reader)
+        except (EOFError, OSError, ValueError, LookupError, TypeError) as error:
             raise Lost(type(error).__name__) from None
 
-    async def tell(self, body: Any) -> None:
-        """Send a message. Raises Lost when nobody takes it."""
+    async def send(self, body: Any) -> None:
+        """Send a message. Raises Lost when the process has ended."""
         try:
             self._writer.write(framing.pack(body))
             await self._writer.drain()
@@ -62,11 +68,11 @@ class Worker:
 
 @asynccontextmanager
 async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
-    """Start a worker, and see to it that its process is over at the end.
+    """Start a worker, and end its process when the block ends.
 
     Its arguments are the command's, a connection's descriptor, and a folder. It is a new process
-    and no fork: nothing of this one's memory, threads and files is in it. What it writes for a
-    moment lies in that folder of its own, in memory where there is room, which goes with it.
+    and no fork: nothing of this one's memory, threads and files is in it. Its temporary files lie
+    in that folder, in memory where there is room, and are deleted with it.
     """
     ours, theirs = socket.socketpair()
     with (
@@ -76,9 +82,16 @@ async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
         ours,
     ):
         with theirs:
-            for each in (ours, theirs):
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-            process = _start([*command, str(theirs.fileno()), folder], theirs, folder)
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+            process = start(
+                [*command, str(theirs.fileno()), folder],
+                {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl+C goes to the server alone: it ends its workers itself
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
         try:
             reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
             try:
@@ -88,20 +101,6 @@ async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
         finally:
             process.kill()  # it holds nothing that would have to be put away
             process.wait()
-
-
-def _start(
-    command: Sequence[str], connection: socket.socket, folder: str
-) -> "subprocess.Popen[bytes]":
-    one_thread = dict.fromkeys(_ONE_THREAD, "1")
-    return subprocess.Popen(
-        command,
-        env=os.environ | one_thread | {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
-        pass_fds=[connection.fileno()],
-        process_group=0,  # Ctrl+C is the server's alone: it ends its workers itself
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
 
 
 def _in_memory() -> Path | None:

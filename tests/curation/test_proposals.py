@@ -12,10 +12,11 @@ from tiny_bundle import pack_tiny
 
 from skindx.curation.proposals.activation import ActivationBoxes, activation_box, whole
 from skindx.curation.proposals.proposals import propose
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.agreement import iou
 from skindx.data.boxes.annotations import PROPOSALS, read_proposals
-from skindx.data.manifest import MANIFEST, Record, read_manifest, write_manifest
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.files import sha256_file

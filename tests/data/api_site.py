@@ -38,7 +38,7 @@ def source_of(kind: str, site: LocalSite, **settings: Any) -> ApiSource:
 
 
 def serve(kind: str, site: LocalSite) -> list[dict[str, Any]]:
-    """Serve a kind's answers and all their pictures; return the answers as they are served."""
+    """Serve a kind's answers and all their images; return the answers as they are served."""
     site.pages["/robots.txt"] = Answer(b"User-agent: *\nDisallow: /commons.wikimedia.org/\n")
     site.default = picture
     bodies = []

@@ -1,8 +1,8 @@
-"""Pictures with boxes as hypothesis draws them: odd sizes, borders, fractions, any script."""
+"""Images with boxes as hypothesis draws them: odd sizes, borders, fractions, any script."""
 
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box, BoxedPicture
+from skindx.data.box import Box, BoxedImage
 
 # Without control characters and surrogates: XML has no place for them.
 words = st.text(
@@ -14,7 +14,7 @@ scores = st.none() | st.floats(0, 1)
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> BoxedPicture:
+def pictures(draw: st.DrawFn) -> BoxedImage:
     width, height = draw(st.integers(1, 60_000)), draw(st.integers(1, 60_000))
 
     def box() -> Box:
@@ -35,7 +35,7 @@ def pictures(draw: st.DrawFn) -> BoxedPicture:
     boxes = [box() for _ in range(draw(st.integers(0, 3)))]
     # Narrower than a format's last decimal is no box any more.
     wide = [b for b in boxes if b.x2 - b.x1 > 0.01 and b.y2 - b.y1 > 0.01]
-    return BoxedPicture(width, height, tuple(wide))
+    return BoxedImage(width, height, tuple(wide))
 
 
 files = st.lists(pictures(), min_size=1, max_size=3).map(
@@ -44,9 +44,9 @@ files = st.lists(pictures(), min_size=1, max_size=3).map(
 
 
 def assert_same(
-    read: dict[str, BoxedPicture], written: dict[str, BoxedPicture], facts: tuple[str, ...]
+    read: dict[str, BoxedImage], written: dict[str, BoxedImage], facts: tuple[str, ...]
 ) -> None:
-    """Assert that pictures came back: corners within 0.01 px, `facts` of each box exactly."""
+    """Assert that images came back: corners within 0.01 px, `facts` of each box exactly."""
     assert read.keys() == written.keys()
     for name, before in written.items():
         after = read[name]

@@ -1,16 +1,16 @@
-"""A small dataset folder whose pictures lie in a store, with or without boxes."""
+"""A small dataset folder whose images lie in a store, with or without boxes."""
 
 from pathlib import Path
 
 from paint_pictures import encode, paint
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.data.store import put
 
 
 def boxed_dataset(folder: Path, boxes: dict[int, tuple[Box, ...]], count: int = 8) -> list[Record]:
-    """Write `count` pictures of 120 x 96 named n.jpg; return their records, in order."""
+    """Write `count` images of 120 x 96 named n.jpg; return their records, in order."""
     records = []
     for n in range(count):
         sha256, path = put(folder, encode(paint(n)), ".jpg")

@@ -24,7 +24,7 @@ HOSTILE = (
 
 
 def gallery_dataset(folder: Path, kept: int = 12) -> Path:
-    """Write a dataset of `kept` pictures and one dropped picture of each sort."""
+    """Write a dataset of `kept` images and one dropped image of each sort."""
     records: list[Record] = []
     for number in range(kept):
         exif = Image.Exif()

@@ -1,7 +1,7 @@
 """Everything that can go wrong with a site, served for real on loopback, and one crawl of it.
 
 FAULTS, GOOD and PICTURES are the table: what is served, what the ledger must say, and of what is
-stored, what the screening must say or what the decoded picture must look like.
+stored, what the screening must say or what the decoded image must look like.
 """
 
 import gzip
@@ -98,7 +98,7 @@ def reset(request: BaseHTTPRequestHandler) -> None:
 
 
 def more_than_said(request: BaseHTTPRequestHandler) -> None:
-    """Send a whole picture, but say that it is shorter."""
+    """Send a whole image, but say that it is shorter."""
     data = encode(paint(20))
     head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(data) // 2}\r\n\r\n"
     request.wfile.write(head.encode() + data)
@@ -118,7 +118,7 @@ class Hostile:
     pages: list[LedgerRow]
     progress: list[tuple[int, int]]
     screened: dict[str, Screened]
-    """By path of a stored picture in the dataset folder."""
+    """By path of a stored image in the dataset folder."""
     watch: Watch
     """Of the crawl's and the decoders' processes."""
 
@@ -172,7 +172,7 @@ Looks = Callable[[NDArray[np.uint8]], bool]
 
 
 def like(seed: int, most: float = 8) -> Looks:
-    """Tell whether a decoded picture is the painted one, but for what JPEG loses."""
+    """Tell whether a decoded image is the painted one, but for what JPEG loses."""
     return lambda pixels: float(np.abs(pixels.astype(int) - paint(seed)).mean()) < most
 
 
@@ -190,7 +190,7 @@ def grey_of(seed: int) -> Looks:
     return lambda pixels: float(np.abs(pixels[:, :, 1] - expected).mean()) < 8
 
 
-# What is stored -> the reason of the screening, or what the decoded picture looks like.
+# What is stored -> the reason of the screening, or what the decoded image looks like.
 PICTURES: dict[str, tuple[Page, str | Looks]] = {
     "/truncated.jpg": (Answer(encode(paint(10))[:-900]), "damaged"),
     "/mid-stream.jpg": (Answer(torn_in_the_middle()), "damaged"),

@@ -41,7 +41,7 @@ def settings(root: Path, *sets: str):
 
 
 def rebuild(folder: Path) -> str:
-    """A rebuild with other pictures, classes and settings: old or new, never a mixture."""
+    """A rebuild with other images, classes and settings: old or new, never a mixture."""
     old_source, new_source = folder / "old", folder / "new"
     fill(old_source, "ab")
     fill(new_source, "abc", first=2)
@@ -88,7 +88,7 @@ def told(out: Path) -> tuple[object, ...]:
 
 
 def take_down(folder: Path) -> str:
-    """A take-down of a picture and its near copy: repeated after a kill, nothing is left."""
+    """A take-down of an image and its near copy: repeated after a kill, nothing is left."""
     source, start, work = folder / "source", folder / "start", folder / "work"
     fill(source, "ab")
     save(source / "a" / "smaller.jpg", paint(0, 120, 96)[::-1].copy(), quality=70)

@@ -1,4 +1,4 @@
-"""Smooth pictures that survive JPEG, for the loader's tests."""
+"""Smooth images that survive JPEG, for the loader's tests."""
 
 from pathlib import Path
 

@@ -75,7 +75,7 @@ WITHHELD = {
 
 
 def with_withheld(folder: Path) -> tuple[Path, dict[str, str], set[str]]:
-    """Return a dataset, the reason of each picture that must stay, and those that may go."""
+    """Return a dataset, the reason of each image that must stay, and those that may go."""
     small = free_dataset(folder)
     free = {record.sha256 for record in small.records}
     reasons = {

@@ -1,4 +1,4 @@
-"""A private dataset folder written by hand: pictures, manifest, recipe, taxonomy, no build."""
+"""A private dataset folder written by hand: images, manifest, recipe, taxonomy, no build."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 from paint_pictures import encode, paint
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.labels import taxonomy_of
 from skindx.data.layout import RECIPE, TAXONOMY
 from skindx.data.manifest import SPLITS, Issue, Record, write_issues, write_manifest
@@ -19,14 +19,14 @@ LABELS = ("Acne", "Eczema")
 
 @dataclass
 class SmallDataset:
-    """Pictures are added one by one; `write` makes the folder a dataset."""
+    """Images are added one by one; `write` makes the folder a dataset."""
 
     folder: Path
     records: list[Record] = field(default_factory=list)
     issues: list[Issue] = field(default_factory=list)
 
     def add(self, data: bytes | None = None, suffix: str = ".jpg", **said: Any) -> str:
-        """Store a picture; by default free ones, over all splits and classes."""
+        """Store an image; by default free ones, over all splits and classes."""
         number = len(self.records)
         sha256, path = put(self.folder, data or encode(paint(number), quality=90), suffix)
         fields: dict[str, Any] = {
@@ -55,7 +55,7 @@ class SmallDataset:
 
 
 def free_dataset(folder: Path, count: int = 16) -> SmallDataset:
-    """Return a dataset of `count` publishable pictures; the second has a box, the third none."""
+    """Return a dataset of `count` publishable images; the second has a box, the third none."""
     small = SmallDataset(folder)
     for number in range(count):
         boxes: Sequence[Box] | None = {1: (Box(10, 20, 60, 70.5, drawn_by="me"),), 2: ()}.get(

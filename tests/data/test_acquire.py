@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 
-from skindx.data.build.acquire import LOG, acquire
+from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
+from skindx.data.fetch.crawl import LOG
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
-from skindx.data.ledger import LEDGER, read_ledger
+from skindx.data.layout import LEDGER
+from skindx.data.ledger import read_ledger
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.openverse import OpenverseSource

@@ -233,7 +233,7 @@ def test_wikimedia_errors_come_with_http_200() -> None:
     error = {"error": {"code": "ratelimited", "info": "You've exceeded your rate limit."}}
     with pytest.raises(UnreadablePageError, match="ratelimited"):
         read(source, page, error)
-    with pytest.raises(UnreadablePageError, match="no picture"):
+    with pytest.raises(UnreadablePageError, match="no image"):
         read(source, page, {"batchcomplete": True})
 
 

@@ -7,7 +7,7 @@ from boxed_dataset import boxed_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.agreement import agree, cohens_kappa, compare, iou, match
 from skindx.data.boxes.annotations import Annotation, write_annotations
 from skindx.errors import UserError
@@ -84,7 +84,7 @@ def test_kappa_is_scikit_learns(said: list[tuple[str, str]]) -> None:
 def test_of_a_dataset(tmp_path: Path) -> None:
     built = box(0, 0, 10, 10)
     records = boxed_dataset(tmp_path, {0: (built,), 1: ()})
-    with pytest.raises(UserError, match=r"it has recipe \(2 pictures\)"):
+    with pytest.raises(UserError, match=r"it has recipe \(2 images\)"):
         agree(tmp_path, ["Ann", "recipe"])
     rows = [
         Annotation(records[0].sha256, "recipe", "", (built,)),
@@ -94,7 +94,7 @@ def test_of_a_dataset(tmp_path: Path) -> None:
     write_annotations(tmp_path, rows)
     with pytest.raises(UserError, match="name two"):
         agree(tmp_path)
-    with pytest.raises(UserError, match="never looked at the same picture"):
+    with pytest.raises(UserError, match="never looked at the same image"):
         agree(tmp_path, ["Ann", "Bob"])
     found = agree(tmp_path, ["Ann", "recipe"], draws=10)
     assert (found.pictures, found.matched) == (1, 1)

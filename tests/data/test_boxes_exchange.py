@@ -13,7 +13,8 @@ from boxed_dataset import boxed_dataset
 from command_line import Skindx
 from paint_pictures import paint, save
 
-from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes
+from skindx.data.box import Box, BoxedImage
+from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
     BUILT,
@@ -29,7 +30,8 @@ from skindx.data.boxes.importing import import_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.voc import write_voc
 from skindx.data.build.build import BuildSettings, build
-from skindx.data.manifest import MANIFEST, read_issues, read_manifest, write_manifest
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_issues, read_manifest, write_manifest
 from skindx.errors import UserError
 
 MOLE = Box(10, 20, 60, 70, "mole", "boxes.json")
@@ -45,7 +47,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def drawn(path: Path, pictures: dict[str, tuple[Box, ...]], size: tuple[int, int] = SIZE) -> Path:
-    write_coco(path, {name: BoxedPicture(*size, boxes) for name, boxes in pictures.items()})
+    write_coco(path, {name: BoxedImage(*size, boxes) for name, boxes in pictures.items()})
     return path
 
 
@@ -140,11 +142,11 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     path.write_text(json.dumps(raw))
     done = import_boxes(dataset, path, by="Ann")
     assert done.refused == {
-        "it has boxes that are empty or stand out of the picture, or other shapes than boxes": (
+        "it has boxes that are empty or stand out of the image, or other shapes than boxes": (
             "2.jpg",
         ),
-        "the dataset has no such picture": ("who.jpg",),
-        "the dataset has the picture in another size": ("3.jpg",),
+        "the dataset has no such image": ("who.jpg",),
+        "the dataset has the image in another size": ("3.jpg",),
     }
     assert boxes_of(dataset)["2"] is None
     before = {name: (dataset / name).read_bytes() for name in (MANIFEST, ANNOTATIONS)}
@@ -157,7 +159,7 @@ def test_a_name_that_two_pictures_bear_is_refused(tmp_path: Path) -> None:
     records = boxed_dataset(tmp_path, {})
     twins = [dataclasses.replace(r, source_url=f"{n % 2}/x.jpg") for n, r in enumerate(records)]
     write_manifest(tmp_path, twins)
-    with pytest.raises(UserError, match="several pictures of the dataset bear this file name"):
+    with pytest.raises(UserError, match="several images of the dataset bear this file name"):
         import_boxes(tmp_path, drawn(tmp_path / "a.json", {"x.jpg": ()}), by="Ann")
 
 
@@ -229,10 +231,10 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
     save(root / "nevus" / "same.jpg", paint(40))
     save(root / "scar" / "same.jpg", paint(41))
     said = {
-        "nevus0.jpg": BoxedPicture(*SIZE, (MOLE,)),
-        "scar1.jpg": BoxedPicture(*SIZE, ()),
-        "same.jpg": BoxedPicture(*SIZE, (MOLE,)),
-        "nevus5.jpg": BoxedPicture(*SIZE, (Box(500, 500, 600, 600),)),
+        "nevus0.jpg": BoxedImage(*SIZE, (MOLE,)),
+        "scar1.jpg": BoxedImage(*SIZE, ()),
+        "same.jpg": BoxedImage(*SIZE, (MOLE,)),
+        "nevus5.jpg": BoxedImage(*SIZE, (Box(500, 500, 600, 600),)),
     }
     write_voc(tmp_path / "voc", said, dict.fromkeys(said, root / "nevus" / "nevus0.jpg"))
     settings = BuildSettings.parse(
@@ -248,7 +250,7 @@ def test_a_build_takes_any_format_and_keeps_what_people_drew(tmp_path: Path) -> 
     boxes = {Path(r.source_url).name: r.boxes for r in read_manifest(out) if r.boxes is not None}
     assert {name: len(each) for name, each in boxes.items()} == {"nevus0.jpg": 1, "scar1.jpg": 0}
     assert any("same.jpg" in note for note in summary.notes)
-    assert any("1 pictures have boxes" in n and "nevus5.jpg" in n for n in summary.notes)
+    assert any("1 images have boxes" in n and "nevus5.jpg" in n for n in summary.notes)
 
     import_boxes(out, drawn(tmp_path / "a.json", {"scar1.jpg": (OTHER,), "scar2.jpg": ()}), by="A")
     build(settings, out)

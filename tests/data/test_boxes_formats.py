@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from paint_pictures import save
 
 from skindx.config import Settings
-from skindx.data.box import RawBox, boxed
-from skindx.data.boxes import Box, BoxedPicture, BoxSource, read_boxes, read_coco
+from skindx.data.box import Box, BoxedImage, RawBox, boxed
+from skindx.data.boxes import BoxSource, read_boxes, read_coco
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.formats import format_of
 from skindx.data.boxes.labelstudio import (
@@ -33,15 +33,15 @@ from skindx.errors import UserError
 ALL = ("label", "drawn_by", "drawn_at", "score")
 SHA = "ab" * 32
 PLAIN = {
-    "a.png": BoxedPicture(
+    "a.png": BoxedImage(
         101, 53, (Box(0, 0, 50.125, 53, "Nævus"), Box(20.3, 10.7, 101, 40.9, "メラノーマ"))
     ),
-    "none.png": BoxedPicture(64, 48, ()),
+    "none.png": BoxedImage(64, 48, ()),
 }
 
 
-def saved(folder: Path, pictures: dict[str, BoxedPicture]) -> dict[str, Path]:
-    """Save pixels for the pictures; a constant one of any size takes next to no room."""
+def saved(folder: Path, pictures: dict[str, BoxedImage]) -> dict[str, Path]:
+    """Save pixels for the images; a constant one of any size takes next to no room."""
     return {
         name: save(folder / name, np.full((each.height, each.width, 3), 90, np.uint8))
         for name, each in pictures.items()
@@ -50,7 +50,7 @@ def saved(folder: Path, pictures: dict[str, BoxedPicture]) -> dict[str, Path]:
 
 @given(files)
 def test_coco_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedPicture]
+    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
 ) -> None:
     path = tmp_path_factory.mktemp("coco") / "boxes.json"
     write_coco(path, pictures)
@@ -59,7 +59,7 @@ def test_coco_round_trip(
 
 @given(files)
 def test_voc_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedPicture]
+    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
 ) -> None:
     folder = tmp_path_factory.mktemp("voc")
     write_voc(folder, pictures, dict.fromkeys(pictures, Path("nowhere.png")))
@@ -68,7 +68,7 @@ def test_voc_round_trip(
 
 @given(files)
 def test_labelstudio_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedPicture]
+    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
 ) -> None:
     path = tmp_path_factory.mktemp("tasks") / "tasks.json"
     tasks = [
@@ -81,7 +81,7 @@ def test_labelstudio_round_trip(
 
 @given(files)
 def test_yolo_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedPicture]
+    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
 ) -> None:
     folder = tmp_path_factory.mktemp("yolo")
     small = {name: shrunk(each) for name, each in pictures.items()}
@@ -91,8 +91,8 @@ def test_yolo_round_trip(
     assert_same(read_yolo(folder / "out"), small, ("label",))
 
 
-def shrunk(picture: BoxedPicture) -> BoxedPicture:
-    """Return the picture at no more than 300 pixels a side: YOLO needs real pixels."""
+def shrunk(picture: BoxedImage) -> BoxedImage:
+    """Return the image at no more than 300 pixels a side: YOLO needs real pixels."""
     x, y = min(1, 300 / picture.width), min(1, 300 / picture.height)
     width, height = round(picture.width * x), round(picture.height * y)
     x, y = width / picture.width, height / picture.height
@@ -101,13 +101,13 @@ def shrunk(picture: BoxedPicture) -> BoxedPicture:
         for b in picture.boxes
     ]
     wide = [b for b in boxes if b.x2 - b.x1 > 0.01 and b.y2 - b.y1 > 0.01]
-    return BoxedPicture(width, height, tuple(wide))
+    return BoxedImage(width, height, tuple(wide))
 
 
 def test_yolo_of_a_huge_picture_keeps_a_hundredth_of_a_pixel(tmp_path: Path) -> None:
     width, height = 99_991, 70_001
     box = Box(12345.67, 0.04, 98765.43, 69_999.99, "mole")
-    huge = {"h.png": BoxedPicture(width, height, (box,))}
+    huge = {"h.png": BoxedImage(width, height, (box,))}
     write_yolo(tmp_path, [("train", huge)], {"h.png": tmp_path / "nowhere"}, ["mole"])
     line = (tmp_path / "labels/train/h.txt").read_text()
     cx, cy, w, h = (float(word) for word in line.split()[1:])
@@ -184,7 +184,7 @@ def test_yolo_of_others(tmp_path: Path) -> None:
 
     images, labels = tmp_path / "train/images", tmp_path / "train/labels"
     labels.mkdir(parents=True)
-    saved(images, {f"{name}.png": BoxedPicture(200, 100, ()) for name in "abcd"})
+    saved(images, {f"{name}.png": BoxedImage(200, 100, ()) for name in "abcd"})
     exif = Image.Exif()
     exif[274] = 6
     Image.new("RGB", (200, 100)).save(images / "turned.jpg", exif=exif)
@@ -364,7 +364,7 @@ def test_two_pictures_that_would_share_a_file_are_refused(tmp_path: Path) -> Non
     twins = {"a.png": PLAIN["none.png"], "a.jpg": PLAIN["none.png"]}
     with pytest.raises(UserError, match="would share one file"):
         write_voc(tmp_path, twins, dict.fromkeys(twins, tmp_path))
-    odd = {"a.png": BoxedPicture(9, 9, (Box(0, 0, 1, 1, "a\0b"),))}
+    odd = {"a.png": BoxedImage(9, 9, (Box(0, 0, 1, 1, "a\0b"),))}
     with pytest.raises(UserError, match="character that XML cannot"):
         write_voc(tmp_path / "odd", odd, {"a.png": tmp_path})
 

@@ -9,7 +9,7 @@ import pytest
 from paint_pictures import encode, paint, save
 from rich.console import Console
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.build.build import BuildSettings, build, load_build_settings
 from skindx.data.funnel import STAGES
 from skindx.data.labels import taxonomy_of
@@ -110,13 +110,13 @@ def test_the_summary_tells_what_a_person_must_know(root: Path, tmp_path: Path) -
     # Its images were found: it is wrong to say that there were none.
     assert "Dermatofibroma" not in summary.absent_classes
     assert f"Lost class Dermatofibroma: {LOST}." in told
-    assert "No picture was found of Actinic_Keratosis, Basal" in told
+    assert "No image was found of Actinic_Keratosis, Basal" in told
     funnel = told[told.index("not kept") :]
     assert funnel.index("Dermatofibroma") < funnel.index("Actinic") < funnel.index("Melanoma")
     assert "Train and test are merged" in told
-    assert "16 of 33 pictures kept" in told
-    assert "Dropped class Vascular_Lesion: 1 of 3 pictures are left" in told
-    assert "3 pictures stand under two labels with the same bytes, 1 pairs" in told
+    assert "16 of 33 images kept" in told
+    assert "Dropped class Vascular_Lesion: 1 of 3 images are left" in told
+    assert "3 images stand under two labels with the same bytes, 1 pairs" in told
     assert "│ Nevus" in told
 
 
@@ -245,7 +245,7 @@ def test_a_build_that_fails_while_writing_leaves_the_old_dataset(
         (folder / "manifest.parquet").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("skindx.data.layout.write_manifest", full_disk)
+    monkeypatch.setattr("skindx.data.build.folder.write_manifest", full_disk)
     with pytest.raises(UserError, match="is full; make room there"):
         build(settings_for(root, "seed=5"), out)
     assert {path: path.read_bytes() for path in out.glob("*.*")} == before

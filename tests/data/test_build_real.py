@@ -1,4 +1,4 @@
-"""The nine-class folder of real dermoscopic pictures, with the traps that are known to be in it."""
+"""The nine-class folder of real dermoscopic images, with the traps that are known to be in it."""
 
 import csv
 import re
@@ -62,7 +62,7 @@ def test_no_lesion_is_on_two_sides(built: Built, real: Path) -> None:
 
 
 def test_hardly_anything_sound_is_taken_away(built: Built) -> None:
-    # The pictures were looked at: three near duplicates are true ones, and none is a bad picture.
+    # The images were looked at: three near duplicates are true ones, and none is a bad image.
     summary, _, _, _ = built
     assert summary.issues == {
         "conflicting-duplicate": 311,

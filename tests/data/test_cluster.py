@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> BuildSettings:
     root = tmp_path / "pictures"
     for n in range(PICTURES):
         label = "acne" if n % 2 else "wart"
-        # Every eighth picture is an earlier one at another quality.
+        # Every eighth image is an earlier one at another quality.
         save(root / label / f"{n}.jpg", paint(n if n % 8 else 1000 + n // 16), quality=50 + n)
     damaged = (root / "acne" / "1.jpg").read_bytes()[:-300]
     (root / "acne" / "damaged.jpg").write_bytes(damaged)
@@ -51,13 +51,13 @@ def settings(tmp_path: Path) -> BuildSettings:
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut few pictures into many tasks."""
+    """Cut few images into many tasks."""
     monkeypatch.setattr(shards, "SHARD_PICTURES", SHARD)
     monkeypatch.setattr(chunks, "CHUNK_CODES", 16)
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """Return the bytes of all files, the manifest's without the time when a picture was read."""
+    """Return the bytes of all files, the manifest's without the time when an image was read."""
     write_manifest(out, [replace(record, retrieved="") for record in read_manifest(out)])
     files = (path for path in out.rglob("*") if path.is_file())
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
@@ -110,7 +110,7 @@ def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
         site.pages["/robots.txt"] = Answer(status=404)
         site.pages["/"] = html(category("/c/", "Acne"))
         site.pages["/c/"] = html(figures(*paths, "/gone.jpg"))
-        # One server under two names: two hosts, and each has its own address of every picture.
+        # One server under two names: two hosts, and each has its own address of every image.
         hosts = [site.netloc, f"localhost:{site.port}"]
         fetch = FetchSettings(
             origins={f"http://{host}": OriginPolicy(concurrency=2, delay_s=0) for host in hosts},
@@ -118,10 +118,10 @@ def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
         )
         sources = [AtlasSource(kind="atlas", start=f"http://{host}/") for host in hosts]
         alone = acquire(sources, fetch, tmp_path / "alone")
-        with connected(cluster.address, tmp_path / "parts") as engine:
-            assert engine.fetch_parts == 2
+        with connected(cluster.address, tmp_path / "parts") as runner:
+            assert runner.fetch_parts == 2
             site.asked.clear()
-            parts = acquire(sources, fetch, tmp_path / "parts", engine=engine)
+            parts = acquire(sources, fetch, tmp_path / "parts", runner=runner)
     assert [replace(row, retrieved="") for row in parts] == [
         replace(row, retrieved="") for row in alone
     ]

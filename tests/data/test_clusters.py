@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 import skindx
 from skindx.data.dedup import join
 from skindx.data.dedup.join import turned_pairs_within
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.links import near_links
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Cleaned, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
 from skindx.errors import UserError
-from skindx.imaging.hashes import GRID, near_links
+from skindx.imaging.hashes import GRID
 
 
 def turned_codes(bits_GG: NDArray[np.bool_]) -> NDArray[np.uint64]:
@@ -34,8 +35,8 @@ def turned_codes(bits_GG: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> list[Picture]:
-    """Draw pictures of few different codes, some of them turned or nearly the same."""
+def worlds(draw: st.DrawFn) -> list[LabelledImage]:
+    """Draw images of few different codes, some of them turned or nearly the same."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     bases = [rng.random((GRID, GRID)) < 0.5 for _ in range(2)]
     variants = []
@@ -50,13 +51,13 @@ def worlds(draw: st.DrawFn) -> list[Picture]:
         sha = f"{draw(st.integers(0, 30)):02d}-{variant}"
         row = LedgerRow(url=f"u{n}", label=label, status="stored", sha256=sha, size_bytes=9)
         codes = turned_codes(np.ascontiguousarray(variants[variant]))[None]
-        # The same bytes are one picture of one size.
+        # The same bytes are one image of one size.
         side = next((p.screened.width for p in pictures if p.row.sha256 == sha), drawn)
-        pictures.append(Picture(row, label, Screened(None, "", side, side, codes)))
+        pictures.append(LabelledImage(row, label, Screened(None, "", side, side, codes)))
     return pictures
 
 
-def plainly(pictures: list[Picture], radius: int) -> tuple[Cleaned, dict[str, str]]:
+def plainly(pictures: list[LabelledImage], radius: int) -> tuple[Cleaned, dict[str, str]]:
     """Do it with a link for every pair, as if there were no equal codes."""
     every = distinct(pictures)
     codes = np.stack([same[0].screened.codes_KO for same in every])
@@ -66,7 +67,9 @@ def plainly(pictures: list[Picture], radius: int) -> tuple[Cleaned, dict[str, st
 
 
 @given(worlds(), st.integers(0, 5))
-def test_equal_codes_as_one_give_the_same_dataset(pictures: list[Picture], radius: int) -> None:
+def test_equal_codes_as_one_give_the_same_dataset(
+    pictures: list[LabelledImage], radius: int
+) -> None:
     every = distinct(pictures)
     links = near_links(np.stack([same[0].screened.codes_KO for same in every]), radius)
     cleaned = deduplicate(every, links, radius)
@@ -80,21 +83,23 @@ MANY = """
 import resource, sys
 import numpy as np
 import skindx.data.dedup.join_kernels
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.splits.groups import GroupKeys, GroupSettings, group_names
-from skindx.imaging.hashes import near_links
+from skindx.data.dedup.links import near_links
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 
 codes = np.random.default_rng(0).integers(0, 2**64, (3, 2, 8), dtype=np.uint64)
 black = Screened(None, "", 9, 9, np.zeros((2, 8), np.uint64))
 pictures = [
-    Picture(LedgerRow(f"u{n}", "ab"[n % 2], "stored", sha256=f"{n:064d}"), "ab"[n % 2], black)
+    LabelledImage(LedgerRow(f"u{n}", "ab"[n % 2], "stored", sha256=f"{n:064d}"), "ab"[n % 2], black)
     for n in range(20_000)
 ]
 pictures += [
-    Picture(LedgerRow(f"v{n}", "a", "stored", sha256=f"v{n}"), "a", Screened(None, "", 9, 9, code))
+    LabelledImage(
+        LedgerRow(f"v{n}", "a", "stored", sha256=f"v{n}"), "a", Screened(None, "", 9, 9, code)
+    )
     for n, code in enumerate(codes)
 ]
 near_links(np.zeros((2, 2, 8), np.uint64), 6)  # compiled before memory is limited

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from skindx.data.boxes import Box, BoxedPicture, read_coco
+from skindx.data.box import Box, BoxedImage
+from skindx.data.boxes import read_coco
 from skindx.errors import UserError
 
 
@@ -34,8 +35,8 @@ def test_boxes_are_joined_cut_and_empty_pictures_stay(tmp_path: Path) -> None:
     first = Box(10, 20.5, 40, 60.5, "lesion", "boxes.json")
     second = Box(90, 0, 100, 35, "lesion", "boxes.json")
     assert read_coco(written(tmp_path, coco())) == {
-        "a.jpg": BoxedPicture(100, 80, (first, second)),
-        "b.jpg": BoxedPicture(50, 50, ()),
+        "a.jpg": BoxedImage(100, 80, (first, second)),
+        "b.jpg": BoxedImage(50, 50, ()),
     }
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from loader_pictures import jpeg, photo
 
 from skindx.data.loader.crop import Window, random_window, resize_into, shrink
-from skindx.imaging.decode import DamagedPicture, decode
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
 
 
 @given(
@@ -140,7 +141,7 @@ def test_damage_is_found_at_every_scale() -> None:
     data = bytearray(jpeg(photo(800, 1200)))
     data[len(data) // 2 : len(data) // 2 + 400] = b"\xff\xd9" * 200
     for at_least in (None, (100, 100), (300, 300), (700, 700)):
-        with pytest.raises(DamagedPicture):
+        with pytest.raises(DamagedImage):
             decode(bytes(data), at_least=at_least)
 
 

@@ -4,18 +4,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Cleaned, deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 
 
-def picture(url: str, sha: str, label: str = "a", side: int = 100) -> Picture:
+def picture(url: str, sha: str, label: str = "a", side: int = 100) -> LabelledImage:
     row = LedgerRow(url=url, label=label, status="stored", sha256=sha, size_bytes=1000)
-    return Picture(row, label, Screened(None, "", side, side, np.zeros((2, 8), np.uint64)))
+    return LabelledImage(row, label, Screened(None, "", side, side, np.zeros((2, 8), np.uint64)))
 
 
-def clean(pictures: list[Picture], links: list[tuple[int, int, int]], radius: int = 4) -> Cleaned:
+def clean(
+    pictures: list[LabelledImage], links: list[tuple[int, int, int]], radius: int = 4
+) -> Cleaned:
     table = np.array(links, np.int64).reshape(-1, 3)
     return deduplicate(distinct(pictures), table, radius)
 
@@ -60,8 +62,8 @@ def test_the_same_bytes_under_two_labels_all_go() -> None:
     cleaned = clean([picture("x", "1", "nevus"), picture("y", "1", "wart"), picture("z", "2")], [])
     assert [kept.row.url for kept in cleaned.kept] == ["z"]
     assert {(i.url, i.reason, i.detail) for i in cleaned.issues} == {
-        ("x", "conflicting-duplicate", "the same picture is labelled nevus and wart"),
-        ("y", "conflicting-duplicate", "the same picture is labelled nevus and wart"),
+        ("x", "conflicting-duplicate", "the same image is labelled nevus and wart"),
+        ("y", "conflicting-duplicate", "the same image is labelled nevus and wart"),
     }
     assert (cleaned.exact_conflicts, cleaned.near_conflicts) == (1, 0)
 
@@ -80,7 +82,7 @@ def test_a_contradiction_through_a_removed_picture_drops_both_clusters() -> None
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[Picture], list[tuple[int, int, int]]]:
+def worlds(draw: st.DrawFn) -> tuple[list[LabelledImage], list[tuple[int, int, int]]]:
     rows = draw(
         st.lists(
             st.tuples(st.integers(10, 19), st.sampled_from("aab"), st.integers(50, 52)),
@@ -100,7 +102,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Picture], list[tuple[int, int, int]]]:
 
 @given(worlds())
 def test_every_picture_is_kept_or_explained(
-    world: tuple[list[Picture], list[tuple[int, int, int]]],
+    world: tuple[list[LabelledImage], list[tuple[int, int, int]]],
 ) -> None:
     pictures, links = world
     cleaned = clean(pictures, links)

@@ -19,7 +19,8 @@ from skindx.data.fetch.address import AddressGuard, PrivateAddressError, is_publ
 from skindx.data.fetch.outcome import opt_out
 from skindx.data.fetch.politeness import retry_after_s
 from skindx.data.fetch.robots import _NO_TRAINING
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of, scrapy_settings
+from skindx.data.fetch.scrapy_settings import scrapy_settings
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import AtlasSource
 from skindx.data.sources.atlas import categories, next_pages, pictures, web_url
 from skindx.errors import UserError

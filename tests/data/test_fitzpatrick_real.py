@@ -1,6 +1,6 @@
-"""The first 500 rows of Fitzpatrick17k, pictures from a mirror on loopback.
+"""The first 500 rows of Fitzpatrick17k, images from a mirror on loopback.
 
-The mirror paints its pictures, and the table gets their MD5s, 20 of them wrong on purpose.
+The mirror paints its images, and the table gets their MD5s, 20 of them wrong on purpose.
 """
 
 import csv
@@ -62,7 +62,7 @@ def mirror_path(url: str) -> str:
 
 
 def prepare(real: Path, folder: Path, site: LocalSite) -> list[dict[str, str]]:
-    """Write the table's first 500 rows with the painted pictures' checksums; serve the pictures."""
+    """Write the table's first 500 rows with the painted images' checksums; serve the images."""
     with (real / "tables/fitzpatrick17k.csv").open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))[:500]
     with_url = [line for line in lines if line["url"]]
@@ -159,7 +159,7 @@ def test_a_whole_dataset_comes_of_it(killed: Killed) -> None:
     assert summary.found == 500 == len(records) + len(issues)
     reasons = Counter(issue.reason for issue in issues)
     assert (reasons["md5-mismatch"], reasons["no-url"]) == (20, 2)
-    # All pictures differ: only classes of fewer than three pictures go.
+    # All images differ: only classes of fewer than three images go.
     assert set(reasons) == {"md5-mismatch", "no-url", "class-too-small"}
     assert {record.licence for record in records} == {""}
     assert any(record.skin_type == 6 for record in records)

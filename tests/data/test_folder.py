@@ -103,18 +103,18 @@ def test_bad_folders_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     fill(root / "acne")
     refused(root, "one class only, 'acne'")
     fill(root / "wart", 2, 9)
-    refused(root, "the class 'wart' in .* has 2 readable pictures and needs at least 3")
+    refused(root, "the class 'wart' in .* has 2 readable images and needs at least 3")
     (root / "wart" / "2.jpg").write_text("no picture")
-    refused(root, "has 2 readable pictures")
+    refused(root, "has 2 readable images")
     save(root / "wart" / "3.jpg", paint(30))
     (root / "nevus").mkdir()
-    refused(root, "the class 'nevus' in .* has 0 readable pictures")
+    refused(root, "the class 'nevus' in .* has 0 readable images")
     (root / "nevus").rmdir()
     fill(root / "test" / "acne")
     refused(root, r"mixes split folders \(test\) with others \(acne\)")
     (root / "manifest.parquet").touch()
     (root / "store").mkdir()
-    refused(root, "is a dataset that `skindx build` wrote, not pictures to build from; give")
+    refused(root, "is a dataset that `skindx build` wrote, not images to build from; give")
 
 
 def test_a_folder_of_unreadable_files_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Frozen splits: whatever comes, goes and comes back, no picture ever changes its split."""
+"""Frozen splits: whatever comes, goes and comes back, no image ever changes its split."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,20 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.data.build.stages import (
-    Run,
-)
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, write_manifest
-from skindx.data.progress import silent
-from skindx.data.recipe import (
-    BuildSettings,
-)
-from skindx.data.runner import (
-    Embedded,
-)
+from skindx.data.recipe import BuildSettings
 from skindx.data.screening.screen import Screened
 from skindx.data.sources.folder import FolderSource
 from skindx.data.splits.freeze import Place, fitting_folds, read_places, write_places
@@ -41,7 +32,7 @@ def sha(number: int) -> str:
 
 @dataclass
 class Built:
-    """What one build made of its pictures."""
+    """What one build made of its images."""
 
     splits: dict[str, str]
     folds: dict[str, int | None]
@@ -56,10 +47,10 @@ def build(
     keys: dict[int, str],
     split: SplitSettings | None = None,
 ) -> Built:
-    """Split pictures as a build does; two are linked if `links` has them, or by equal `keys`."""
+    """Split images as a build does; two are linked if `links` has them, or by equal `keys`."""
     pictures = distinct(
         [
-            Picture(
+            LabelledImage(
                 LedgerRow(f"{n}.jpg", "ab"[n % 2], "stored", sha256=sha(n), group=keys.get(n, "")),
                 "ab"[n % 2],
                 SOUND,
@@ -74,17 +65,16 @@ def build(
     recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
     before = read_places(folder) if (folder / "splits.csv").exists() else {}
     places = fitting_folds(before, recipe.split.folds)
-    run = Run(recipe, folder, silent, Embedded(1), None, KEYS, {}, {}, places)
     aliases = group_aliases(pictures, groups, KEYS)
-    kept, held = hold_splits(run, [same[0] for same in pictures], aliases)
-    placed = place_groups(run, kept, groups, held)
-    write_places(folder, aliases, groups, placed, run.places)
+    kept, held, issues = hold_splits(places, [same[0] for same in pictures], aliases)
+    placed = place_groups(recipe.split, recipe.seed, kept, groups, held)
+    write_places(folder, aliases, groups, placed, places)
     of = {picture.row.sha256: placed[groups[picture.row.sha256]] for picture in kept}
     return Built(
         {name: place.split for name, place in of.items()},
         {name: place.fold for name, place in of.items()},
         groups,
-        {issue.sha256 for issue in run.issues},
+        {issue.sha256 for issue in issues},
     )
 
 
@@ -118,7 +108,7 @@ def test_no_picture_ever_changes_its_split(
         for name, split in built.splits.items():
             sides.setdefault(built.groups[name], set()).add(split)
         assert all(len(side) == 1 for side in sides.values())
-        # Only what stood elsewhere before is dropped: a new picture never is.
+        # Only what stood elsewhere before is dropped: a new image never is.
         assert built.conflicts <= first.keys()
         for name, fold in built.folds.items():
             assert (fold is None) == (built.splits[name] in ("calibration", "test"))
@@ -131,9 +121,9 @@ def test_what_ties_two_sides_goes_to_the_one_nearest_to_training(tmp_path: Path)
     tied = build(tmp_path, set(range(21)), {(train, 20), (test, 20)}, {})
     assert tied.conflicts == {sha(test)}
     assert tied.splits[sha(20)] == tied.splits[sha(train)] == "train"
-    # The tie has gone with the picture that made it; each is where it was.
+    # The tie has gone with the image that made it; each is where it was.
     assert build(tmp_path, set(range(20)), set(), {}).splits == first.splits
-    # It comes back: still a picture that a model may have been trained on.
+    # It comes back: still an image that a model may have been trained on.
     assert build(tmp_path, set(range(21)), set(), {}).splits[sha(20)] == "train"
 
 
@@ -147,7 +137,7 @@ def test_a_group_keeps_its_side_when_all_its_pictures_are_new(tmp_path: Path) ->
 
 
 def test_every_name_of_a_group_is_remembered(tmp_path: Path) -> None:
-    """A lesion's id is no group's name when a smaller id ties the same pictures."""
+    """A lesion's id is no group's name when a smaller id ties the same images."""
     first = build(tmp_path, set(range(12)), {(0, 1)}, {0: "a", 1: "b"})
     assert first.groups[sha(1)].endswith("/a")
     later = build(tmp_path, {*range(2, 12), 20, 21}, set(), {20: "b", 21: "a"})

@@ -12,8 +12,9 @@ from paint_pictures import encode, paint
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.layout import MANIFEST
 from skindx.data.ledger import read_ledger
-from skindx.data.manifest import MANIFEST, read_manifest
+from skindx.data.manifest import read_manifest
 from skindx.data.sources import AtlasSource
 from skindx.errors import UserError
 from skindx.full_disk import needs_room

@@ -58,7 +58,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def loaded(page: "Page") -> bool:
-    """Tell whether all pictures are there; scrolls, because they load when they are seen."""
+    """Tell whether all images are there; scrolls, because they load when they are seen."""
     for picture in page.locator("img").all():
         picture.scroll_into_view_if_needed()
     page.wait_for_function("[...document.images].every((i) => i.complete)")
@@ -96,7 +96,7 @@ def test_the_keyboard_reaches_the_filters(browser: "Browser", gallery: str) -> N
     page = browser.new_page()
     page.goto(f"{gallery}/index.html")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the pictures"
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the images"
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent").startswith("near-duplicate"):

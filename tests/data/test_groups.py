@@ -3,25 +3,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import distinct
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, file_name
 from skindx.data.screening.screen import Screened
-from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, file_name, group_names
+from skindx.data.splits.groups import GroupKeys, GroupSettings, GroupTable, group_names
 from skindx.errors import UserError
 
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
 
 
-def picture(sha: str, url: str = "", page: str = "", group: str = "") -> Picture:
+def picture(sha: str, url: str = "", page: str = "", group: str = "") -> LabelledImage:
     row = LedgerRow(
         url=url or f"{sha}.jpg", label="a", status="stored", sha256=sha, page_url=page, group=group
     )
-    return Picture(row, "a", SOUND)
+    return LabelledImage(row, "a", SOUND)
 
 
 def names(
-    pictures: list[Picture], settings: GroupSettings, links: list[tuple[int, int, int]] = ()
+    pictures: list[LabelledImage], settings: GroupSettings, links: list[tuple[int, int, int]] = ()
 ) -> dict[str, str]:
     table = np.array(links, np.int64).reshape(-1, 3)
     return group_names(distinct(pictures), table, GroupKeys(settings), settings.radius)

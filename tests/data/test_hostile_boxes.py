@@ -7,7 +7,8 @@ import pytest
 from boxed_dataset import boxed_dataset
 from paint_pictures import paint, save
 
-from skindx.data.boxes import Box, BoxSource, read_boxes
+from skindx.data.box import Box
+from skindx.data.boxes import BoxSource, read_boxes
 from skindx.data.boxes.exporting import export_boxes
 from skindx.data.boxes.importing import import_boxes
 from skindx.data.manifest import read_manifest, write_manifest
@@ -116,7 +117,7 @@ def test_foreign_ids_reach_no_other_picture_and_no_file(tmp_path: Path) -> None:
         for n, each in enumerate(ids)
     ]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
-    with pytest.raises(UserError, match=r"the dataset has no such picture .*nothing was written"):
+    with pytest.raises(UserError, match=r"the dataset has no such image .*nothing was written"):
         import_boxes(tmp_path / "data", tmp_path / "tasks.json")
     assert read_manifest(tmp_path / "data") == records
 

@@ -20,13 +20,13 @@ from hostile_site import (
 from local_site import Answer, LocalSite, jpeg
 
 from skindx.data.build import build as building
-from skindx.data.build.acquire import LOG
-from skindx.data.ledger import LEDGER
+from skindx.data.fetch.crawl import LOG
+from skindx.data.layout import LEDGER
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.screening import shards
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.formats import image_suffix
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_good_pictures_are_stored_as_they_came(hostile: Hostile) -> None:
             assert (row.status, row.detail) == ("stored", ""), row
             data = (hostile.dataset / row.path).read_bytes()
             assert row.size_bytes == len(data)
-            assert Path(row.path).suffix == picture_suffix(data)
+            assert Path(row.path).suffix == image_suffix(data)
             assert (row.licence, row.creator) == ("CC0", "A. Painter")
     stored = hostile.rows["/ok.jpg"][0]
     assert (hostile.dataset / stored.path).read_bytes() == jpeg("ok")

@@ -16,9 +16,8 @@ from paint_pictures import encode, paint
 
 from skindx.data.blocklist import BLOCKLIST, Blocked, BlockList, write_blocklist
 from skindx.data.build.acquire import acquire
-from skindx.data.build.crawls import make_part
-from skindx.data.fetch.partition import Partition
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.fetch.parts import make_part
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.row import web_address
 from skindx.data.sources import (

@@ -17,7 +17,7 @@ from skindx.curation.labels.page import render
 from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.build.diff import compare, print_diff, read_version
-from skindx.data.build.targets import ClassCount, print_counts
+from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.publish import PublishSettings, publish
 from skindx.data.publish.card import plain
 from skindx.data.publish.imagefolder import no_formula

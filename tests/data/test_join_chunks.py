@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from skindx.data.dedup import chunks
 from skindx.data.dedup.chunks import chunk_pairs, in_order, near_links_by_chunks
 from skindx.data.dedup.join import turned_pairs_within
-from skindx.data.runner import Embedded
+from skindx.data.dedup.links import near_links
+from skindx.data.runner import LocalRunner
 from skindx.errors import JobError
-from skindx.imaging.hashes import near_links
 
 
 @st.composite
@@ -54,8 +54,8 @@ def test_chunks_large_enough_to_be_bucketed(chunk: int) -> None:
     np.testing.assert_array_equal(by_chunks(codes, 4, chunk), expected)
 
 
-class Noted(Embedded):
-    """An engine that remembers its tasks, and loses those of `losing`."""
+class Noted(LocalRunner):
+    """A runner that remembers its tasks, and loses those of `losing`."""
 
     def __init__(self, losing: int = 0) -> None:
         super().__init__(1)

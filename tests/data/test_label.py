@@ -1,6 +1,6 @@
 import pytest
 
-from skindx.data.labels import map_labels, stranger, taxonomy_of
+from skindx.data.labels import map_labels, taxonomy_of, unmapped_label
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
@@ -18,7 +18,7 @@ def test_spellings_and_synonyms_meet_in_one_key() -> None:
 
 def test_the_wrong_taxonomy_is_refused_with_the_nearest_classes() -> None:
     labels = ["nevus"] * 2 + ["nevus of ito"] * 3
-    with pytest.raises(UserError, match=r"3 of 5 pictures, such as 'nevus of ito' .*Nevus"):
+    with pytest.raises(UserError, match=r"3 of 5 images, such as 'nevus of ito' .*Nevus"):
         map_labels(labels, ISIC)
     assert map_labels([*labels, "nevus"], ISIC) == {"nevus": "Nevus"}
 
@@ -32,10 +32,10 @@ def test_a_recipe_may_leave_most_labels_out() -> None:
 
 def test_a_decided_stranger_has_its_own_reason() -> None:
     skin100 = load_taxonomy("skin100")
-    reason, detail = stranger("Keloid", skin100)
+    reason, detail = unmapped_label("Keloid", skin100)
     assert reason == "unmapped-label"
     assert detail.startswith("'Keloid' means no class of skin100: a scar that grows beyond")
-    assert stranger("zebra", skin100)[0] == "unknown-label"
+    assert unmapped_label("zebra", skin100)[0] == "unknown-label"
 
 
 def test_labels_make_a_taxonomy_of_their_own() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skindx.data.ledger import LEDGER, LedgerRow, open_ledger, read_ledger, read_lines, whole_size
+from skindx.data.layout import LEDGER
+from skindx.data.ledger import LedgerRow, open_ledger, read_ledger, read_lines, whole_size
 from skindx.errors import UserError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
+from skindx.data.layout import MANIFEST
 from skindx.data.manifest import (
-    MANIFEST,
     SPLITS,
     Issue,
     Record,

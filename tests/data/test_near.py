@@ -88,7 +88,7 @@ def test_links_stand_once_and_the_nearer_wins(tmp_path: Path) -> None:
     both, known = add_similar(links, ["d", "b", "x", "a", "c"], EmbeddingSettings(path=path))
     assert known == 4
     assert both.tolist() == [[0, 1, 2], [0, 3, 0], [0, 4, 0], [1, 4, 6], [3, 4, 0]]
-    with pytest.raises(UserError, match="knows none of the 1 pictures"):
+    with pytest.raises(UserError, match="knows none of the 1 images"):
         add_similar(links, ["y"], EmbeddingSettings(path=path))
 
 
@@ -106,7 +106,7 @@ def test_a_build_drops_what_its_embeddings_call_the_same(tmp_path: Path) -> None
     build(settings, tmp_path / "a")
     records = {record.source_url: record.sha256 for record in read_manifest(tmp_path / "a")}
     assert len(records) == 16
-    # Two nevi are the same to the network, and a nevus and a melanoma; one picture it never saw.
+    # Two nevi are the same to the network, and a nevus and a melanoma; one image it never saw.
     vectors = dict(zip(records.values(), np.eye(16), strict=True))
     vectors[records["nevus/1.jpg"]] = vectors[records["nevus/0.jpg"]]
     vectors[records["melanoma/3.jpg"]] = vectors[records["nevus/2.jpg"]]
@@ -118,7 +118,7 @@ def test_a_build_drops_what_its_embeddings_call_the_same(tmp_path: Path) -> None
     )
     summary = build(second, tmp_path / "b")
     assert summary.issues == {"near-duplicate": 1, "conflicting-duplicate": 2}
-    assert any("15 of 16 pictures were compared by embeddings" in each for each in summary.notes)
+    assert any("15 of 16 images were compared by embeddings" in each for each in summary.notes)
     gone = {issue.url: issue for issue in read_issues(tmp_path / "b")}
     assert gone.keys() > {"nevus/2.jpg", "melanoma/3.jpg"}
     (dropped,) = gone.keys() - {"nevus/2.jpg", "melanoma/3.jpg"}

@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_written_anew(files: Files, file: Path) -> None:
     assert file.read_bytes() == whole
     assert written(file, files, side=41)
     assert written(file, files, side=40)
-    # The same number of bytes, but another picture in one place.
+    # The same number of bytes, but another image in one place.
     sha256, path = put(files.dataset, jpeg(photo(60, 90, 77)), ".jpg")
     records = [
         *files.records[:-1],
@@ -100,7 +100,7 @@ def test_a_full_disk_is_one_sentence(
     with pytest.raises(UserError) as caught:
         open_pixels(file, files, 40, threads=2)
     assert re.fullmatch(
-        r"the picture cache needs \S+ GB in \S+, where \S+ GB are free; "
+        r"the image cache needs \S+ GB in \S+, where \S+ GB are free; "
         r"set loader\.cache\.folder to another disk, or loader\.cache\.kind to memory\.",
         str(caught.value),
     )
@@ -157,7 +157,7 @@ def _answer(pipe):
 def test_the_systems_own_limit_leaves_nothing_behind(files: Files, file: Path) -> None:
     process, pipe = _start(_write_under_a_limit, file, files)
     said, left = _answer(pipe)
-    assert "the picture cache needs" in said
+    assert "the image cache needs" in said
     assert left == [f"{file.name}.lock"]
     process.join(30)
 

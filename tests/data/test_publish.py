@@ -28,11 +28,12 @@ from published import (
 )
 from small_dataset import LABELS, SmallDataset, free_dataset
 
-from skindx.data.boxes import Box, read_coco
+from skindx.data.box import Box
+from skindx.data.boxes import read_coco
 from skindx.data.manifest import SPLITS, Issue, read_issues, read_manifest
 from skindx.data.publish import PublishSettings, clean_files, publish
 from skindx.data.publish.formats import Format
-from skindx.data.publish.row import read_published
+from skindx.data.publish.manifest import read_published
 from skindx.data.review import Flag, write_flags
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
@@ -83,7 +84,7 @@ def test_no_byte_of_a_withheld_picture_is_published(tmp_path: Path, form: Format
     paths = {record.sha256: record.path for record in read_manifest(dataset)}
     for sha256 in withheld:
         data = (dataset / paths[sha256]).read_bytes()
-        # What a coded picture says of itself only: every run of 24 bytes of its scan.
+        # What a coded image says of itself only: every run of 24 bytes of its scan.
         for start in range(700, len(data) - 24, 24):
             assert data[start : start + 24] not in published
     assert b"nurse" not in published
@@ -104,7 +105,7 @@ def test_a_dataset_nobody_looked_through_is_refused(tmp_path: Path) -> None:
     write_flags(dataset, [], ["face", "text"])
     write_flags(dataset, [], ["intimate"])
     publish(dataset, tmp_path / "pub", strict)
-    small.add()  # a rebuilt dataset has a picture that came after the look
+    small.add()  # a rebuilt dataset has an image that came after the look
     small.write()
     with pytest.raises(UserError, match="looked at 1 of the 17"):
         publish(dataset, tmp_path / "pub", strict)
@@ -256,7 +257,7 @@ def test_refusals_write_nothing(tmp_path: Path) -> None:
         small.add(licence="ask me")
     dataset = small.write()
     out = tmp_path / "pub"
-    with pytest.raises(UserError, match=r"none of the 4 pictures .* licence-unknown.*'ask me'"):
+    with pytest.raises(UserError, match=r"none of the 4 images .* licence-unknown.*'ask me'"):
         publish(dataset, out, OPEN)
     for nobody in (" ", "me"):
         with pytest.raises(UserError, match="give --contact"):
@@ -280,7 +281,7 @@ def test_a_changed_store_is_found_and_the_old_copy_stays(tmp_path: Path) -> None
     publish(dataset, tmp_path / "pub", OPEN)
     before = files_of(tmp_path / "pub")
     (dataset / small.records[5].path).write_bytes(encode(paint(99)))
-    with pytest.raises(UserError, match="no longer holds the picture"):
+    with pytest.raises(UserError, match="no longer holds the image"):
         publish(dataset, tmp_path / "pub", OPEN)
     assert files_of(tmp_path / "pub") == before
     assert {path.name for path in tmp_path.iterdir()} == {"data", "pub"}

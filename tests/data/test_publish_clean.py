@@ -1,4 +1,4 @@
-"""What is left of crafted pictures: their pixels, and nothing that anybody wrote into them."""
+"""What is left of crafted images: their pixels, and nothing that anybody wrote into them."""
 
 import io
 import struct
@@ -10,7 +10,7 @@ import pytest
 from paint_pictures import encode, paint
 from PIL import Image, ImageCms, PngImagePlugin
 
-from skindx.data.publish.clean import clean_picture
+from skindx.data.publish.clean import clean_image
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
 from skindx.imaging.decode import decode
 
@@ -57,7 +57,7 @@ JPEGS = {
     "second JFIF with a thumbnail": lambda: _with_segment(_jpeg(), 0xE0, b"JFXX\0\x10" + SECRET),
     "long Adobe": lambda: _with_segment(_jpeg(), 0xEE, b"Adobe\0\x64\0\0\0\0\x01" + SECRET),
     "trailing zip": lambda: _jpeg() + _zip() + SECRET,
-    "second picture (MPF)": lambda: (
+    "second image (MPF)": lambda: (
         _with_segment(_jpeg(), 0xE2, b"MPF\0" + SECRET) + encode(paint(3))
     ),
     "progressive": lambda: _jpeg(progressive=True, comment=SECRET),
@@ -70,30 +70,30 @@ JPEGS = {
 @pytest.mark.parametrize("kind", JPEGS)
 def test_a_jpeg_keeps_its_pixels_to_the_bit_and_nothing_else(kind: str) -> None:
     data = JPEGS[kind]()
-    clean = clean_picture(data)
+    clean = clean_image(data)
     assert np.array_equal(decode(clean.data), decode(data))
     assert (clean.suffix, clean.reencoded) == (".jpg", False)
     assert SECRET not in clean.data
     assert b"Exif" not in clean.data
-    assert clean.data.count(b"\xff\xd8\xff") == 1  # no thumbnail, no second picture
+    assert clean.data.count(b"\xff\xd8\xff") == 1  # no thumbnail, no second image
     assert clean.data.endswith(b"\xff\xd9")
     with Image.open(io.BytesIO(clean.data)) as picture:
         assert not picture.getexif()
         assert not set(picture.info) - {"jfif", "jfif_version", "jfif_unit", "jfif_density"} - {
             "progressive", "progression", "adobe", "adobe_transform"
         }  # fmt: skip
-    assert clean_picture(clean.data) == clean
+    assert clean_image(clean.data) == clean
 
 
 def test_a_clean_jpeg_stays_as_it_is() -> None:
     data = strip_jpeg(_jpeg())
-    assert clean_picture(data).data == data
+    assert clean_image(data).data == data
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
 def test_what_metadata_turned_is_turned_for_good(orientation: int) -> None:
     data = _jpeg(exif=_exif(orientation), subsampling=0)
-    clean = clean_picture(data)
+    clean = clean_image(data)
     upright = decode(data)
     assert clean.reencoded
     assert (clean.height, clean.width) == upright.shape[:2]
@@ -107,7 +107,7 @@ def test_what_metadata_turned_is_turned_for_good(orientation: int) -> None:
 def test_four_colours_become_three() -> None:
     buffer = io.BytesIO()
     Image.fromarray(PIXELS).convert("CMYK").save(buffer, "JPEG", quality=95, comment=SECRET)
-    clean = clean_picture(buffer.getvalue())
+    clean = clean_image(buffer.getvalue())
     assert clean.reencoded
     with Image.open(io.BytesIO(clean.data)) as picture:
         assert picture.mode == "RGB"
@@ -135,11 +135,11 @@ def _wide_profile() -> bytes:
 def test_an_srgb_profile_goes_and_a_wide_one_is_applied(kind: str) -> None:
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     plain = encode(PIXELS, kind, icc_profile=srgb)
-    clean = clean_picture(plain)
+    clean = clean_image(plain)
     assert not clean.reencoded
     assert np.array_equal(decode(clean.data), decode(plain))
     wide = encode(PIXELS, kind, icc_profile=_wide_profile())
-    turned = clean_picture(wide)
+    turned = clean_image(wide)
     assert turned.reencoded
     swapped = decode(wide)[:, :, [1, 0, 2]].astype(int)
     assert np.abs(decode(turned.data) - swapped).mean() < 3
@@ -150,7 +150,7 @@ def test_an_srgb_profile_goes_and_a_wide_one_is_applied(kind: str) -> None:
 
 def test_a_broken_profile_is_no_reason_to_fail() -> None:
     data = encode(PIXELS, icc_profile=b"\0" * 16 + b"RGB " + SECRET)
-    clean = clean_picture(data)
+    clean = clean_image(data)
     assert not clean.reencoded
     assert SECRET not in clean.data
 
@@ -160,7 +160,7 @@ def test_png_keeps_its_pixels_and_no_chunk_of_text() -> None:
     text.add_text("Comment", SECRET.decode())
     text.add_itxt("XML:com.adobe.xmp", SECRET.decode())
     data = encode(PIXELS, "PNG", pnginfo=text, exif=_exif()) + _zip() + SECRET
-    clean = clean_picture(data)
+    clean = clean_image(data)
     assert (clean.suffix, clean.reencoded) == (".png", False)
     assert np.array_equal(decode(clean.data), PIXELS)
     assert SECRET not in clean.data
@@ -171,7 +171,7 @@ def test_png_keeps_its_pixels_and_no_chunk_of_text() -> None:
 def test_what_hides_below_full_transparency_is_gone() -> None:
     rgba = np.dstack([PIXELS, np.full(PIXELS.shape[:2], 255, np.uint8)])
     rgba[:40, :40, 3] = 0
-    clean = clean_picture(encode(rgba, "PNG"))
+    clean = clean_image(encode(rgba, "PNG"))
     with Image.open(io.BytesIO(clean.data)) as picture:
         assert picture.mode == "RGB"
         assert np.asarray(picture)[:40, :40].min() == 255
@@ -179,7 +179,7 @@ def test_what_hides_below_full_transparency_is_gone() -> None:
 
 @pytest.mark.parametrize("kind", ["BMP", "TIFF"])
 def test_other_formats_become_png_of_the_same_pixels(kind: str) -> None:
-    clean = clean_picture(encode(PIXELS, kind))
+    clean = clean_image(encode(PIXELS, kind))
     assert (clean.suffix, clean.reencoded) == (".png", False)
     assert np.array_equal(decode(clean.data), PIXELS)
 
@@ -195,18 +195,18 @@ def test_other_formats_become_png_of_the_same_pixels(kind: str) -> None:
 )
 def test_webp_keeps_its_pixels(options: dict[str, object], suffix: str) -> None:
     data = encode(PIXELS, "WEBP", **options) + SECRET
-    clean = clean_picture(data)
+    clean = clean_image(data)
     assert (clean.suffix, clean.reencoded) == (suffix, False)
     assert np.array_equal(decode(clean.data), decode(data))
     assert SECRET not in clean.data
-    assert clean_picture(clean.data).data == clean.data
+    assert clean_image(clean.data).data == clean.data
 
 
 def test_a_moving_webp_gives_its_first_picture_alone() -> None:
     buffer = io.BytesIO()
     first, second = (Image.fromarray(paint(seed, 64, 64)) for seed in (1, 2))
     first.save(buffer, "WEBP", save_all=True, append_images=[second], lossless=True)
-    clean = clean_picture(buffer.getvalue())
+    clean = clean_image(buffer.getvalue())
     assert clean.suffix == ".png"
     assert np.array_equal(decode(clean.data), np.asarray(first))
 
@@ -227,7 +227,7 @@ def test_real_pictures_lose_no_pixel(real: Path) -> None:
     assert len(files) > 30
     for file in files:
         data = file.read_bytes()
-        clean = clean_picture(data)
+        clean = clean_image(data)
         assert not clean.reencoded
         assert np.array_equal(decode(clean.data), decode(data))
         assert len(clean.data) <= len(data)

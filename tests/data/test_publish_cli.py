@@ -7,7 +7,7 @@ from command_line import Skindx
 from paint_pictures import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
-from skindx.data.publish.row import read_published
+from skindx.data.publish.manifest import read_published
 
 
 def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path)
     dataset, pub = small.write(fetch={"contact": "recipe@example.org"}), tmp_path / "pub"
     code, _, error = skindx("publish", dataset, "--out", pub, "--format", "imagefolder")
     assert code == 2
-    assert error.startswith("error: nobody has looked at 18 of the 18 pictures")
+    assert error.startswith("error: nobody has looked at 18 of the 18 images")
     assert error.count("\n") == 1
     assert not pub.exists()
     arguments = ("publish", dataset, "--out", pub, "--format", "imagefolder", "--unaudited")

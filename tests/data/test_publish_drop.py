@@ -19,12 +19,12 @@ from small_dataset import SmallDataset, free_dataset
 from skindx.data.manifest import Issue
 from skindx.data.publish import PublishSettings, drop, held_in, publish
 from skindx.data.publish.formats import FORMATS, Format
-from skindx.data.publish.row import read_published
+from skindx.data.publish.manifest import read_published
 from skindx.errors import UserError
 
 
 def settings(form: Format = "hub") -> PublishSettings:
-    # Shards of a few pictures: a drop changes where they are cut.
+    # Shards of a few images: a drop changes where they are cut.
     return PublishSettings(contact="a@b", unaudited=True, format=form, shard_mb=0.015)
 
 
@@ -40,7 +40,7 @@ def texts(folder: Path) -> Iterator[bytes]:
 
 
 def a_dataset(folder: Path) -> tuple[SmallDataset, str, str]:
-    """Return a dataset, one of its pictures that is published, one that is withheld."""
+    """Return a dataset, one of its images that is published, one that is withheld."""
     small = free_dataset(folder, 24)
     twin = small.records[3].group
     victim = small.add(
@@ -62,7 +62,7 @@ def a_dataset(folder: Path) -> tuple[SmallDataset, str, str]:
 
 
 def without(small: SmallDataset, gone: set[str]) -> SmallDataset:
-    """Return the dataset as it were had the pictures never been found."""
+    """Return the dataset as it were had the images never been found."""
     never = SmallDataset(small.folder)
     never.records = [record for record in small.records if record.sha256 not in gone]
     never.issues = [i for i in small.issues if not {i.sha256, i.kept_sha256} & gone]
@@ -134,7 +134,7 @@ def test_also_the_last_picture_can_go(tmp_path: Path, form: Format) -> None:
     assert json.loads((tmp_path / "pub" / "coco.json").read_text())["images"] == []
     assert drop(tmp_path / "pub", [shy]) == 1
     assert read_published(tmp_path / "pub") == []
-    assert "0 pictures of skin" in (tmp_path / "pub" / "README.md").read_text()
+    assert "0 images of skin" in (tmp_path / "pub" / "README.md").read_text()
     subprocess.run(
         ["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "pub", check=True
     )

@@ -16,7 +16,7 @@ from PIL import Image
 from published import OPEN, Free, formats, settings, with_withheld
 from small_dataset import LABELS, free_dataset
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.publish import publish, side_files
 from skindx.data.publish.formats import Format
 
@@ -121,7 +121,7 @@ def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
     assert "<script>" not in body
     assert "](https://evil" not in body
     assert "\n# big" not in body
-    assert f"{len(free)} pictures of skin in 2 classes" in body
+    assert f"{len(free)} images of skin in 2 classes" in body
     assert "down@example.org" in body
     assert "| licence-no-derivatives | 1 |" in body
     for name in ("classes", "sizes", "skin_types", "licences"):

@@ -12,7 +12,7 @@ from paint_pictures import paint, save
 from rich.console import Console
 
 import skindx.data.dedup
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.build.diff import DIFF, compare, diff, lines, print_diff, read_version, write_diff
 from skindx.data.manifest import Record, read_issues, read_manifest, write_manifest
@@ -198,7 +198,7 @@ def test_a_class_without_train_pictures_is_told(root: Path, tmp_path: Path) -> N
         if record.label == "wart" and record.split == "train":
             (root / url).unlink()
     summary = build(load_build_settings(root, ["workers=1"]), tmp_path / "out")
-    assert any("wart has no picture in train" in note for note in summary.notes)
+    assert any("wart has no image in train" in note for note in summary.notes)
 
 
 def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:

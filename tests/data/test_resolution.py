@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.dedup.clusters import graph
-from skindx.data.dedup.rank import Picture, best_first
+from skindx.data.dedup.rank import LabelledImage, best_first
 from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.screening.resolution import NOISE, effective_pixels, worth
@@ -20,15 +20,15 @@ def resized(pixels: NDArray[np.uint8], factor: float, how: int) -> NDArray[np.ui
     return np.asarray(cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=how), np.uint8)
 
 
-def picture(name: str, pixels: NDArray[np.uint8], quality: int) -> Picture:
+def picture(name: str, pixels: NDArray[np.uint8], quality: int) -> LabelledImage:
     data = encode(pixels, quality=quality)
     screened = screen_bytes(data, ScreenSettings(), ("perceptual", "difference"))
     assert screened.reason is None
     row = LedgerRow(name, "acne", "stored", sha256=screened.sha256, size_bytes=len(data))
-    return Picture(row, "acne", screened)
+    return LabelledImage(row, "acne", screened)
 
 
-def best(*pictures: Picture) -> str:
+def best(*pictures: LabelledImage) -> str:
     """Return the one that stays when all are near duplicates."""
     same = distinct(list(pictures))
     links = [(i, j, 0) for i in range(len(same)) for j in range(i + 1, len(same))]
@@ -101,11 +101,11 @@ def test_within_the_noise_pixels_decide_and_then_bytes() -> None:
 
 
 def test_levels_of_detail_start_at_the_best_of_each_component() -> None:
-    def one(name: str, side: int, effective: float, bytes_: int) -> Picture:
+    def one(name: str, side: int, effective: float, bytes_: int) -> LabelledImage:
         codes_KO = np.zeros((1, 1), np.uint64)
         screened = Screened(None, "", side, side, codes_KO, effective_pixels=effective)
         row = LedgerRow(name, "a", "stored", sha256=name, size_bytes=bytes_)
-        return Picture(row, "a", screened)
+        return LabelledImage(row, "a", screened)
 
     same = [
         one("a", 100, 10_000, 5),

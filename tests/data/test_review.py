@@ -10,7 +10,7 @@ from boxed_dataset import boxed_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.annotations import (
     ANNOTATIONS,
     BUILT,
@@ -22,7 +22,8 @@ from skindx.data.boxes.exporting import export_boxes
 from skindx.data.boxes.formats import BoxSource, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
 from skindx.data.boxes.review import Review, reviewing, unseen
-from skindx.data.manifest import MANIFEST, Record, read_manifest, write_manifest
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.errors import UserError
 
 OLD = Box(1.0, 2.0, 30.0, 40.0, "lesion", "file")
@@ -125,7 +126,7 @@ def test_a_strange_label_or_picture_writes_nothing(dataset: Path) -> None:
     before = (dataset / MANIFEST).read_bytes()
     with pytest.raises(UserError, match="label 'evil' is not known here; choose one of lesion, a"):
         review.save(_sha(2), [dataclasses.replace(OLD, label="evil")])
-    with pytest.raises(UserError, match="no such picture"):
+    with pytest.raises(UserError, match="no such image"):
         review.save("../../etc/passwd", [])
     assert (dataset / MANIFEST).read_bytes() == before
     assert not (dataset / ANNOTATIONS).exists()
@@ -162,7 +163,7 @@ def test_bad_beginnings_are_told(tmp_path: Path, dataset: Path) -> None:
     with pytest.raises(UserError, match="another name"), reviewing(dataset, "recipe"):
         pass
     write_manifest(dataset, [])
-    with pytest.raises(UserError, match="holds no pictures"), reviewing(dataset, "me"):
+    with pytest.raises(UserError, match="holds no images"), reviewing(dataset, "me"):
         pass
 
 

@@ -24,7 +24,7 @@ def test_a_folder_is_judged_and_the_limit_fitted(tmp_path: Path) -> None:
     console = Console(record=True, width=140)
     print_report(found, ScreenSettings(), console)
     told = console.export_text()
-    assert "12 sound pictures" in told
+    assert "12 sound images" in told
     assert "refused: 1 too-dark, such as dark.jpg" in told
 
 
@@ -36,11 +36,11 @@ def test_the_limit_by_hand() -> None:
 
 
 def test_a_folder_without_a_picture_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no picture at any depth"):
+    with pytest.raises(UserError, match="holds no image at any depth"):
         report(tmp_path, ScreenSettings())
     for path in (tmp_path / "away", Path(__file__)):
         with pytest.raises(UserError, match="is no folder"):
             report(path, ScreenSettings())
     save(tmp_path / "a.jpg", paint(1))
-    with pytest.raises(UserError, match=r"none of the 1 pictures .*most often: too-small"):
+    with pytest.raises(UserError, match=r"none of the 1 images .*most often: too-small"):
         report(tmp_path, ScreenSettings(min_side=1000))

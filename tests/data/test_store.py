@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.store import put
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.formats import image_suffix
 
 
 def test_the_same_bytes_are_stored_once(tmp_path: Path) -> None:
@@ -31,9 +31,9 @@ def test_the_same_bytes_are_stored_once(tmp_path: Path) -> None:
     ],
 )
 def test_formats_by_magic_bytes(head: bytes, suffix: str | None) -> None:
-    assert picture_suffix(head) == suffix
+    assert image_suffix(head) == suffix
 
 
 @given(st.binary(max_size=16))
 def test_any_bytes_have_an_answer(head: bytes) -> None:
-    assert picture_suffix(head) in {None, ".jpg", ".png", ".webp", ".bmp", ".tif"}
+    assert image_suffix(head) in {None, ".jpg", ".png", ".webp", ".bmp", ".tif"}

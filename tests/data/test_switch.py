@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skindx.data.manifest import read_issues, write_issues
-from skindx.data.transaction import READY, settle, together
+from skindx.data.transaction import READY, recover, transaction
 
 HERE = Path(__file__).parent
 
@@ -30,14 +30,14 @@ def test_killed_before_every_change_of_the_disk(tmp_path: Path, scenario: str, l
 
 
 def fill(folder: Path, text: str) -> None:
-    with together(folder) as staging:
+    with transaction(folder) as staging:
         for name in "abc":
             (staging / name).write_text(text)
 
 
 def test_a_block_that_fails_changes_nothing(tmp_path: Path) -> None:
     fill(tmp_path, "old")
-    with suppress(InterruptedError), together(tmp_path) as staging:
+    with suppress(InterruptedError), transaction(tmp_path) as staging:
         (staging / "a").write_text("new")
         raise InterruptedError
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
@@ -59,7 +59,7 @@ def test_many_readers_may_finish_it_at_once(tmp_path: Path) -> None:
     def finish(start: threading.Barrier) -> None:
         start.wait()
         try:
-            settle(tmp_path)
+            recover(tmp_path)
         except BaseException as error:
             problems.append(error)
 
@@ -73,6 +73,6 @@ def test_many_readers_may_finish_it_at_once(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        settle(tmp_path)
+        recover(tmp_path)
         assert problems == []
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(10)))

@@ -1,4 +1,4 @@
-"""Take-down: a picture and its copies go from everywhere, and do not come back."""
+"""Take-down: an image and its copies go from everywhere, and do not come back."""
 
 import csv
 import dataclasses
@@ -20,8 +20,10 @@ from skindx.data.blocklist import (
     write_blocklist,
 )
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.dedup.links import near_links
 from skindx.data.fetch.settings import OriginPolicy
-from skindx.data.ledger import LEDGER, read_ledger
+from skindx.data.layout import LEDGER
+from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.takedown import Plan, carry_out, plan
@@ -29,7 +31,7 @@ from skindx.data.review import Flag, read_decisions, read_flags, write_flags
 from skindx.data.splits.freeze import read_places
 from skindx.errors import UserError
 from skindx.files import sha256_file
-from skindx.imaging.hashes import hash_thumbnails, near_links, thumbnail
+from skindx.imaging.hashes import hash_thumbnails, thumbnail
 
 
 def fill(root: Path, count: int = 6) -> Path:
@@ -198,9 +200,9 @@ def test_the_list_knows_the_manifests_that_held_it(out: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"urls": ["http://x/1.jpg"]}, "knows no picture of the URL 'http://x/1.jpg'"),
+        ({"urls": ["http://x/1.jpg"]}, "knows no image of the URL 'http://x/1.jpg'"),
         ({"sha256s": ["12ab"]}, "'12ab' is no SHA-256"),
-        ({"sha256s": ["a" * 64]}, "knows no picture of the SHA-256 aaaa"),
+        ({"sha256s": ["a" * 64]}, "knows no image of the SHA-256 aaaa"),
         ({"sha256s": ["../" * 20 + "etc/"]}, "is no SHA-256"),
     ],
 )
@@ -256,7 +258,7 @@ def test_the_crawler_never_asks_for_it_again_and_names_nobody(tmp_path: Path) ->
             assert (row.status, row.path, row.creator, row.page_url) == ("taken-down", "", "", "")
         site.asked.clear()
         build(atlas(site, f"blocklist={json.dumps(str(out / BLOCKLIST))}"), other)
-        # The same picture at a new address comes once more, and then its address is known.
+        # The same image at a new address comes once more, and then its address is known.
         site.pages["/w/"] = html(figures(*(f"/w{n}.jpg" for n in range(5)), "/new.jpg"))
         site.pages["/new.jpg"] = Answer(encode(paint(1), quality=90))
         build(atlas(site), out)

@@ -19,14 +19,13 @@ from small_dataset import free_dataset
 from skindx.curation.audit.audit import JOURNAL
 from skindx.curation.labels.page import PAGE, TABLE, write_review
 from skindx.curation.labels.review import Doubt, LabelReview
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, write_annotations, write_proposals
 from skindx.data.build.build import build
-from skindx.data.build.crawls import PARTS, make_part
 from skindx.data.build.diff import diff, write_diff
 from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
-from skindx.data.fetch.partition import Partition
-from skindx.data.fetch.settings import OriginPolicy
+from skindx.data.fetch.parts import PARTS, make_part
+from skindx.data.fetch.settings import OriginPolicy, Partition
 from skindx.data.gallery import write_gallery
 from skindx.data.layout import CACHE
 from skindx.data.ledger import read_ledger
@@ -42,7 +41,7 @@ from skindx.data.screening.shards import SHARDS
 
 JANE = "Jane Q. Victim"
 MAY_NAME_IT = {"blocklist.jsonl", "ledger.jsonl", "issues.parquet"}
-"""Where the URL and the SHA-256 stay, so that the picture stays out."""
+"""Where the URL and the SHA-256 stay, so that the image stays out."""
 
 
 def figure(address: str, creator: str = "A. Painter") -> str:
@@ -53,7 +52,7 @@ def figure(address: str, creator: str = "A. Painter") -> str:
 
 
 def pages() -> dict[str, Answer]:
-    """Serve two classes of five pictures; /jane.jpg is Jane's and /like.jpg shows the same."""
+    """Serve two classes of five images; /jane.jpg is Jane's and /like.jpg shows the same."""
     jane = paint(777, 240, 200)
     served = {
         f"/{c}{n}.jpg": Answer(encode(paint(100 * ord(c) + n))) for c in "aw" for n in range(5)
@@ -179,7 +178,7 @@ def test_nothing_is_left_anywhere(skindx: Skindx, tmp_path: Path) -> None:
 
     after = found(tmp_path, needles)
     allowed = {f"data/{name}" for name in MAY_NAME_IT}
-    # The gallery tells of the take-down, as the issues table does; of the picture it has nothing.
+    # The gallery tells of the take-down, as the issues table does; of the image it has nothing.
     dropped = {path for path in after["url"] if path.startswith("data/gallery/dropped-")}
     # Its hash may be the name of the group in which /like.jpg stays.
     assert after["sha256"] <= allowed | dropped | {"data/splits.csv"}

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from skindx.data.build.targets import (
-    check_targets,
-    count_by_source,
-    print_counts,
-)
-from skindx.data.dedup.rank import Picture
+from skindx.data.build.targets import check_targets, count_by_source
+from skindx.data.class_counts import print_counts
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record
 from skindx.data.screening.screen import Screened
@@ -17,9 +14,9 @@ from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 
-def picture(label: str, source: str, sha: str) -> Picture:
+def picture(label: str, source: str, sha: str) -> LabelledImage:
     row = LedgerRow(f"{source}/{sha}", label, "stored", sha256=sha, source=source)
-    return Picture(row, label, Screened(None, "", 8, 8, np.zeros((1, 8), np.uint64)))
+    return LabelledImage(row, label, Screened(None, "", 8, 8, np.zeros((1, 8), np.uint64)))
 
 
 def record(label: str, source: str, sha: str) -> Record:

@@ -18,9 +18,9 @@ def test_a_source_of_thumbnails_is_named() -> None:
     large = [image(f"http://a.org/l{number}.jpg", 1024) for number in range(4)]
     assert thumbnail_notes([*small, *large]) == []
     (note,) = thumbnail_notes([*small, *large[:3]])
-    assert note.startswith("3 of 6 pictures of http://a.org/ seem to be thumbnails")
+    assert note.startswith("3 of 6 images of http://a.org/ seem to be thumbnails")
     assert "http://a.org/0.jpg (150 x 90 pixels)" in note
-    # Files of one's own may be as small as they are, and a damaged picture has no size.
+    # Files of one's own may be as small as they are, and a damaged image has no size.
     assert thumbnail_notes([image("acne/1.jpg", 150), image("http://a.org/1.jpg", 0)]) == []
 
 

@@ -73,7 +73,7 @@ def test_labels_that_were_not_fetched_count_against_the_taxonomy(
 ) -> None:
     with site:
         strict = recipe(site, tmp_path, min_known=0.8)
-        with pytest.raises(UserError, match="does not know the labels of 8 of 16 pictures"):
+        with pytest.raises(UserError, match="does not know the labels of 8 of 16 images"):
             build(strict, tmp_path / "out")
 
 
@@ -81,5 +81,5 @@ def test_where_nothing_came_the_taxonomy_is_not_to_blame(site: LocalSite, tmp_pa
     with site:
         for path in [path for path in site.pages if path.endswith(".jpg")]:
             del site.pages[path]
-        with pytest.raises(UserError, match=r"none of the 16 pictures .*dead-link"):
+        with pytest.raises(UserError, match=r"none of the 16 images .*dead-link"):
             build(recipe(site, tmp_path), tmp_path / "out")

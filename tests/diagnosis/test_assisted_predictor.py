@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from tiny_bundle import pack_tiny, pack_whole
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError

@@ -14,12 +14,13 @@ from skin_photo import skin_photo, skin_pixels
 
 from skindx.diagnosis import opening
 from skindx.diagnosis.formats import photo_format
-from skindx.diagnosis.heic import decode_apart
 from skindx.diagnosis.opening import open_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import view_jpeg
-from skindx.imaging.decode import DamagedPicture, decode
-from skindx.workers.sandbox.pool import Limits
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
+from skindx.imaging.heic import decode_heic
+from skindx.workers.sandbox import Limits
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +148,8 @@ def test_a_damaged_heic_photo_is_refused() -> None:
 
 
 def test_a_heic_photo_above_the_cap_is_refused_before_it_is_decoded() -> None:
-    with pytest.raises(DamagedPicture, match="240 x 180 pixels") as caught:
-        decode_apart(heic(), max_pixels=1000)
+    with pytest.raises(DamagedImage, match="240 x 180 pixels") as caught:
+        decode_heic(heic(), max_pixels=1000)
     assert caught.value.reason == "too-many-pixels"
 
 
@@ -159,8 +160,8 @@ def test_a_heic_decoder_without_memory_or_time_costs_only_its_photo() -> None:
 
 
 def decode_apart_reason(data: bytes, limits: Limits) -> str:
-    with pytest.raises(DamagedPicture) as caught:
-        decode_apart(data, limits=limits)
+    with pytest.raises(DamagedImage) as caught:
+        decode_heic(data, limits=limits)
     return caught.value.reason
 
 

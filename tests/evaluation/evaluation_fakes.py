@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.manifest import Record, Split, write_manifest
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.results import Evaluation

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from evaluation_fakes import prediction, records_of, scored, simulate
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.evaluation.results import Evaluation
 from skindx.models.ensemble.prediction import Prediction
 

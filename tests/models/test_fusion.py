@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.models.ensemble.crop_fusion import best_box, box_crop, box_crops, fit_weight, fuse
 
 

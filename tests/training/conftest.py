@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.manifest import SPLITS, Record, write_manifest
 from skindx.data.store import put
 from skindx.taxonomy import SkinClass, Taxonomy

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ranks import run_ranks
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError

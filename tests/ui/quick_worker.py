@@ -14,7 +14,7 @@ from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
-from skindx.ui.pool.worker import Answerer, work
+from skindx.ui.pool.worker import Answerer, serve_cases
 
 
 def one(case: Case) -> Answer | UserError:
@@ -58,4 +58,4 @@ def load() -> Answerer:
 if __name__ == "__main__":
     descriptor, folder = sys.argv[-2:]
     with socket.socket(fileno=int(descriptor)) as connection:
-        work(connection, Path(folder), load)
+        serve_cases(connection, Path(folder), load)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from network_guard import calls_in, guarded_environment
 from served import free_port
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.annotations import Annotation, read_annotations, write_proposals
 from skindx.data.manifest import Record, read_manifest, write_manifest
 from skindx.data.store import put

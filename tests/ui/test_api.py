@@ -24,7 +24,7 @@ from skindx.ui.api.expected import class_shares, score_shares, shift
 from skindx.ui.api.metrics import LEAST, Metrics, Watched
 from skindx.ui.api.routes import routes
 from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.pool import PoolStatus
+from skindx.workers.pool import PoolStatus
 
 STATUS = PoolStatus(workers=2, ready=1, waiting=3, capacity=9, restarts=4, problem="")
 MEASURED: dict[str, Any] = {

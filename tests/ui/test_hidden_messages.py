@@ -15,7 +15,7 @@ from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.faults import log_fault
 from skindx.ui.page.book import _shown
-from skindx.ui.pool.worker import _told_of
+from skindx.ui.pool.worker import answer_cases
 
 SECRET = "P-017 left forearm"
 
@@ -79,7 +79,7 @@ def test_a_worker_s_log_holds_nothing_of_the_case(caplog: pytest.LogCaptureFixtu
         raise ValueError(f"{SECRET} {cases[0].patient}")
 
     case = Case((b"photo",), Patient(age=47, site="back"))
-    assert _told_of(fail, [case, case]) == [{"failed": True}] * 2
+    assert answer_cases(fail, [case, case]) == [{"failed": True}] * 2
     assert "ValueError" in caplog.text
     for secret in (SECRET, "47", "back"):
         assert secret not in caplog.text

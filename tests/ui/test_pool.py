@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from decoder_watch import descendants
 from network_guard import guarded_environment
 
 from skindx.diagnosis.answer import Answer, View
@@ -21,10 +22,10 @@ from skindx.diagnosis.refusal import Refused
 from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.line import Line, Ticket
 from skindx.ui.pool.loading import load_bundle
-from skindx.ui.pool.pool import Pool, PoolSettings
+from skindx.ui.pool.pool import Pool
 from skindx.workers import framing
+from skindx.workers.pool import PoolSettings
 
 QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 
@@ -33,6 +34,19 @@ QUICK = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 async def pool_of(**settings: float) -> AsyncIterator[Pool]:
     async with Pool(QUICK, PoolSettings.parse({"workers": 1} | settings)) as pool:
         yield pool
+
+
+def workers(parent: int | None = None) -> list[int]:
+    """Return the pool's workers below one process, this one by default."""
+    below = descendants(parent or os.getpid())
+    return [pid for pid in below if not over(pid) and b"quick_worker" in command_of(pid)]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -49,45 +63,11 @@ def over(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, [], {"a": [1, 2.5, "ü", b"", {"b": b"\x00\xff"}]}, [b"x" * 100_000, b"y"], {"n": True}],
-)
-def test_messages_come_through_as_they_are(value: object) -> None:
-    message = framing.pack(value)
-    at = framing.LENGTH_BYTES + int.from_bytes(message[: framing.LENGTH_BYTES], "big")
-    head, blobs = message[framing.LENGTH_BYTES : at], []
-    for size in framing.blob_sizes(head):
-        blobs.append(message[at : at + size])
-        at += size
-    assert at == len(message)
-    assert framing.unpack(head, blobs) == value
-
-
 def test_a_case_is_the_same_on_the_other_side() -> None:
     case = Case((b"one", b"two"), Patient(age=40, site="back", skin_type=3))
     assert framing.rebuilt(Case, framing.plain(case)) == case
     with pytest.raises(ValueError, match=r"1 to 3"):
         framing.rebuilt(Case, {"photos": [b"x"] * 4, "patient": {}})
-
-
-def test_the_line_is_shared_out_fairly() -> None:
-    async def scenario() -> None:
-        line = Line(10)
-        tickets = [Ticket(Case((bytes([n]),))) for n in range(6)]
-        tickets[4].tries = 1
-        takers = [asyncio.ensure_future(line.take(4)) for _ in range(2)]
-        await asyncio.sleep(0)
-        for each in tickets[:4]:
-            await line.join(each)
-        assert await asyncio.gather(*takers) == [tickets[:2], tickets[2:4]]
-        for each in tickets[4:]:
-            await line.join(each)
-        # What a worker was lost with comes alone.
-        assert await line.take(4) == [tickets[4]]
-        assert await line.take(4) == [tickets[5]]
-
-    asyncio.run(scenario())
 
 
 def test_a_pool_answers_and_tells_what_is_wrong() -> None:
@@ -112,7 +92,7 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
             assert isinstance(told[2], Unanswered)
             assert isinstance(told[3], Answer)  # whatever was in one batch with it
             assert pool.status.restarts == 0
-            pids = pool.pids
+            pids = workers()
         assert all(over(pid) for pid in pids)
 
     asyncio.run(scenario())
@@ -121,11 +101,11 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
 def test_a_killed_worker_comes_back_and_its_case_is_answered() -> None:
     async def scenario() -> None:
         async with pool_of() as pool:
-            (pid,) = pool.pids
+            (pid,) = workers()
             os.kill(pid, signal.SIGKILL)  # while it has nothing to do
-            await until(lambda: pool.pids not in ([pid], []))
+            await until(lambda: pool.status.restarts == 1 and pool.status.ready == 1)
             assert pool.status.restarts == 1
-            (pid,) = pool.pids
+            (pid,) = workers()
             os.kill(pid, signal.SIGSTOP)  # so that it surely dies with the case in its hands
             asked = asyncio.ensure_future(pool.diagnose(Case((b"photo",))))
             await asyncio.sleep(0.1)
@@ -142,15 +122,15 @@ def test_a_killed_worker_comes_back_and_its_case_is_answered() -> None:
 def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
     async def scenario() -> None:
         async with pool_of(work_s=1.0, batch=8) as pool:
-            os.kill(pool.pids[0], signal.SIGSTOP)  # until all of them wait, and go in one batch
+            os.kill(workers()[0], signal.SIGSTOP)  # until all of them wait, and go in one batch
             said = [b"zero", b"one", does, b"two"]
             asked = [asyncio.ensure_future(pool.diagnose(Case((each,)))) for each in said]
             await asyncio.sleep(0.1)
-            os.kill(pool.pids[0], signal.SIGCONT)
+            os.kill(workers()[0], signal.SIGCONT)
             told = await asyncio.gather(*asked, return_exceptions=True)
             assert isinstance(told.pop(2), Unanswered)
             assert all(isinstance(each, Answer) for each in told)
-            await until(lambda: bool(pool.pids))
+            await until(lambda: pool.status.ready == 1)
 
     asyncio.run(scenario())
 
@@ -158,7 +138,7 @@ def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
 def test_too_many_cases_are_refused_and_none_waits_for_ever() -> None:
     async def scenario() -> None:
         async with pool_of(waiting=2, batch=1, patience_s=1.0) as pool:
-            (pid,) = pool.pids
+            (pid,) = workers()
             os.kill(pid, signal.SIGSTOP)
             asked = []
             for n in range(3):  # one is in the worker's hands, two wait
@@ -180,7 +160,7 @@ def test_too_many_cases_are_refused_and_none_waits_for_ever() -> None:
 def test_the_photos_that_wait_are_bounded_in_bytes() -> None:
     async def scenario() -> None:
         async with pool_of(waiting_mb=64, batch=1, patience_s=1.0) as pool:
-            (pid,) = pool.pids
+            (pid,) = workers()
             os.kill(pid, signal.SIGSTOP)
             large = Case((bytes(20 << 20),))
             asked = []
@@ -201,7 +181,7 @@ def test_the_photos_that_wait_are_bounded_in_bytes() -> None:
 def test_a_stopped_pool_lets_nobody_wait() -> None:
     async def scenario() -> None:
         async with pool_of(batch=1) as pool:
-            os.kill(pool.pids[0], signal.SIGSTOP)
+            os.kill(workers()[0], signal.SIGSTOP)
             asked = [asyncio.ensure_future(pool.diagnose(Case((b"%d" % n,)))) for n in range(3)]
             await asyncio.sleep(0.1)
         for each in asked:
@@ -237,12 +217,13 @@ def test_only_the_bundle_that_was_checked_is_loaded(
 ORPHANS = """
 import asyncio, sys
 from skindx.diagnosis.case import Case
-from skindx.ui.pool.pool import Pool, PoolSettings
+from skindx.ui.pool.pool import Pool
+from skindx.workers.pool import PoolSettings
 async def run():
     async with Pool(sys.argv[1:], PoolSettings(workers=2)) as pool:
         asyncio.ensure_future(pool.diagnose(Case((b"hang",))))
         await asyncio.sleep(0.1)
-        print(*pool.pids, flush=True)
+        print("ready", flush=True)
         await asyncio.sleep(600)
 asyncio.run(run())
 """
@@ -257,7 +238,8 @@ def test_workers_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
     )
     with server:
         assert server.stdout is not None
-        pids = [int(each) for each in server.stdout.readline().split()]
+        assert server.stdout.readline() == "ready\n"
+        pids = workers(server.pid)
         assert len(pids) == 2
         folders = [environment_of(pid)["TMPDIR"] for pid in pids]
         assert all(Path(each).is_dir() for each in folders)

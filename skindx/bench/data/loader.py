@@ -1,6 +1,5 @@
 """How fast training gets its pictures: beside pure decoding, and beside torchvision's loader."""
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from skindx.data.loader.pool import Pool
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.data.manifest import Record
 from skindx.data.store import put
+from skindx.system import cpu_count
 
 # N = pictures, S = side
 
@@ -43,7 +43,7 @@ class Config(Settings):
 
 def run(settings: Config) -> Result:
     """Time whole epochs of the same pictures, interleaved; all peers use every core."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    threads = cpu_count()
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = make_pictures(Path(name), settings)
         n = len(files.records)

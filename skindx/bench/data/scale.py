@@ -16,16 +16,18 @@ from pydantic import Field
 from skindx.bench.harness.clock import Figure, interleave, median
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
-from skindx.data.build.stages import Run, clean, drop_small_classes, label_rows, make_records
+from skindx.data.build.records import make_records
+from skindx.data.build.run import Run
+from skindx.data.build.stages import clean, drop_small_classes, label_rows
 from skindx.data.dedup.join import turned_pairs_between
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import write_issues, write_manifest
-from skindx.data.progress import silent
 from skindx.data.recipe import BuildSettings
-from skindx.data.runner import Embedded
+from skindx.data.runner import LocalRunner
 from skindx.data.screening.screen import Screened
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import place_groups
+from skindx.progress import silent
 
 # N = codes, K = kinds of hash, O = orientations
 
@@ -109,7 +111,7 @@ def drive(settings: Config, out: Path) -> float:
     recipe = BuildSettings.parse(
         {"name": "scale", "sources": [{"kind": "folder", "path": str(out)}]}, "bench scale"
     )
-    run_of = Run(recipe, out, silent, Embedded(1), None, GroupKeys(recipe.groups), {}, {}, {})
+    run_of = Run(recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), {}, {}, {})
     sound = screened_rows(settings.rows, settings.seed)
     start = time.process_time()
     taxonomy, pictures = label_rows(run_of, sound)
@@ -117,7 +119,7 @@ def drive(settings: Config, out: Path) -> float:
     cleaned, groups = clean(run_of, pictures)
     kept, _ = drop_small_classes(run_of, cleaned.kept, groups, pictures)
     by_sha = {same[0].row.sha256: same for same in pictures}
-    placed = place_groups(run_of, kept, groups, {})
+    placed = place_groups(recipe.split, recipe.seed, kept, groups, {})
     records = make_records(run_of, kept, groups, by_sha, taxonomy, placed=placed)
     write_issues(out, run_of.issues)
     write_manifest(out, records)

@@ -11,9 +11,8 @@ from skindx.bench.data.images import describe, noisy_jpegs
 from skindx.bench.harness.clock import Figure, interleave, median, ratio
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
-from skindx.data.dedup.rehash import hash_pictures
 from skindx.data.screening.screen import ScreenSettings, hash_sound, judge_bytes
-from skindx.imaging.hashes import HashKind
+from skindx.imaging.hashes import HashKind, hash_images
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 
@@ -50,7 +49,7 @@ def run(settings: Config) -> Result:
     candidates: dict[str, Callable[[], object]] = {
         "decode": decode,
         "screen": screen,
-        "hash": lambda: [hash_pictures(batch, HASHES) for batch in batches],
+        "hash": lambda: [hash_images(batch, HASHES) for batch in batches],
     }
     notes = [
         describe(files),

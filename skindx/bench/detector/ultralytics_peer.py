@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from skindx.data.boxes.exporting import box_labels, pictures_of
+from skindx.data.boxes.exporting import box_labels, images_of
 from skindx.data.boxes.yolo import write_yolo
 from skindx.data.manifest import Split, read_manifest, split_of
 from skindx.files import atomic_file
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     records = read_manifest(dataset)
     labels = box_labels(records)
     splits: tuple[Split, ...] = ("train", "val")
-    pictures = [(split, pictures_of(split_of(records, split))) for split in splits]
+    pictures = [(split, images_of(split_of(records, split))) for split in splits]
     files = {Path(record.path).name: dataset / record.path for record in records}
     with tempfile.TemporaryDirectory(prefix="skindx-peer-") as name:
         data_yaml = write_yolo(Path(name) / "data", pictures, files, labels)

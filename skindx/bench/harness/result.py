@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from skindx import provenance
 from skindx.bench.harness.clock import Figure
 from skindx.files import write_json
+from skindx.system import cpu_count
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -34,11 +35,10 @@ _PACKAGES = (
 
 def hardware() -> dict[str, Any]:
     """Return cpu (model), cores (that this process may use), memory_gb, accelerator."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": provenance.cpu_model(),
-        "cores": cores,
+        "cores": cpu_count(),
         "memory_gb": round(memory_bytes / 1e9, 1),
         "accelerator": _accelerator(),
     }

@@ -1,6 +1,5 @@
 """ResNet-50 on a GPU: our trainer beside loops as timm's and torchvision's scripts have them."""
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from skindx.bench.data.images import noisy_jpegs
 from skindx.bench.harness.clock import Figure, interleave, median, ratio
 from skindx.bench.trainer.loops import TrainerLoop, job
+from skindx.system import cpu_count
 from skindx.training.process_group import Cluster
 
 SIDE, MODEL = 224, "resnet50"
@@ -33,7 +33,7 @@ def measure(
         loader={"cache": {"kind": "disk"}},
     )
     loop = TrainerLoop(work, replace(cluster, settings=work.settings.engine))
-    workers = len(os.sched_getaffinity(0))
+    workers = cpu_count()
     store, device = work.folder / "store", cluster.device
     candidates: dict[str, Epoch] = {
         "trainer": loop.epoch,

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from skindx.curation.audit.privacy import PrivacyDetector, PrivacySettings, Sighting, version
 from skindx.data.manifest import read_manifest
-from skindx.data.progress import Progress, silent
 from skindx.data.review import PRIVATE, Flag, undecided, write_flags
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
+from skindx.progress import Progress, silent
+from skindx.system import cpu_count
 
 JOURNAL = "audit.jsonl"
 """What was looked at, one line a picture: the work of a killed audit is not lost."""
@@ -55,7 +56,7 @@ def audit(
     seen = {sha: found for sha, found in _read_journal(dataset, by).items() if sha in paths}
     todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
     progress("look", len(seen), len(paths))  # loading the models takes a while
-    looks = _look_at([dataset / paths[sha256] for sha256 in todo], settings, workers or _cores())
+    looks = _look_at([dataset / paths[sha256] for sha256 in todo], settings, workers or cpu_count())
     with _journal(dataset).open("a", encoding="utf-8") as journal:
         for sha256, sightings in zip(todo, looks, strict=True):
             seen[sha256] = sightings
@@ -140,12 +141,6 @@ def _look(path: Path) -> list[Sighting]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); run `skindx build` again.") from None
     return _detector.look(pixels_HWC)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def summary_lines(summary: AuditSummary) -> Iterable[str]:

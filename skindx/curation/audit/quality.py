@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag, write_flags
 from skindx.data.stored_image import read_picture
+from skindx.progress import Progress, silent
 from skindx.system import require_extra
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record
-from skindx.data.progress import Progress, silent
 from skindx.data.review import Flag
 from skindx.errors import UserError
+from skindx.progress import Progress, silent
 from skindx.system import require_extra
 
 # N = pictures, C = classes, D = dimensions

@@ -15,17 +15,18 @@ from pydantic import Field, field_validator
 from skindx.config import Settings
 from skindx.curation.labels.review import Floats, Ints, classifier, vectors_of
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
+from skindx.data.dedup.links import near_links
 from skindx.data.dedup.near import Embeddings
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.data.progress import Progress, silent
 from skindx.data.screening.screen import Screened
 from skindx.data.stored_image import read_picture
 from skindx.errors import UserError
-from skindx.imaging.hashes import HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
+from skindx.progress import Progress, silent
 
 # N = pictures, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 
@@ -207,7 +208,7 @@ def _thinnings(
                 yield kinds, radius, kept, contradicted
 
 
-def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Picture:
+def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> LabelledImage:
     row = LedgerRow(
         record.source_url,
         record.label,
@@ -217,4 +218,4 @@ def _picture(dataset: Path, record: Record, codes_KO: NDArray[np.uint64]) -> Pic
         size_bytes=(dataset / record.path).stat().st_size,
     )
     screened = Screened(None, "", record.width, record.height, codes_KO)
-    return Picture(row, record.label, screened)
+    return LabelledImage(row, record.label, screened)

@@ -19,19 +19,19 @@ from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, confidence_interval
 
-# N = pictures, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
+# N = images, A, B = boxes of either annotator, M = matched pairs, C = classes, D = draws
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Figures with 95 % intervals over groups of pictures; None where nothing can be said."""
+    """Figures with 95 % intervals over groups of images; None where nothing can be said."""
 
     first: str
     second: str
     pictures: int
-    """Pictures in which both looked."""
+    """Images in which both looked."""
     groups: int
     boxes_first: int
     boxes_second: int
@@ -44,7 +44,7 @@ class Agreement:
     """Share of the first annotator's boxes that the second drew as well."""
     rate_second: Interval | None
     kappa_presence: Interval | None
-    """On whether a picture holds a lesion at all; None when both always said the same one thing."""
+    """On whether an image holds a lesion at all; None when both always said the same one thing."""
     kappa_class: Interval | None
     """On the classes of matched boxes; None when there is but one, or the two share none."""
 
@@ -56,7 +56,7 @@ def agree(
 
     An annotator is a person, `recipe` (what the dataset was built with), or a model whose
     proposals are there. Raises UserError for names that nobody bears and for annotators that
-    never looked at the same picture.
+    never looked at the same image.
     """
     if not 0 < threshold <= 1:
         raise UserError(f"the least IoU of a match must be above 0 and at most 1, not {threshold}.")
@@ -74,7 +74,7 @@ def agree(
     of_second = {row.sha256: row.boxes for row in rows if row.annotator == second}
     both = [record for record in records if record.sha256 in of_first.keys() & of_second.keys()]
     if not both:
-        raise UserError(f"{first} and {second} never looked at the same picture of {dataset}.")
+        raise UserError(f"{first} and {second} never looked at the same image of {dataset}.")
     pairs = [(of_first[record.sha256], of_second[record.sha256]) for record in both]
     groups = [record.group for record in both]
     return compare(first, second, pairs, groups, threshold=threshold, draws=draws)
@@ -89,7 +89,7 @@ def compare(
     threshold: float = 0.5,
     draws: int = 1000,
 ) -> Agreement:
-    """Measure the agreement on pictures that both looked at, one pair and one group a picture."""
+    """Measure the agreement on images that both looked at, one pair and one group an image."""
     matches = [match(a, b, threshold) for a, b in pairs]
     found = [len(each) for each in matches]
     overlap = [sum(iou for _, _, iou in each) for each in matches]
@@ -154,7 +154,7 @@ def iou(first: Sequence[Box], second: Sequence[Box]) -> Floats:
 
 
 def cohens_kappa(said_N: Sequence[Sequence[tuple[str, str]]]) -> Statistic | None:
-    """Return Cohen's kappa (1960) of what two said, zero or more pairs a picture.
+    """Return Cohen's kappa (1960) of what two said, zero or more pairs an image.
 
     None when only one thing was ever said: chance alone then agrees everywhere. A bootstrap draw
     of which that holds counts as full agreement.
@@ -202,7 +202,7 @@ def _area(boxes: Floats) -> Floats:
 
 def _choose(rows: Iterable[Annotation], names: Sequence[str], dataset: Path) -> tuple[str, str]:
     counts = Counter(row.annotator for row in rows)
-    there = ", ".join(f"{name} ({count} pictures)" for name, count in sorted(counts.items()))
+    there = ", ".join(f"{name} ({count} images)" for name, count in sorted(counts.items()))
     for name in names:
         if name not in counts:
             raise UserError(f"nobody of the name {name!r} drew in {dataset}; it has {there}.")

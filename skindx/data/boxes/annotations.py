@@ -1,4 +1,4 @@
-"""Who drew which boxes in which picture: every person apart, so that they can be compared.
+"""Who drew which boxes in which image: every person apart, so that they can be compared.
 
 DATASET/annotations.parquet holds the drawings of people, DATASET/proposals.parquet those of
 models. The manifest holds what is accepted: the latest drawing of a person, else what the dataset
@@ -25,7 +25,7 @@ BUILT = "recipe"
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What one annotator drew in one picture; boxes () means that there is none."""
+    """What one annotator drew in one image; boxes () means that there is none."""
 
     sha256: str
     annotator: str
@@ -41,33 +41,33 @@ def read_annotations(dataset: Path) -> list[Annotation]:
 
 
 def read_proposals(dataset: Path) -> list[Annotation]:
-    """Read what a model proposes, least confident picture first. Raises UserError."""
+    """Read what a model proposes, least confident image first. Raises UserError."""
     return _read(dataset / PROPOSALS, "run `skindx boxes propose` again")
 
 
 def write_annotations(dataset: Path, rows: Iterable[Annotation]) -> None:
-    """Write what people drew, atomically, by picture and then annotator."""
+    """Write what people drew, atomically, by image and then annotator."""
     _write(dataset / ANNOTATIONS, sorted(rows, key=lambda row: (row.sha256, row.annotator)))
 
 
 def write_proposals(dataset: Path, rows: Sequence[Annotation]) -> None:
-    """Write a model's proposals, atomically, least confident picture first.
+    """Write a model's proposals, atomically, least confident image first.
 
-    A picture in which nothing was found comes before all others: it is a miss, or there is none,
+    An image in which nothing was found comes before all others: it is a miss, or there is none,
     and the model cannot say which.
     """
     _write(dataset / PROPOSALS, sorted(rows, key=lambda row: (confidence(row), row.sha256)))
 
 
 def confidence(row: Annotation) -> float:
-    """Return the highest score among a picture's proposed boxes, 0 when there is none."""
+    """Return the highest score among an image's proposed boxes, 0 when there is none."""
     return max((box.score or 0.0 for box in row.boxes), default=0.0)
 
 
 def annotated(
     old: Iterable[Annotation], new: Iterable[Annotation], records: Iterable[Record]
 ) -> list[Annotation]:
-    """Add drawings; one takes the place of the same annotator's older one of the same picture.
+    """Add drawings; one takes the place of the same annotator's older one of the same image.
 
     What the manifest held before anybody drew is kept under `BUILT`.
     """

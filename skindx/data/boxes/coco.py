@@ -1,20 +1,20 @@
-"""COCO JSON: one file for all pictures; who drew a box, when, and its score are extra fields."""
+"""COCO JSON: one file for all images; who drew a box, when, and its score are extra fields."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
 from skindx.errors import UserError
 from skindx.files import write_json
 
 
-def read_coco(path: Path) -> dict[str, BoxedPicture]:
-    """Read a COCO JSON of boxes: file name (without folders) -> picture.
+def read_coco(path: Path) -> dict[str, BoxedImage]:
+    """Read a COCO JSON of boxes: file name (without folders) -> image.
 
-    Boxes are cut to the picture; one that lies outside or is empty is left out. Raises UserError
-    for what is no COCO file and for two pictures of the same name.
+    Boxes are cut to the image; one that lies outside or is empty is left out. Raises UserError
+    for what is no COCO file and for two images of the same name.
     """
     raw = read_json(path)
     try:
@@ -23,11 +23,11 @@ def read_coco(path: Path) -> dict[str, BoxedPicture]:
         for annotation in raw["annotations"]:
             label = names[annotation["category_id"]]
             drawn[annotation["image_id"]].append(_raw(annotation, label, path.name))
-        pictures: dict[str, BoxedPicture] = {}
+        pictures: dict[str, BoxedImage] = {}
         for image in raw["images"]:
             size = (int(image["width"]), int(image["height"]))
             sha256 = sha256_in(image.get("sha256", image["file_name"]))
-            put_picture(pictures, path, image["file_name"], boxed(size, drawn[image["id"]], sha256))
+            put_image(pictures, path, image["file_name"], boxed(size, drawn[image["id"]], sha256))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
@@ -38,13 +38,13 @@ def read_coco(path: Path) -> dict[str, BoxedPicture]:
     return pictures
 
 
-def write_coco(path: Path, pictures: Mapping[str, BoxedPicture]) -> None:
-    """Write file name -> picture as COCO JSON, atomically."""
+def write_coco(path: Path, pictures: Mapping[str, BoxedImage]) -> None:
+    """Write file name -> image as COCO JSON, atomically."""
     write_json(path, coco_json(pictures))
 
 
-def coco_json(pictures: Mapping[str, BoxedPicture]) -> dict[str, Any]:
-    """Return file name -> picture as COCO's tables; categories are the labels, sorted."""
+def coco_json(pictures: Mapping[str, BoxedImage]) -> dict[str, Any]:
+    """Return file name -> image as COCO's tables; categories are the labels, sorted."""
     labels = sorted({box.label for picture in pictures.values() for box in picture.boxes})
     number = {label: i for i, label in enumerate(labels, start=1)}
     images: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
 """A dataset's boxes as files of other tools: what was looked at, and tasks for what was not.
 
 supervision's writers were tried and left: they round Pascal VOC to whole pixels and YOLO to five
-decimals, take a picture without a file for one without boxes, decode every picture, and drop who
+decimals, take an image without a file for one without boxes, decode every image, and drop who
 drew. Tests read what is written here with supervision, pycocotools and ultralytics.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.box import BoxedPicture
+from skindx.data.box import BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -29,7 +29,7 @@ from skindx.files import atomic_folder
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export holds; `empty` pictures were looked at, `waiting` ones were not."""
+    """What an export holds; `empty` images were looked at, `waiting` ones were not."""
 
     pictures: int
     boxes: int
@@ -49,18 +49,18 @@ def export_boxes(
     proposals: bool = False,
     prefix: str = "/data/local-files/?d=",
 ) -> Exported:
-    """Write the boxes of a dataset folder to `out`; pictures are named by their SHA-256.
+    """Write the boxes of a dataset folder to `out`; images are named by their SHA-256.
 
-    COCO, YOLO and Pascal VOC get the pictures that somebody looked at; YOLO and VOC link them, or
-    copy them with `copy`. Label Studio gets a task for every picture, its address `prefix` and the
-    path in the dataset folder; with `proposals` the least confident picture comes first. Raises
+    COCO, YOLO and Pascal VOC get the images that somebody looked at; YOLO and VOC link them, or
+    copy them with `copy`. Label Studio gets a task for every image, its address `prefix` and the
+    path in the dataset folder; with `proposals` the least confident image comes first. Raises
     UserError, before anything is written.
     """
     _check_out(out, kind)
     if proposals and kind != "labelstudio":
         raise UserError(f"{kind} has no place for proposals; export labelstudio with them.")
     if copy and kind in ("coco", "labelstudio"):
-        raise UserError(f"{kind} names pictures and holds none of them; leave out --copy.")
+        raise UserError(f"{kind} names images and holds none of them; leave out --copy.")
     splits = (split,) if split else SPLITS
     records = [record for record in read_manifest(dataset) if record.split in splits]
     looked = [record for record in records if record.boxes is not None]
@@ -71,16 +71,16 @@ def export_boxes(
     if not (looked or kind == "labelstudio"):
         raise UserError(
             f"nobody has looked for boxes in {dataset}; import some, or export labelstudio, which "
-            f"holds a task for each picture."
+            f"holds a task for each image."
         )
     files = {Path(record.path).name: dataset / record.path for record in looked}
     if kind == "coco":
-        write_coco(out, pictures_of(looked))
+        write_coco(out, images_of(looked))
     elif kind == "voc":
         with atomic_folder(out) as folder:
-            write_voc(folder, pictures_of(looked), files, copy=copy)
+            write_voc(folder, images_of(looked), files, copy=copy)
     elif kind == "yolo":
-        parts = [(each, pictures_of(split_of(looked, each))) for each in splits]
+        parts = [(each, images_of(split_of(looked, each))) for each in splits]
         with atomic_folder(out) as folder:
             write_yolo(folder, parts, files, box_labels(looked), copy=copy)
     else:
@@ -95,12 +95,10 @@ def export_boxes(
     )
 
 
-def pictures_of(records: Iterable[Record]) -> dict[str, BoxedPicture]:
-    """Return file name -> picture of the records that somebody looked at."""
+def images_of(records: Iterable[Record]) -> dict[str, BoxedImage]:
+    """Return file name -> image of the records that somebody looked at."""
     return {
-        Path(record.path).name: BoxedPicture(
-            record.width, record.height, record.boxes, record.sha256
-        )
+        Path(record.path).name: BoxedImage(record.width, record.height, record.boxes, record.sha256)
         for record in records
         if record.boxes is not None
     }
@@ -122,7 +120,7 @@ def _tasks(
     proposed: Sequence[Annotation],
     prefix: str,
 ) -> list[Task]:
-    """Return a task a picture; what people drew apart stays apart."""
+    """Return a task an image; what people drew apart stays apart."""
     people, models = _drawings(drawn), _drawings(proposed)
     tasks = [
         Task(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from skindx.config import Settings
-from skindx.data.box import BoxedPicture
+from skindx.data.box import BoxedImage
 from skindx.data.boxes.coco import read_coco, read_json
 from skindx.data.boxes.labelstudio import read_labelstudio
 from skindx.data.boxes.voc import read_voc
@@ -16,7 +16,7 @@ from skindx.errors import UserError
 
 BoxFormat = Literal["coco", "yolo", "voc", "labelstudio"]
 
-READERS: Mapping[BoxFormat, Callable[[Path], dict[str, BoxedPicture]]] = {
+READERS: Mapping[BoxFormat, Callable[[Path], dict[str, BoxedImage]]] = {
     "coco": read_coco,
     "yolo": read_yolo,
     "voc": read_voc,
@@ -37,8 +37,8 @@ class BoxSource(Settings):
         return {"path": value} if isinstance(value, str | Path) else value
 
 
-def read_boxes(source: BoxSource) -> dict[str, BoxedPicture]:
-    """Read boxes of any format: file name (without folders) -> picture. Raises UserError."""
+def read_boxes(source: BoxSource) -> dict[str, BoxedImage]:
+    """Read boxes of any format: file name (without folders) -> image. Raises UserError."""
     return READERS[source.kind or format_of(source.path)](source.path)
 
 

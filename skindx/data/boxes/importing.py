@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.box import UNKNOWN_SIZE, BoxedPicture
+from skindx.data.box import UNKNOWN_SIZE, BoxedImage
 from skindx.data.boxes.annotations import (
     BUILT,
     Annotation,
@@ -18,8 +18,8 @@ from skindx.data.boxes.annotations import (
 )
 from skindx.data.boxes.formats import BoxFormat, BoxSource, format_of, read_boxes
 from skindx.data.boxes.labelstudio import read_answers
+from skindx.data.ledger import file_name
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.splits.groups import file_name
 from skindx.errors import UserError
 from skindx.files import only_writer
 
@@ -29,15 +29,15 @@ class Imported:
     """What an import took and what it refused."""
 
     annotators: Mapping[str, int]
-    """Name -> pictures."""
+    """Name -> images."""
     boxes: int
     empty: int
-    """Pictures that somebody looked at and that have no box."""
+    """Images that somebody looked at and that have no box."""
     replaced: int
-    """Pictures that the same annotator had drawn in before."""
+    """Images that the same annotator had drawn in before."""
     labels: Mapping[str, int]
     refused: Mapping[str, tuple[str, ...]]
-    """Reason -> names of pictures."""
+    """Reason -> names of images."""
 
 
 def import_boxes(
@@ -47,9 +47,9 @@ def import_boxes(
 
     They are `by`'s, drawn now; Label Studio knows itself who drew and when, and without `by`
     every person's boxes are kept apart. What came with our tasks and nobody opened there is
-    nobody's answer. Pictures that the dataset does not have, or has in another size, and pictures
+    nobody's answer. Images that the dataset does not have, or has in another size, and images
     with boxes outside are refused and counted. Raises UserError, with nothing written, when no
-    picture is left.
+    image is left.
     """
     kind = kind or format_of(path)
     found = _answers(path, kind, by.strip())
@@ -58,11 +58,11 @@ def import_boxes(
     with only_writer(dataset):
         records = read_manifest(dataset)
         known = _Names(records)
-        for name, who, when, picture in found:
-            record = known.find(name, picture)
-            reason = _refusal(record, picture) if who else "nobody opened it in Label Studio"
+        for name, who, when, image in found:
+            record = known.find(name, image)
+            reason = _refusal(record, image) if who else "nobody opened it in Label Studio"
             if isinstance(record, Record) and not reason:
-                rows.append(_annotation(record, picture, who, when))
+                rows.append(_annotation(record, image, who, when))
             else:
                 refused[reason].append(name)
         if not rows:
@@ -87,7 +87,7 @@ def import_boxes(
 
 
 class _Names:
-    """Finds the record of a picture by its SHA-256, or else by the file name it came under."""
+    """Finds the record of an image by its SHA-256, or else by the file name it came under."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._by_sha: dict[str, Record] = {}
@@ -96,24 +96,24 @@ class _Names:
             self._by_sha[record.sha256] = record
             self._by_name[file_name(record.source_url)].append(record)
 
-    def find(self, name: str, picture: BoxedPicture) -> Record | str:
+    def find(self, name: str, image: BoxedImage) -> Record | str:
         """Return the record, or the reason why there is none."""
-        if picture.sha256:
-            return self._by_sha.get(picture.sha256, "the dataset has no such picture")
+        if image.sha256:
+            return self._by_sha.get(image.sha256, "the dataset has no such image")
         same = self._by_name.get(name, [])
         if len(same) > 1:
-            return "several pictures of the dataset bear this file name"
-        return same[0] if same else "the dataset has no such picture"
+            return "several images of the dataset bear this file name"
+        return same[0] if same else "the dataset has no such image"
 
 
-def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedPicture]]:
+def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, str, BoxedImage]]:
     check_person(by)
     if kind != "labelstudio":
         if not by:
             raise UserError(f"{kind} does not say who drew the boxes; add --by NAME.")
         when = now()
-        pictures = read_boxes(BoxSource(path=path, kind=kind))
-        found = [(name, by, when, picture) for name, picture in pictures.items()]
+        images = read_boxes(BoxSource(path=path, kind=kind))
+        found = [(name, by, when, image) for name, image in images.items()]
     else:
         found = sorted(read_answers(path, unopened=False), key=lambda answer: answer[2])
         people = sorted({who for _, who, _, _ in found} - {""})
@@ -129,22 +129,22 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
             for name, who, when, each in found
         ]
     if not found:
-        raise UserError(f"{path} holds no annotated picture; there is nothing to import.")
+        raise UserError(f"{path} holds no annotated image; there is nothing to import.")
     return found
 
 
-def _refusal(record: Record | str, picture: BoxedPicture) -> str:
+def _refusal(record: Record | str, image: BoxedImage) -> str:
     if isinstance(record, str):
         return record
-    if (picture.width, picture.height) not in ((record.width, record.height), UNKNOWN_SIZE):
-        return "the dataset has the picture in another size"
-    odd = "it has boxes that are empty or stand out of the picture, or other shapes than boxes"
-    return odd if picture.refused else ""
+    if (image.width, image.height) not in ((record.width, record.height), UNKNOWN_SIZE):
+        return "the dataset has the image in another size"
+    odd = "it has boxes that are empty or stand out of the image, or other shapes than boxes"
+    return odd if image.refused else ""
 
 
-def _annotation(record: Record, picture: BoxedPicture, who: str, when: str) -> Annotation:
+def _annotation(record: Record, image: BoxedImage, who: str, when: str) -> Annotation:
     # Whoever hands boxes in stands for them, also for those that a model had proposed.
     boxes = [
-        dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in picture.boxes
+        dataclasses.replace(box, drawn_by=who, drawn_at=when, score=None) for box in image.boxes
     ]
     return Annotation(record.sha256, who, when, tuple(boxes))

@@ -1,6 +1,6 @@
 """Label Studio tasks (JSON): boxes in percent, proposals as predictions, people as annotations.
 
-Pictures are joined by our own id, `data.sha256`: Label Studio renames what it imports. The format
+Images are joined by our own id, `data.sha256`: Label Studio renames what it imports. The format
 is https://labelstud.io/guide/task_format; a task nobody completed is in no answer.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from skindx.data.box import Box, BoxedPicture, RawBox, base_name, boxed, sha256_in
+from skindx.data.box import Box, BoxedImage, RawBox, base_name, boxed, sha256_in
 from skindx.data.boxes.coco import read_json
 from skindx.errors import UserError
 from skindx.files import write_json
@@ -19,7 +19,7 @@ from skindx.files import write_json
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The boxes that one person or model gave one picture, and when (UTC, ISO 8601)."""
+    """The boxes that one person or model gave one image, and when (UTC, ISO 8601)."""
 
     by: str
     at: str
@@ -28,13 +28,13 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One picture to look at, what people drew in it, and what models propose."""
+    """One image to look at, what people drew in it, and what models propose."""
 
     name: str
     sha256: str
     size: tuple[int, int]
     image: str
-    """Where Label Studio gets the picture from, as an address."""
+    """Where Label Studio gets the image from, as an address."""
     annotations: tuple[Drawing, ...] = ()
     predictions: tuple[Drawing, ...] = ()
 
@@ -53,8 +53,8 @@ def write_labelstudio(path: Path, tasks: Sequence[Task]) -> None:
     write_json(path, [_task(task) for task in tasks])
 
 
-def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedPicture]]:
-    """Return (file name, by, at, picture) of every completed annotation in an export.
+def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, str, BoxedImage]]:
+    """Return (file name, by, at, image) of every completed annotation in an export.
 
     Skipped tasks and tasks without annotation are left out; a completed one without boxes says
     that there are none, and shapes other than rectangles count as refused. `by` is the account's
@@ -72,9 +72,9 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
         ) from None
 
 
-def read_labelstudio(path: Path) -> dict[str, BoxedPicture]:
-    """Read the latest completed annotation of each task: file name -> picture. Raises UserError."""
-    latest: dict[str, tuple[str, BoxedPicture]] = {}
+def read_labelstudio(path: Path) -> dict[str, BoxedImage]:
+    """Read the latest completed annotation of each task: file name -> image. Raises UserError."""
+    latest: dict[str, tuple[str, BoxedImage]] = {}
     for name, _, at, picture in read_answers(path):
         if name not in latest or latest[name][0] <= at:
             latest[name] = (at, picture)
@@ -131,7 +131,7 @@ def _result(boxes: Sequence[Box], size: tuple[int, int]) -> list[dict[str, Any]]
     ]
 
 
-def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedPicture]]:
+def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, str, BoxedImage]]:
     data = task["data"]
     sha256 = sha256_in(data.get("sha256", ""))
     name = base_name(str(data.get("file_name") or data["image"]))
@@ -157,7 +157,7 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
 
 
 def _is_shape(result: dict[str, Any]) -> bool:
-    """True for what is drawn in the picture, False for a word about it or a relation."""
+    """True for what is drawn in the image, False for a word about it or a relation."""
     return not {"x", "points", "vertices", "rle"}.isdisjoint(result.get("value") or {})
 
 

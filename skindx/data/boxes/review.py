@@ -1,4 +1,4 @@
-"""A reviewer's walk through a dataset's pictures: who is next, what is saved, what is undone."""
+"""A reviewer's walk through a dataset's images: who is next, what is saved, what is undone."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ _WAIT_S = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Before:
-    """What a picture had before it was saved."""
+    """What an image had before it was saved."""
 
     record: Record
     rows: tuple[Annotation, ...]
@@ -35,7 +35,7 @@ class _Before:
 class Review:
     """One reviewer's work on a dataset, on disk after every `save` and `undo`.
 
-    Pictures that nobody looked at come first: those with proposals, least confident first, then
+    Images that nobody looked at come first: those with proposals, least confident first, then
     those without; then what somebody looked at before. The order stands until the review ends.
     """
 
@@ -44,7 +44,7 @@ class Review:
         self.dataset, self.by = dataset, by
         self._records = {record.sha256: record for record in read_manifest(dataset)}
         if not self._records:
-            raise UserError(f"{dataset} holds no pictures; build it with some first.")
+            raise UserError(f"{dataset} holds no images; build it with some first.")
         self._rows = read_annotations(dataset)
         self._proposals = {row.sha256: row for row in read_proposals(dataset)}
         self.order = tuple(_ordered(self._records.values(), self._proposals))
@@ -54,27 +54,27 @@ class Review:
 
     @property
     def looked_at(self) -> int:
-        """How many pictures somebody has looked at."""
+        """How many images somebody has looked at."""
         return sum(record.boxes is not None for record in self._records.values())
 
     @property
     def first(self) -> str:
-        """The first picture that nobody has looked at, or the first of all."""
+        """The first image that nobody has looked at, or the first of all."""
         waiting = (each for each in self.order if self._records[each].boxes is None)
         return next(waiting, self.order[0])
 
     def record(self, sha256: str) -> Record:
-        """Return a picture's record. Raises UserError for one that the dataset does not have."""
+        """Return an image's record. Raises UserError for one that the dataset does not have."""
         if sha256 not in self._records:
-            raise UserError("the dataset has no such picture; load the page again.")
+            raise UserError("the dataset has no such image; load the page again.")
         return self._records[sha256]
 
     def place(self, sha256: str) -> int:
-        """Return where a picture stands in the order, from 0."""
+        """Return where an image stands in the order, from 0."""
         return self._place[self.record(sha256).sha256]
 
     def step(self, sha256: str, by: int) -> str:
-        """Return the picture so many places on; after the last comes the first."""
+        """Return the image so many places on; after the last comes the first."""
         return self.order[(self.place(sha256) + by) % len(self.order)]
 
     def boxes(self, sha256: str) -> tuple[Box, ...]:
@@ -117,7 +117,7 @@ class Review:
         self._saved.append(before)
 
     def undo(self) -> str | None:
-        """Give the picture that was saved last what it had before, and return it; None: none."""
+        """Give the image that was saved last what it had before, and return it; None: none."""
         if not self._saved:
             return None
         before = self._saved[-1]
@@ -144,7 +144,7 @@ def reviewing(dataset: Path, by: str) -> Iterator[Review]:
 
 
 def unseen(dataset: Path) -> int:
-    """Return how many pictures nobody has looked at. Raises UserError as `reviewing` does."""
+    """Return how many images nobody has looked at. Raises UserError as `reviewing` does."""
     with _held(dataset):
         return sum(record.boxes is None for record in read_manifest(dataset))
 

@@ -1,4 +1,4 @@
-"""Pascal VOC: one XML a picture. Pixels count from 1 and the last one is inside (VOC devkit).
+"""Pascal VOC: one XML an image. Pixels count from 1 and the last one is inside (VOC devkit).
 
 So xmin = x1 + 1 and xmax = x2. Coordinates are written with their fractions, which the devkit's
 own files do not have but its readers take; supervision's writer rounds them to whole pixels.
@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
-from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
 from skindx.data.boxes.yolo import place
 from skindx.errors import UserError
 
@@ -17,8 +17,8 @@ ANNOTATIONS, PICTURES = "Annotations", "JPEGImages"
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def read_voc(path: Path) -> dict[str, BoxedPicture]:
-    """Read a folder of VOC XML files, or one file: file name -> picture.
+def read_voc(path: Path) -> dict[str, BoxedImage]:
+    """Read a folder of VOC XML files, or one file: file name -> image.
 
     A file without objects: somebody looked and found none. Entities are refused, so no file can
     blow up or reach out (billion laughs, external entities). Raises UserError.
@@ -26,7 +26,7 @@ def read_voc(path: Path) -> dict[str, BoxedPicture]:
     files = [path] if path.is_file() else sorted(path.rglob("*.xml"))
     if not files:
         raise UserError(f"{path} holds no XML file; give a folder of Pascal VOC annotations.")
-    pictures: dict[str, BoxedPicture] = {}
+    images: dict[str, BoxedImage] = {}
     for file in files:
         root = _parse(file)
         name = root.findtext("filename") or file.stem
@@ -39,37 +39,37 @@ def read_voc(path: Path) -> dict[str, BoxedPicture]:
                 f"and for each object name and bndbox."
             ) from None
         sha256 = sha256_in(root.findtext("sha256") or name)
-        put_picture(pictures, path, name, boxed(size, drawn, sha256))
-    return pictures
+        put_image(images, path, name, boxed(size, drawn, sha256))
+    return images
 
 
 def write_voc(
     folder: Path,
-    pictures: Mapping[str, BoxedPicture],
+    images: Mapping[str, BoxedImage],
     files: Mapping[str, Path],
     *,
     copy: bool = False,
 ) -> None:
-    """Write Annotations/*.xml, and JPEGImages/ with a link or a copy of each picture."""
-    place(folder / PICTURES, {name: files[name] for name in pictures}, copy=copy)
+    """Write Annotations/*.xml, and JPEGImages/ with a link or a copy of each image."""
+    place(folder / PICTURES, {name: files[name] for name in images}, copy=copy)
     (folder / ANNOTATIONS).mkdir()
-    for name, picture in pictures.items():
-        tree = ET.ElementTree(_annotation(name, picture))
+    for name, image in images.items():
+        tree = ET.ElementTree(_annotation(name, image))
         ET.indent(tree)
         target = folder / ANNOTATIONS / f"{Path(name).stem}.xml"
         tree.write(target, encoding="utf-8", xml_declaration=True)
 
 
-def _annotation(name: str, picture: BoxedPicture) -> ET.Element:
+def _annotation(name: str, image: BoxedImage) -> ET.Element:
     root = ET.Element("annotation")
     _add(root, "folder", PICTURES)
     _add(root, "filename", name)
-    _add(root, "sha256", picture.sha256)
+    _add(root, "sha256", image.sha256)
     size = ET.SubElement(root, "size")
-    for tag, value in (("width", picture.width), ("height", picture.height), ("depth", 3)):
+    for tag, value in (("width", image.width), ("height", image.height), ("depth", 3)):
         _add(size, tag, str(value))
     _add(root, "segmented", "0")
-    for box in picture.boxes:
+    for box in image.boxes:
         each = ET.SubElement(root, "object")
         _add(each, "name", box.label)
         _add(each, "pose", "Unspecified")

@@ -1,6 +1,6 @@
 """YOLO as ultralytics lays it out: images/, labels/ beside them, and data.yaml with the names.
 
-The last `images` in a picture's path is replaced by `labels` to find its boxes, so that
+The last `images` in an image's path is replaced by `labels` to find its boxes, so that
 `images/train` as well as Roboflow's `train/images` are read. What data.yaml says of folders is
 not followed: it may point anywhere on the disk of whoever reads it.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.config import read_yaml
-from skindx.data.box import BoxedPicture, RawBox, boxed, put_picture, sha256_in
+from skindx.data.box import BoxedImage, RawBox, boxed, put_image, sha256_in
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.imaging.silence import hushed
@@ -19,10 +19,10 @@ from skindx.imaging.silence import hushed
 DATA = "data.yaml"
 
 
-def read_yolo(path: Path) -> dict[str, BoxedPicture]:
-    """Read a YOLO folder, or its data.yaml: file name -> picture.
+def read_yolo(path: Path) -> dict[str, BoxedImage]:
+    """Read a YOLO folder, or its data.yaml: file name -> image.
 
-    A picture with an empty label file was looked at and has no box; one without a label file is
+    An image with an empty label file was looked at and has no box; one without a label file is
     left out. A polygon gives the box around it. Who drew is not in the format: `drawn_by` is the
     folder. Raises UserError.
     """
@@ -30,7 +30,7 @@ def read_yolo(path: Path) -> dict[str, BoxedPicture]:
     if root.is_file():
         raise UserError(f"{root} is a file; YOLO is a folder with {DATA}: give that folder.")
     names = _names(root / DATA if path == root else path)
-    pictures: dict[str, BoxedPicture] = {}
+    pictures: dict[str, BoxedImage] = {}
     for picture, labels in label_files(root):
         if not labels.is_file():
             continue
@@ -42,10 +42,10 @@ def read_yolo(path: Path) -> dict[str, BoxedPicture]:
             for number, line in enumerate(_lines(labels), start=1)
             if line.strip()
         ]
-        put_picture(pictures, root, picture.name, boxed(size, drawn, sha256_in(picture.name)))
+        put_image(pictures, root, picture.name, boxed(size, drawn, sha256_in(picture.name)))
     if not pictures:
         raise UserError(
-            f"{root} holds no picture with a label file; a YOLO folder has pictures in a folder "
+            f"{root} holds no image with a label file; a YOLO folder has images in a folder "
             f"`images` and text files of the same names in a folder `labels` in its place."
         )
     return pictures
@@ -64,16 +64,16 @@ def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
 
 def write_yolo(
     folder: Path,
-    splits: Iterable[tuple[str, Mapping[str, BoxedPicture]]],
+    splits: Iterable[tuple[str, Mapping[str, BoxedImage]]],
     files: Mapping[str, Path],
     labels: Sequence[str],
     *,
     copy: bool = False,
 ) -> Path:
-    """Write (split, file name -> picture) into `folder`; return the path of data.yaml.
+    """Write (split, file name -> image) into `folder`; return the path of data.yaml.
 
-    `files` says where each picture lies: it is linked, or copied. The class numbers are positions
-    in `labels`. Raises UserError for two pictures whose label files would be one.
+    `files` says where each image lies: it is linked, or copied. The class numbers are positions
+    in `labels`. Raises UserError for two images whose label files would be one.
     """
     data: dict[str, Any] = {}
     for split, pictures in splits:
@@ -99,7 +99,7 @@ def write_yolo(
 
 
 def place(folder: Path, files: Mapping[str, Path], *, copy: bool) -> None:
-    """Put pictures into a new folder under their names. Raises UserError for equal stems."""
+    """Put images into a new folder under their names. Raises UserError for equal stems."""
     folder.mkdir(parents=True)
     stems: dict[str, str] = {}
     for name, source in files.items():
@@ -155,13 +155,13 @@ def _raw(
         raise UserError(f"{where}: class {words[0]} is not in `names` of {DATA}.") from None
     except ValueError:
         raise UserError(
-            f"{where}: {line[:60]!r} must be `class x y width height` in shares of the picture."
+            f"{where}: {line[:60]!r} must be `class x y width height` in shares of the image."
         ) from None
     return RawBox(x1 * width, y1 * height, x2 * width, y2 * height, label, drawn_by, score)
 
 
 def _upright_size(picture: Path) -> tuple[int, int] | None:
-    """Return (width, height) turned as EXIF says, None for what is no picture."""
+    """Return (width, height) turned as EXIF says, None for what is no image."""
     from PIL import Image
 
     from skindx.imaging.cost import check_size
@@ -173,5 +173,5 @@ def _upright_size(picture: Path) -> tuple[int, int] | None:
             turned = image.getexif().get(274, 1) in (5, 6, 7, 8)
             return image.size[::-1] if turned else image.size
     except Exception:
-        # The build itself says what is wrong with the picture; here it only has no boxes.
+        # The build itself says what is wrong with the image; here it only has no boxes.
         return None

@@ -1,40 +1,27 @@
-"""Bring pictures into a dataset folder: read what lies here, crawl the web in a process apart."""
+"""Bring images into a dataset folder: read what lies here, crawl the web in a process apart."""
 
-import json
 import logging
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from skindx.data.build.crawls import fetch_in_parts
 from skindx.data.fetch.checks import check_sources
+from skindx.data.fetch.crawl import Progress, run_crawl
+from skindx.data.fetch.parts import fetch_in_parts
 from skindx.data.fetch.settings import FetchSettings
 from skindx.data.ledger import (
     LedgerRow,
     held_ledger,
     read_ledger,
-    read_lines,
-    row_of,
-    whole_size,
 )
-from skindx.data.runner import Embedded, Engine
+from skindx.data.runner import LocalRunner, TaskRunner
 from skindx.data.sources import LocalSource, Page, WebSource
-from skindx.errors import JobError, UserError
-from skindx.full_disk import FULL_DISK, full_disk, is_full
+from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
-LOG = "fetch.log"
 EMPTY_SOURCE = "empty-source"
 """Status of a source of several that names nothing; `url` is its name."""
-Progress = Callable[[int, int], None]
 
 _log = logging.getLogger(__name__)
-
-_POLL_S = 0.1
 
 
 def acquire(
@@ -43,15 +30,15 @@ def acquire(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None = None,
-    engine: Engine | None = None,
+    runner: TaskRunner | None = None,
     on_progress: Progress | None = None,
 ) -> list[LedgerRow]:
-    """Fetch or read every picture of `sources`; return one row a (url, label), ordered.
+    """Fetch or read every image of `sources`; return one row a (url, label), ordered.
 
     The bytes lie in the dataset folder's store. Killed at any moment, the same call goes on where
     it was: a URL with a final answer is not fetched again. `on_progress(done, known)` is called
     while a crawl runs. From the web only labels are fetched that `taxonomy`, if given, has a class
-    for; the others have their rows and reasons. An `engine` of several workers crawls hosts in
+    for; the others have their rows and reasons. A `runner` of several workers crawls hosts in
     parts first; the rows are the same. A page that could not be read has a row too, its `page_url`
     equal to its `url`, and so has a source that gave nothing, if another one gave something. Raises
     UserError where no source gives anything, and for a full disk; JobError for a crawl that breaks.
@@ -60,20 +47,20 @@ def acquire(
     if web and check_sources(web, fetch) and fetch.warning:
         _log.warning(fetch.warning)
     dataset.mkdir(parents=True, exist_ok=True)
-    tell = on_progress or (lambda done, known: None)
+    report = on_progress or (lambda done, known: None)
     rows = []
     for source in sources:
         if isinstance(source, LocalSource):
             rows += source.gather(dataset)
-            tell(len(rows), 0)
+            report(len(rows), 0)
     if web:
         found, empty = _crawl(
             web,
             fetch,
             dataset,
             taxonomy=taxonomy,
-            engine=engine or Embedded(),
-            on_progress=tell,
+            runner=runner or LocalRunner(),
+            on_progress=report,
         )
         if len(empty) == len(sources):
             raise UserError(next(row.detail for row in empty))
@@ -93,17 +80,17 @@ def _crawl(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Progress,
 ) -> tuple[list[LedgerRow], list[LedgerRow]]:
-    """Crawl; return the rows of pictures and failed pages, and a row a source without any."""
+    """Crawl; return the rows of images and failed pages, and a row a source without any."""
     with held_ledger(dataset) as lock:
-        read_ledger(dataset)  # a damaged one is told before anything is started
+        read_ledger(dataset)  # refuse a damaged one before anything is started
         tried = fetch_in_parts(
-            sources, fetch, dataset, taxonomy=taxonomy, engine=engine, on_progress=on_progress
+            sources, fetch, dataset, taxonomy=taxonomy, runner=runner, on_progress=on_progress
         )
         # Knows what the parts have answered, and fetches the rest: alone, all hosts are its own.
-        notes = _run(
+        notes = run_crawl(
             sources,
             fetch,
             dataset,
@@ -147,76 +134,3 @@ def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[
     return [
         row for row in stored if row.source in paged or (row.source, row.url, row.label) in listed
     ]
-
-
-def _run(
-    sources: Sequence[WebSource],
-    fetch: FetchSettings,
-    dataset: Path,
-    *,
-    taxonomy: Taxonomy | None,
-    lock: int,
-    on_progress: Progress,
-    tried: frozenset[str],
-) -> list[dict[str, Any]]:
-    """Run the crawl process to its end, following the ledger; return the notes of this run."""
-    job = {
-        "sources": [source.model_dump(mode="json") for source in sources],
-        "fetch": fetch.model_dump(mode="json"),
-        "dataset": str(dataset.absolute()),
-        "tried": sorted(tried),
-        "taxonomy": taxonomy.model_dump(mode="json") if taxonomy else None,
-    }
-    start = whole_size(dataset)
-    with (dataset / LOG).open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "skindx.data.fetch"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            # The lock lives until the crawl has ended, even if this process is killed before.
-            pass_fds=(lock,),
-        )
-    assert process.stdin
-    try:
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(job).encode() + b"\n")
-            process.stdin.flush()
-        notes = _follow(process, dataset, start, on_progress)
-    finally:
-        process.kill()
-        process.wait()
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-    if process.returncode == FULL_DISK or (process.returncode and is_full(dataset)):
-        raise full_disk(dataset)
-    if process.returncode or not any(note["note"] == "finished" for note in notes):
-        tail = (dataset / LOG).read_text("utf-8", "replace").splitlines()[-15:]
-        raise JobError(
-            f"The crawl process ended with code {process.returncode} before its work was done; "
-            f"run the same command again to go on. The end of {dataset / LOG}:\n" + "\n".join(tail)
-        )
-    return notes
-
-
-def _follow(
-    process: subprocess.Popen[bytes], dataset: Path, start: int, on_progress: Progress
-) -> list[dict[str, Any]]:
-    notes: list[dict[str, Any]] = []
-    written = known = had = 0
-    told = (0, 0)
-    while True:
-        ended = process.poll() is not None  # asked before reading: no line can come after
-        lines, start = read_lines(dataset, start)
-        for line in lines:
-            if row_of(line):
-                written += 1
-            else:
-                notes.append(line)
-                known, had = line.get("known", known), line.get("had", had)
-        if (had + written, known) != told:
-            told = (had + written, known)
-            on_progress(min(told), known)
-        if ended:
-            return notes
-        time.sleep(_POLL_S)

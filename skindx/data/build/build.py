@@ -4,44 +4,38 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST, BlockList, join, write_blocklist
+from skindx.data.blocklist import BLOCKLIST
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
+from skindx.data.build.folder import check_out, emptied_again, write_dataset
+from skindx.data.build.records import make_records
+from skindx.data.build.run import Run
 from skindx.data.build.stages import (
-    Run,
     clean,
     drop_small_classes,
     label_rows,
     look_at_folders,
-    make_records,
     screen_rows,
 )
 from skindx.data.build.targets import check_targets, count_by_source
 from skindx.data.dedup.join import import_kernels
 from skindx.data.fetch.checks import check_sources
 from skindx.data.funnel import ClassNames, count_funnel
-from skindx.data.layout import check_out, emptied_again, sweep_store, write_dataset
+from skindx.data.layout import MANIFEST
 from skindx.data.ledger import LedgerRow, read_ledger
-from skindx.data.manifest import MANIFEST
-from skindx.data.progress import Progress, silent
 from skindx.data.recipe import BuildSettings, load_build_settings
-from skindx.data.removal.purge import purge
-from skindx.data.removal.withhold import (
-    withhold,
-    withhold_near,
-    withhold_refused,
-    withhold_rejected,
-)
-from skindx.data.review import read_decisions
-from skindx.data.runner import Engine, open_engine
+from skindx.data.removal.exclusions import Exclusions
+from skindx.data.runner import TaskRunner, open_runner
 from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
-from skindx.data.splits.placing import group_aliases, hold_splits, place_groups
+from skindx.data.splits.placing import group_aliases, hold_splits, place_groups, untrained_notes
+from skindx.data.store import sweep_store
 from skindx.data.summary import BuildSummary, totals
 from skindx.files import only_writer
 from skindx.full_disk import needs_room
+from skindx.progress import Progress, silent
 from skindx.taxonomy import load_taxonomy
 
 __all__ = ["BuildSettings", "BuildSummary", "Progress", "build", "load_build_settings"]
@@ -55,11 +49,11 @@ def build(
     progress: Progress | None = None,
     cluster: str | None = None,
 ) -> BuildSummary:
-    """Make the dataset folder `out`; every picture found is in its manifest or its issues table.
+    """Make the dataset folder `out`; every image found is in its manifest or its issues table.
 
     Beside the store and the ledger everything is written at the end: a failed build leaves no
     half dataset, and an older dataset in `out` stays until the new one is whole; one that found
-    nothing at all leaves no folder. Pictures that
+    nothing at all leaves no folder. Images that
     `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
     UserError for bad input, before anything is written where that can be known.
 
@@ -67,20 +61,18 @@ def build(
     Both make the same dataset.
     """
     check_out(out, settings)
-    with open_engine(cluster, out, settings.workers) as engine:
-        run = _open(settings, out, resplit, progress or silent, engine)
-        blocked = join(_blocklists(settings, out))
+    with open_runner(cluster, out, settings.workers) as runner:
+        run = _open(settings, out, resplit, progress or silent, runner)
+        exclusions = Exclusions.read(out, _blocklists(settings, out), settings.dedup)
         with needs_room(out), emptied_again(out):
             out.mkdir(parents=True, exist_ok=True)
             with only_writer(out, "build or removal", wait_s=0):
-                if len(blocked):
-                    write_blocklist(out / BLOCKLIST, blocked)
-                    purge(out, blocked)
-                return _build(run, blocked)
+                exclusions.purge()
+                return _build(run, exclusions)
 
 
 def _open(
-    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, engine: Engine
+    settings: BuildSettings, out: Path, resplit: bool, progress: Progress, runner: TaskRunner
 ) -> Run:
     """Read all that a build starts from; what is wrong with it is told before anything is made."""
     taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
@@ -91,13 +83,12 @@ def _open(
         settings,
         out,
         progress,
-        engine,
+        runner,
         taxonomy,
         GroupKeys(settings.groups),
         read_boxes(settings.boxes) if settings.boxes else {},
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
-        {sha for sha, said in read_decisions(out).items() if said.verdict == "remove"},
     )
     if web := web_sources(settings.sources):
         check_sources(web, settings.fetch)
@@ -105,29 +96,31 @@ def _open(
     return run
 
 
-def _build(run: Run, blocked: BlockList) -> BuildSummary:
+def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
     settings, out = run.settings, run.out
     found = acquire(
         settings.sources,
         settings.fetch,
         out,
         taxonomy=run.taxonomy,
-        engine=run.engine,
+        runner=run.runner,
         on_progress=partial(run.report, "acquire"),
     )
     run.notes += [row.detail for row in found if row.status == EMPTY_SOURCE]
-    rows = withhold(out, found, blocked)
+    rows = exclusions.of_acquired(found)
     sound = screen_rows(run, rows)
-    withhold_refused(run, blocked)
-    sound = withhold_near(run, sound, blocked)
-    taxonomy, pictures = label_rows(run, sound)
-    cleaned, groups = clean(run, pictures)
+    sound, run.issues = exclusions.of_screened(sound, run.issues, run.report)
+    taxonomy, images = label_rows(run, sound)
+    cleaned, groups = clean(run, images)
     run.report("split", 0, len(cleaned.kept))
-    aliases = group_aliases(pictures, groups, run.keys)
-    kept, held = hold_splits(run, withhold_rejected(run, cleaned), aliases)
-    kept, dropped = drop_small_classes(run, kept, groups, pictures)
-    placed = place_groups(run, kept, groups, held)
-    by_sha = {same[0].row.sha256: same for same in pictures}
+    aliases = group_aliases(images, groups, run.keys)
+    kept, rejected = exclusions.of_cleaned(cleaned)
+    kept, held, conflicts = hold_splits(run.places, kept, aliases)
+    run.issues += rejected + conflicts
+    kept, dropped = drop_small_classes(run, kept, groups, images)
+    placed = place_groups(settings.split, settings.seed, kept, groups, held)
+    run.notes += untrained_notes(kept, groups, placed)
+    by_sha = {same[0].row.sha256: same for same in images}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
     run.report("split", len(cleaned.kept), len(cleaned.kept))
     run.report("write", 0, len(rows))
@@ -136,7 +129,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         names,
         rows=rows,
         sound=(row.label for row, _ in sound),
-        distinct=(picture.label for picture in cleaned.kept),
+        distinct=(image.label for image in cleaned.kept),
         records=records,
         issues=run.issues,
     )
@@ -151,7 +144,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),
         funnel=funnel,
-        counts=tuple(count_by_source(taxonomy.keys, pictures, records, settings.targets)),
+        counts=tuple(count_by_source(taxonomy.keys, images, records, settings.targets)),
         **totals(records, run.issues),
     )
     write_dataset(
@@ -170,7 +163,7 @@ def _build(run: Run, blocked: BlockList) -> BuildSummary:
 
 
 def _places(settings: BuildSettings, out: Path) -> Places:
-    """Return what `out` has placed; what `split.frozen` says of the same picture goes before."""
+    """Return what `out` has placed; what `split.frozen` says of the same image goes before."""
     built = any((out / name).exists() for name in (MANIFEST, SPLITS_TABLE))
     before = read_places(out) if built else {}
     frozen = settings.split.frozen

@@ -33,7 +33,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One picture, and what it was and is."""
+    """One image, and what it was and is."""
 
     sha256: str
     url: str
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class DatasetDiff:
-    """What changed from `old` to `new`; pictures are the same when their bytes are."""
+    """What changed from `old` to `new`; images are the same when their bytes are."""
 
     old: str
     new: str
@@ -58,7 +58,7 @@ class DatasetDiff:
     boxes: tuple[Change, ...]
     """Boxes drawn, deleted or changed; `before` and `after` tell how many."""
     classes: Mapping[str, tuple[int, int]]
-    """Class -> pictures before and after."""
+    """Class -> images before and after."""
     settings: Mapping[str, tuple[Any, Any]]
     """Key of the recipe -> value before and after; None: not there."""
 
@@ -172,25 +172,25 @@ def _shown(value: Any) -> str:
 
 def lines(difference: DatasetDiff) -> list[str]:
     """Tell what changed in plain sentences, each kind of change with a few examples."""
-    told = [f"From {difference.old} to {difference.new}:"]
+    sentences = [f"From {difference.old} to {difference.new}:"]
     if difference.same:
-        return [f"{told[0]} nothing changed."]
+        return [f"{sentences[0]} nothing changed."]
     reasons = Counter(change.after for change in difference.removed)
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    told.append(f"  {len(difference.added)} added")
-    told.append(f"  {len(difference.removed)} removed" + (f": {why}" if why else ""))
+    sentences.append(f"  {len(difference.added)} added")
+    sentences.append(f"  {len(difference.removed)} removed" + (f": {why}" if why else ""))
     for name, changes in (
         ("relabelled", difference.relabelled),
         ("moved between splits", difference.moved),
         ("with other boxes", difference.boxes),
     ):
-        told.append(f"  {len(changes)} {name}")
-        told += [f"    {each.url}: {each.before} → {each.after}" for each in changes[:_SHOWN]]
+        sentences.append(f"  {len(changes)} {name}")
+        sentences += [f"    {each.url}: {each.before} → {each.after}" for each in changes[:_SHOWN]]
         if len(changes) > _SHOWN:
-            told.append(f"    and {len(changes) - _SHOWN} more, see {DIFF}")
+            sentences.append(f"    and {len(changes) - _SHOWN} more, see {DIFF}")
     if difference.moved:
-        told.append(
+        sentences.append(
             f"  Results on the two cannot be compared; `--freeze {difference.old}` keeps the "
             f"splits of a build to another folder."
         )
-    return told
+    return sentences

@@ -1,77 +1,32 @@
 """The stages of a build, in the order in which they run; each records what it takes out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from skindx.data.boxes import UNKNOWN_SIZE, Box, BoxedPicture
-from skindx.data.boxes.index import BoxIndex
-from skindx.data.build.thumbnail_sources import (
-    thumbnail_notes,
-)
-from skindx.data.dedup.chunks import (
-    near_links_by_chunks,
-)
+from skindx.data.build.run import Run
+from skindx.data.build.thumbnail_sources import thumbnail_notes
+from skindx.data.dedup.chunks import near_links_by_chunks
 from skindx.data.dedup.near import add_similar
-from skindx.data.dedup.rank import Picture
+from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Cleaned, Distinct, deduplicate, distinct
-from skindx.data.labels import (
-    STRANGERS,
-    map_labels,
-    stranger,
-    taxonomy_of,
-)
-from skindx.data.ledger import LEDGER, LedgerRow
-from skindx.data.manifest import Issue, Record
-from skindx.data.progress import Progress
-from skindx.data.recipe import (
-    BuildSettings,
-)
-from skindx.data.runner import (
-    Engine,
-)
+from skindx.data.labels import UNMAPPED, map_labels, taxonomy_of, unmapped_label
+from skindx.data.layout import LEDGER
+from skindx.data.ledger import LedgerRow
+from skindx.data.manifest import Issue
 from skindx.data.screening.screen import Screened
 from skindx.data.screening.shards import (
     screen,
 )
 from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.splits.freeze import Places
-from skindx.data.splits.groups import GroupKeys, file_name, group_names
-from skindx.data.splits.split import assert_disjoint
+from skindx.data.splits.groups import group_names
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
 MIN_GROUPS = 3
 """A class of fewer groups cannot be in train, in test, and where choices are made."""
-
-
-@dataclass(slots=True)
-class Run:
-    """What the stages of one build hand on."""
-
-    settings: BuildSettings
-    out: Path
-    report: Progress
-    engine: Engine
-    taxonomy: Taxonomy | None
-    keys: GroupKeys
-    boxes: Mapping[str, BoxedPicture]
-    drawn: Mapping[str, tuple[Box, ...]]
-    """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
-    places: Places
-    """Where earlier builds put pictures and groups."""
-    rejected: Set[str] = frozenset()
-    """SHA-256 of what people decided to remove."""
-    issues: list[Issue] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    missized: list[str] = field(default_factory=list)
-    """URLs whose picture has another size than the box file says."""
-    protruding: list[str] = field(default_factory=list)
-    """URLs with boxes that are empty or stand out of the picture."""
 
 
 def look_at_folders(run: Run) -> None:
@@ -89,7 +44,7 @@ def look_at_folders(run: Run) -> None:
 
 
 def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Screened]]:
-    """Decode and judge each stored picture once; what is not sound becomes an issue."""
+    """Decode and judge each stored image once; what is not sound becomes an issue."""
     stored = [row for row in rows if row.status == "stored"]
     run.issues += [_issue(row, row.status, row.detail) for row in rows if row.status != "stored"]
     paths = sorted({row.path for row in stored})
@@ -98,7 +53,7 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         paths,
         run.settings.screen,
         run.settings.dedup.hashes,
-        engine=run.engine,
+        runner=run.runner,
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
@@ -123,7 +78,7 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         details = (issue.detail for issue in run.issues if why and issue.reason == why[0][0])
         most = next(filter(None, details), "").rstrip(".")
         raise UserError(
-            f"none of the {len(rows)} pictures of {run.settings.name} can be used ({said}){where}; "
+            f"none of the {len(rows)} images of {run.settings.name} can be used ({said}){where}; "
             f"check the sources and the `screen` limits."
             + (f" Of one that is {why[0][0]}: {most}." if most else "")
         )
@@ -131,58 +86,58 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
 
 
 def label_rows(run: Run, sound: Sequence[tuple[LedgerRow, Screened]]) -> tuple[Taxonomy, Distinct]:
-    """Map the sources' labels to the taxonomy's keys; a stranger becomes an issue."""
+    """Map the sources' labels to the taxonomy's keys; an unmapped label becomes an issue."""
     taxonomy = run.taxonomy or taxonomy_of([row.label for row, _ in sound], run.settings.name)
     known = _known_labels(run, sound, taxonomy)
-    pictures: list[Picture] = []
+    images: list[LabelledImage] = []
     for row, screened in sound:
         if row.label in known:
-            pictures.append(Picture(row, known[row.label], screened))
+            images.append(LabelledImage(row, known[row.label], screened))
         else:
-            run.issues.append(_issue(row, *stranger(row.label, taxonomy)))
-    return taxonomy, distinct(pictures)
+            run.issues.append(_issue(row, *unmapped_label(row.label, taxonomy)))
+    return taxonomy, distinct(images)
 
 
 def _known_labels(
     run: Run, sound: Sequence[tuple[LedgerRow, Screened]], taxonomy: Taxonomy
 ) -> dict[str, str]:
-    """Map labels to keys; those that were not even fetched count as strangers. Raises UserError."""
+    """Map labels to keys; those that were not even fetched count as unknown. Raises UserError."""
     labels = [row.label for row, _ in sound]
-    labels += [issue.label for issue in run.issues if issue.reason in STRANGERS]
+    labels += [issue.label for issue in run.issues if issue.reason in UNMAPPED]
     return map_labels(labels, taxonomy, run.settings.min_known)
 
 
-def clean(run: Run, pictures: Distinct) -> tuple[Cleaned, dict[str, str]]:
+def clean(run: Run, images: Distinct) -> tuple[Cleaned, dict[str, str]]:
     """Drop duplicates and contradictions; return what is left, and each SHA-256's group."""
     settings = run.settings
-    run.report("compare", 0, len(pictures))
-    codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
+    run.report("compare", 0, len(images))
+    codes_NKO = np.stack([same[0].screened.codes_KO for same in images])
     radius = max(settings.dedup.radius, settings.groups.radius)
     report = partial(run.report, "compare")
-    links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.engine, report)
+    links_L3 = near_links_by_chunks(codes_NKO, radius, run.out, run.runner, report)
     if settings.dedup.embeddings:
-        sha256s = [same[0].row.sha256 for same in pictures]
+        sha256s = [same[0].row.sha256 for same in images]
         links_L3, known = add_similar(links_L3, sha256s, settings.dedup.embeddings)
-        run.notes.append(f"{known} of {len(pictures)} pictures were compared by embeddings too.")
-    cleaned = deduplicate(pictures, links_L3, settings.dedup.radius)
+        run.notes.append(f"{known} of {len(images)} images were compared by embeddings too.")
+    cleaned = deduplicate(images, links_L3, settings.dedup.radius)
     run.issues += cleaned.issues
-    run.keys.check(pictures)
-    # Also what was dropped ties pictures together: a duplicate may bear the lesion's id.
-    groups = group_names(pictures, links_L3, run.keys, settings.groups.radius)
-    run.report("compare", len(pictures), len(pictures))
+    run.keys.check(images)
+    # Also what was dropped ties images together: a duplicate may bear the lesion's id.
+    groups = group_names(images, links_L3, run.keys, settings.groups.radius)
+    run.report("compare", len(images), len(images))
     return cleaned, groups
 
 
 def drop_small_classes(
-    run: Run, kept: Sequence[Picture], groups: Mapping[str, str], pictures: Distinct
-) -> tuple[list[Picture], dict[str, str]]:
+    run: Run, kept: Sequence[LabelledImage], groups: Mapping[str, str], images: Distinct
+) -> tuple[list[LabelledImage], dict[str, str]]:
     """Take out classes that cleaning left with too few groups; return (kept, why by class)."""
-    found = Counter(picture.label for same in pictures for picture in same)
-    left = Counter(picture.label for picture in kept)
-    names = {(picture.label, groups[picture.row.sha256]) for picture in kept}
+    found = Counter(image.label for same in images for image in same)
+    left = Counter(image.label for image in kept)
+    names = {(image.label, groups[image.row.sha256]) for image in kept}
     independent = Counter(label for label, _ in names)
     dropped = {
-        key: f"{left[key]} of {found[key]} pictures are left after cleaning, in {independent[key]} "
+        key: f"{left[key]} of {found[key]} images are left after cleaning, in {independent[key]} "
         f"independent groups; a class needs {MIN_GROUPS}"
         for key in sorted(found)
         if independent[key] < MIN_GROUPS
@@ -191,92 +146,14 @@ def drop_small_classes(
         raise UserError(
             f"cleaning leaves {len(found) - len(dropped)} of {len(found)} classes of "
             f"{run.settings.name}, and a classifier needs two or more ({next(iter(dropped))}: "
-            f"{dropped[next(iter(dropped))]}); add pictures."
+            f"{dropped[next(iter(dropped))]}); add images."
         )
-    for picture in kept:
-        if picture.label in dropped:
-            row, detail = picture.row, dropped[picture.label]
-            issue = Issue(row.url, row.sha256, picture.label, "class-too-small", detail)
+    for image in kept:
+        if image.label in dropped:
+            row, detail = image.row, dropped[image.label]
+            issue = Issue(row.url, row.sha256, image.label, "class-too-small", detail)
             run.issues.append(issue)
-    return [picture for picture in kept if picture.label not in dropped], dropped
-
-
-def make_records(
-    run: Run,
-    kept: Sequence[Picture],
-    groups: Mapping[str, str],
-    by_sha: Mapping[str, Sequence[Picture]],
-    taxonomy: Taxonomy,
-    *,
-    placed: Places,
-) -> list[Record]:
-    """Write down what is known of each kept picture, in the taxonomy's order."""
-    names = {(p.row.sha256, file_name(p.row.url)) for same in by_sha.values() for p in same}
-    index = BoxIndex(run.boxes, sorted(names))
-    rows = [
-        Record(
-            path=row.path,
-            sha256=row.sha256,
-            perceptual_hash=picture.screened.perceptual_hash,
-            width=picture.screened.width,
-            height=picture.screened.height,
-            label=picture.label,
-            group=groups[row.sha256],
-            split=placed[groups[row.sha256]].split,
-            boxes=_boxes(run, index, by_sha[row.sha256]),
-            source=row.source,
-            source_url=row.url,
-            page_url=row.page_url,
-            licence=row.licence,
-            creator=row.creator,
-            attribution=row.attribution,
-            retrieved=row.retrieved,
-            skin_type=row.skin_type,
-            fold=placed[groups[row.sha256]].fold,
-            caption=next(filter(None, (p.row.caption for p in by_sha[row.sha256])), ""),
-        )
-        for picture in kept
-        for row in (picture.row,)
-    ]
-    if run.missized:
-        run.notes.append(
-            f"{len(run.missized)} pictures have another size than the box file says, such as "
-            f"{run.missized[0]}; their boxes are left out."
-        )
-    if run.protruding:
-        run.notes.append(
-            f"{len(run.protruding)} pictures have boxes in the box file that are empty or stand "
-            f"out of the picture, such as {run.protruding[0]}; what lies outside is left out."
-        )
-    if index.ambiguous:
-        run.notes.append(
-            f"{len(index.ambiguous)} file names of the box file are borne by several pictures, "
-            f"such as {min(index.ambiguous)}; their boxes are left out."
-        )
-    assert_disjoint([(record.group, record.split) for record in rows])
-    order = {key: position for position, key in enumerate(taxonomy.keys)}
-    return sorted(rows, key=lambda record: (order[record.label], record.sha256))
-
-
-def _boxes(run: Run, index: BoxIndex, same: Sequence[Picture]) -> tuple[Box, ...] | None:
-    """Return the boxes of a picture, or None when the box file does not speak of it.
-
-    The same bytes may have come under several names, and one of them is in the file.
-    """
-    if same[0].row.sha256 in run.drawn:
-        return run.drawn[same[0].row.sha256]
-    for picture in same:
-        entry = index.find(picture.row.sha256, file_name(picture.row.url))
-        if entry is None:
-            continue
-        size = (picture.screened.width, picture.screened.height)
-        if (entry.width, entry.height) in (size, UNKNOWN_SIZE):
-            if entry.refused:
-                run.protruding.append(picture.row.url)
-            # A box that is nowhere in the picture does not say that there is no lesion.
-            return None if entry.refused and not entry.boxes else entry.boxes
-        run.missized.append(picture.row.url)
-    return None
+    return [image for image in kept if image.label not in dropped], dropped
 
 
 def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:

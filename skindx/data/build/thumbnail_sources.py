@@ -33,7 +33,7 @@ def thumbnail_notes(images: Iterable[tuple[LedgerRow, Screened]]) -> list[str]:
         if len(small) >= _SHARE * len(found):
             row, screened = small[0]
             notes.append(
-                f"{len(small)} of {len(found)} pictures of {source} seem to be thumbnails, such "
+                f"{len(small)} of {len(found)} images of {source} seem to be thumbnails, such "
                 f"as {row.url} ({screened.width} x {screened.height} pixels); look whether its "
                 f"pages name larger versions, and set the selector `picture` to them."
             )

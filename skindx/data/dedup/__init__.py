@@ -1,1 +1,1 @@
-"""Near-duplicates: hashes, the all-pairs join, clusters, and which picture stays."""
+"""Near-duplicates: hashes, the all-pairs join, clusters, and which image stays."""

@@ -1,4 +1,4 @@
-"""The join of picture hashes over pairs of chunks: bounded memory, and one task a pair.
+"""The join of image hashes over pairs of chunks: bounded memory, and one task a pair.
 
 Cut N codes into C chunks: the pairs within each chunk and between each two of them, C(C + 1)/2
 joins that need not know of each other, are together the pairs of the one join over all N.
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.dedup.join import turned_pairs_between, turned_pairs_within
-from skindx.data.runner import Engine
+from skindx.data.dedup.links import near_links
+from skindx.data.runner import TaskRunner
 from skindx.data.screening.shards import SHARDS
 from skindx.errors import JobError
 from skindx.files import atomic_file
-from skindx.imaging.hashes import near_links
 
 # N = codes, K = kinds of hash, O = orientations, P = pairs
 
@@ -34,7 +34,7 @@ def near_links_by_chunks(
     codes_NKO: NDArray[np.uint64],
     radius: int,
     dataset: Path,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.int64]:
     """Return what `near_links` returns; above CHUNK_CODES codes it is joined by chunks.
@@ -47,7 +47,7 @@ def near_links_by_chunks(
     def join(codes_NKO: NDArray[np.uint64], radius: int) -> tuple[Any, Any, Any]:
         if len(codes_NKO) <= CHUNK_CODES:
             return turned_pairs_within(codes_NKO, radius)
-        return _join_chunks(codes_NKO, radius, dataset, engine, on_progress)
+        return _join_chunks(codes_NKO, radius, dataset, runner, on_progress)
 
     return near_links(codes_NKO, radius, join)
 
@@ -56,7 +56,7 @@ def _join_chunks(
     codes_NKO: NDArray[np.uint64],
     radius: int,
     dataset: Path,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Callable[[int, int], None] | None,
 ) -> Pairs:
     n = len(codes_NKO)
@@ -76,7 +76,7 @@ def _join_chunks(
             on_progress(n * done // len(parts), n)
 
     tasks = [(folder, a, b, radius, CHUNK_CODES) for a, b in missing]
-    lost = engine.run(join_part, tasks, on_part)
+    lost = runner.run(join_part, tasks, on_part)
     if lost:
         raise JobError(
             f"{len(lost)} of {len(parts)} parts of the comparison end their worker each time, "
@@ -86,7 +86,7 @@ def _join_chunks(
 
 
 def join_part(folder: Path, a: int, b: int, radius: int, chunk: int) -> None:
-    """Join chunk a with chunk b and write their pairs; a task of the engine."""
+    """Join chunk a with chunk b and write their pairs; a task of the runner."""
     codes_NKO = np.load(folder / "codes.npy", mmap_mode="r")
     first_P, second_P, distance_P = chunk_pairs(codes_NKO, a, b, radius, chunk)
     with atomic_file(_file(folder, a, b)) as temporary, temporary.open("wb") as file:

@@ -1,6 +1,6 @@
-"""Clusters of near pictures, in arrays: pictures of equal codes count as one, so nothing explodes.
+"""Clusters of near images, in arrays: images of equal codes count as one, so nothing explodes.
 
-c pictures of equal codes are c - 1 links from the first to the others, and not c(c - 1)/2. That
+c images of equal codes are c - 1 links from the first to the others, and not c(c - 1)/2. That
 loses nothing: they are equally far from everything, so that any of them stands for all.
 """
 
@@ -10,25 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 EQUAL = -1
-"""The "distance" in a link from the first picture of some codes to another one of the same codes.
+"""The "distance" in a link from the first image of some codes to another one of the same codes.
 
-Only the first has links to pictures of other codes."""
+Only the first has links to images of other codes."""
 
-# N = pictures, L = links, E = edges, both ways; a node is a picture that stands for its equals
+# N = images, L = links, E = edges, both ways; a node is an image that stands for its equals
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Pictures within a radius of each other."""
+    """Images within a radius of each other."""
 
     node_N: NDArray[np.int64]
-    """The first picture of the same codes, itself where there is none before."""
+    """The first image of the same codes, itself where there is none before."""
     links_L2: NDArray[np.int64]
     """Pairs of different nodes."""
 
 
 def graph(count: int, links_L3: NDArray[np.int64], radius: int) -> Graph:
-    """Return the graph of `count` pictures whose links are rows (i, j, distance or EQUAL)."""
+    """Return the graph of `count` images whose links are rows (i, j, distance or EQUAL)."""
     node_N = np.arange(count)
     equal_L = links_L3[:, 2] == EQUAL
     node_N[links_L3[equal_L, 1]] = links_L3[equal_L, 0]
@@ -56,10 +56,10 @@ def collapse(rows: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def centres(near: Graph, order_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each picture the one that stands for it; `order_N` has the best picture first.
+    """Return for each image the one that stands for it; `order_N` has the best image first.
 
-    Best first, each picture still free takes its free neighbours: no two centres are neighbours,
-    and every other picture is a neighbour of its centre, so nothing chains. Pictures of equal
+    Best first, each image still free takes its free neighbours: no two centres are neighbours,
+    and every other image is a neighbour of its centre, so nothing chains. Images of equal
     codes always go together, so the best of them decides for all.
     """
     count = len(order_N)

@@ -44,7 +44,7 @@ def pairs_within(
 def turned_pairs_within(
     codes_NKO: NDArray[np.uint64], radius: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
-    """Return `pairs_within` for pictures with K codes in O orientations.
+    """Return `pairs_within` for images with K codes in O orientations.
 
     The distance of first and second is, over the orientations of first, the least of the largest
     Hamming distance among the K kinds: all kinds must agree on the same orientation. Second
@@ -89,8 +89,8 @@ def _join(
             if filled + found > MOST_PAIRS:
                 raise UserError(
                     f"more than {MOST_PAIRS:,} pairs among {n:,} different codes are within "
-                    f"{radius} bits, so that most pictures look alike to the hashes; lower "
-                    f"dedup.radius and groups.radius, or take such pictures out of the sources."
+                    f"{radius} bits, so that most images look alike to the hashes; lower "
+                    f"dedup.radius and groups.radius, or take such images out of the sources."
                 )
             if filled + found > len(packed_P):
                 packed_P.resize(filled + found + len(packed_P) // 2, refcheck=False)

@@ -1,4 +1,4 @@
-"""Near duplicates that hashes miss: pairs of pictures whose embeddings point the same way.
+"""Near duplicates that hashes miss: pairs of images whose embeddings point the same way.
 
 Embeddings come as a table that `skindx dedup embed` makes; nothing here knows the model.
 """
@@ -15,7 +15,7 @@ from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
-# N = pictures, D = dimensions, P = pairs, L = links
+# N = images, D = dimensions, P = pairs, L = links
 
 EMBEDDINGS = "embeddings.parquet"
 _QUERIES = 1024
@@ -25,9 +25,9 @@ _QUERIES = 1024
 class EmbeddingSettings(Settings):
     """A second look after the hashes: which table, and from which cosine on two are the same.
 
-    Why 0.93, on 2,039 dermoscopic pictures with an ImageNet MobileNetV2 at 224 pixels: of the
+    Why 0.93, on 2,039 dermoscopic images with an ImageNet MobileNetV2 at 224 pixels: of the
     pairs that it finds all 9 are true (looked at by eye: one lesion, one pose); at 0.92 2 of 18
-    are false, at 0.905 16 of 48. Of 200 pictures it finds 50 % of crops that keep 80 % of the
+    are false, at 0.905 16 of 48. Of 200 images it finds 50 % of crops that keep 80 % of the
     area and 36 % of strong changes of colour, but no crop that keeps half, no grey copy and no
     JPEG of quality 30: it adds to the hashes and does not replace them. A model that was trained
     otherwise needs its own threshold: look at pairs before you set it.
@@ -39,7 +39,7 @@ class EmbeddingSettings(Settings):
 
 @dataclass(frozen=True)
 class Embeddings:
-    """One vector of length 1 a picture, and the model that made them."""
+    """One vector of length 1 an image, and the model that made them."""
 
     sha256s: tuple[str, ...]
     vectors_ND: NDArray[np.float32]
@@ -127,14 +127,14 @@ def add_similar(
 ) -> tuple[NDArray[np.int64], int]:
     """Add pairs that the embeddings call the same, as links of distance 0.
 
-    Return the links, sorted, each pair once, and how many pictures have an embedding. Raises
+    Return the links, sorted, each pair once, and how many images have an embedding. Raises
     UserError when none has one: the table is then of another dataset.
     """
     embeddings = read_embeddings(settings.path)
     known_N, vectors_ND = embeddings.of(sha256s)
     if len(known_N) == 0:
         raise UserError(
-            f"{settings.path} knows none of the {len(sha256s)} pictures, such as {sha256s[0]}; "
+            f"{settings.path} knows none of the {len(sha256s)} images, such as {sha256s[0]}; "
             f"make it again with `skindx dedup embed`."
         )
     pairs_P2 = known_N[similar_pairs(vectors_ND, settings.threshold)]

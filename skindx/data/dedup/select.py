@@ -1,7 +1,7 @@
-"""Duplicates: the same bytes, or near the same picture; one stays, a contradiction goes entirely.
+"""Duplicates: the same bytes, or near the same image; one stays, a contradiction goes entirely.
 
 Clusters as in CE-Dedup (Li, Chang, Liu 2021, arXiv 2109.00899), with a guard against chaining:
-every picture removed is itself within the radius of the picture kept in its place.
+every image removed is itself within the radius of the image kept in its place.
 """
 
 from collections import Counter, defaultdict
@@ -15,21 +15,21 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.dedup.clusters import Graph, centres, graph
 from skindx.data.dedup.near import EmbeddingSettings
-from skindx.data.dedup.rank import Picture, best_first
+from skindx.data.dedup.rank import LabelledImage, best_first
 from skindx.data.manifest import Issue
 from skindx.imaging.hashes import (
     HashKind,
 )
 
-# N = pictures, L = links
+# N = images, L = links
 
 
 class DedupSettings(Settings):
     """Which hashes must agree, and within how many of 64 bits.
 
-    Why 4, with perceptual and difference hash together, on 2,200 distinct dermoscopic pictures:
+    Why 4, with perceptual and difference hash together, on 2,200 distinct dermoscopic images:
     it finds 99.9 % of JPEG quality 60, 100 % of 80 % resizes, 99.3 % of 10 % brightening, 100 %
-    of mirrored and of turned pictures, 99.2 % of all of these at once. Of the pairs that it finds
+    of mirrored and of turned images, 99.2 % of all of these at once. Of the pairs that it finds
     among the originals all four are true (looked at by eye); at 5 bits 1 of 7 is false, at 6 bits
     10 of 16, at 8 bits 37 of 43: lesions in the middle of smooth skin look alike to 64 bits.
     One hash alone is worse: at 4 bits perceptual finds 19 pairs, difference 1,066.
@@ -45,7 +45,7 @@ class DedupSettings(Settings):
 class Cleaned:
     """What is left, what went and why, and how many contradictions were found."""
 
-    kept: tuple[Picture, ...]
+    kept: tuple[LabelledImage, ...]
     issues: tuple[Issue, ...]
     exact_conflicts: int
     """Distinct byte strings that stand under more than one label."""
@@ -53,42 +53,42 @@ class Cleaned:
     """Pairs of near duplicates whose labels differ."""
 
 
-Distinct = list[list[Picture]]
-"""Pictures by their bytes, in the order of their SHA-256; the same bytes share a list."""
+Distinct = list[list[LabelledImage]]
+"""Images by their bytes, in the order of their SHA-256; the same bytes share a list."""
 
 
-def distinct(pictures: Sequence[Picture]) -> Distinct:
-    """Collect pictures of the same bytes; within one list the smallest URL comes first."""
-    by_sha: dict[str, list[Picture]] = defaultdict(list)
-    for picture in sorted(pictures, key=lambda p: (p.row.sha256, p.row.source, p.row.url)):
-        by_sha[picture.row.sha256].append(picture)
+def distinct(images: Sequence[LabelledImage]) -> Distinct:
+    """Collect images of the same bytes; within one list the smallest URL comes first."""
+    by_sha: dict[str, list[LabelledImage]] = defaultdict(list)
+    for image in sorted(images, key=lambda p: (p.row.sha256, p.row.source, p.row.url)):
+        by_sha[image.row.sha256].append(image)
     return list(by_sha.values())
 
 
-def deduplicate(pictures: Distinct, links_L3: NDArray[np.int64], radius: int) -> Cleaned:
+def deduplicate(images: Distinct, links_L3: NDArray[np.int64], radius: int) -> Cleaned:
     """Keep the best of each cluster; drop clusters whose labels contradict each other.
 
-    `links_L3` holds rows (i, j, distance) over positions in `pictures`, as `near_links` gives
+    `links_L3` holds rows (i, j, distance) over positions in `images`, as `near_links` gives
     them; longer links than `radius` are ignored. Best: most detail (`worth`, within its noise), so
     that an original wins over its enlargement, then most pixels, most bytes, and the smallest
     SHA-256. A cluster is
-    dropped when any of its pictures has a duplicate, exact or near, under another label, also one
+    dropped when any of its images has a duplicate, exact or near, under another label, also one
     that another cluster took.
     """
-    near = graph(len(pictures), links_L3, radius)
-    order = best_first([same[0] for same in pictures], near)
+    near = graph(len(images), links_L3, radius)
+    order = best_first([same[0] for same in images], near)
     centre = centres(near, np.array(order, np.int64)).tolist()
-    labels = [frozenset(picture.label for picture in same) for same in pictures]
+    labels = [frozenset(image.label for image in same) for same in images]
     contested, near_conflicts = _contradictions(near, labels, centre)
-    kept: list[Picture] = []
+    kept: list[LabelledImage] = []
     issues: list[Issue] = []
-    for i, same in enumerate(pictures):
+    for i, same in enumerate(images):
         if centre[i] in contested:
             names = " and ".join(sorted(contested[centre[i]]))
-            detail = f"the same picture is labelled {names}"
+            detail = f"the same image is labelled {names}"
             issues += [_issue(each, "conflicting-duplicate", detail) for each in same]
             continue
-        best = pictures[centre[i]][0].row
+        best = images[centre[i]][0].row
         if centre[i] == i:
             kept.append(same[0])
         else:
@@ -109,7 +109,7 @@ def _contradictions(
 ) -> tuple[dict[int, set[str]], int]:
     """Return (centre -> labels that contradict each other there, number of contradicting pairs).
 
-    Asked of nodes: if the pictures of one code, or of two that are linked, have more than one
+    Asked of nodes: if the images of one code, or of two that are linked, have more than one
     label between them, then each of these labels is in some pair that contradicts itself.
     """
     node_N, centre_N = near.node_N, np.array(centre, np.int64)
@@ -151,6 +151,6 @@ def _pairs(some: Counter[frozenset[str]], others: Counter[frozenset[str]]) -> in
     return some.total() * others.total() - sum(n * others[names] for names, n in some.items())
 
 
-def _issue(picture: Picture, reason: str, detail: str, kept_sha256: str = "") -> Issue:
-    row = picture.row
-    return Issue(row.url, row.sha256, picture.label, reason, detail, kept_sha256)
+def _issue(image: LabelledImage, reason: str, detail: str, kept_sha256: str = "") -> Issue:
+    row = image.row
+    return Issue(row.url, row.sha256, image.label, reason, detail, kept_sha256)

@@ -152,5 +152,5 @@ class Decoder:
 
 def why_undecodable(flags: list[str]) -> str:
     """Return what a response's flags say of its body, "" if nothing went wrong."""
-    told = (flag.partition(": ")[2] for flag in flags if flag.startswith(UNDECODABLE))
-    return next(told, "")
+    reasons = (flag.partition(": ")[2] for flag in flags if flag.startswith(UNDECODABLE))
+    return next(reasons, "")

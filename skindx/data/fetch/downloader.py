@@ -17,7 +17,7 @@ class KeepAliveHandler(HTTP11DownloadHandler):  # type: ignore[misc]
     """Keeps one idle connection for each request that may run at once, and heads short.
 
     Scrapy sizes its pool by the default of all hosts, one here: a faster origin would get a new
-    connection for nearly every picture, and a small server's queue of them overflows.
+    connection for nearly every image, and a small server's queue of them overflows.
     """
 
     def __init__(self, crawler: "Crawler") -> None:

@@ -1,4 +1,4 @@
-"""What an answer, or its absence, means for a picture: one status word and a sentence."""
+"""What an answer, or its absence, means for an image: one status word and a sentence."""
 
 import hashlib
 import re
@@ -15,21 +15,24 @@ from skindx.data.fetch.address import PrivateAddressError
 from skindx.data.fetch.decoding import why_undecodable
 from skindx.data.fetch.heads import MAX_HEAD_BYTES, head_too_long
 from skindx.data.fetch.settings import origin_of
-from skindx.data.labels import STRANGERS
+from skindx.data.labels import UNMAPPED
 from skindx.data.store import put
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 if TYPE_CHECKING:
     from scrapy.http import Response
 
-PASSING = frozenset({"timeout", "server-error", "robots", "unreachable", "compressed"}) | STRANGERS
+PASSING = frozenset({"timeout", "server-error", "robots", "unreachable", "compressed"}) | UNMAPPED
 """Reasons that may be gone tomorrow: the next run tries these URLs again, all others are final."""
 
-REPLACEABLE = PASSING - STRANGERS | {
+REPLACEABLE = PASSING - UNMAPPED | {
     *("bad-url", "dead-link", "empty", "not-a-picture", "private-address", "redirect-loop"),
     *("too-large", "unsupported-format"),
 }
 """Reasons why an image is asked for at its next address; an owner's "no" is no such reason."""
+
+OTHER_HOST = "other-host"
+"""Status of what another crawl, or a later one, must fetch; it never reaches the ledger."""
 
 RETRIED_CODES = frozenset({408, 429, 500, 502, 503, 504, 522, 524})
 
@@ -119,8 +122,8 @@ def of_answer(response: "Response") -> Outcome | None:
     return None
 
 
-def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
-    """Store the picture that an answer holds, its bytes as they came, or say why not.
+def of_image(response: "Response", dataset: Path, md5: str = "") -> Outcome:
+    """Store the image that an answer holds, its bytes as they came, or say why not.
 
     With `md5`, in hexadecimal, only bytes of that checksum are stored.
     """
@@ -133,7 +136,7 @@ def of_picture(response: "Response", dataset: Path, md5: str = "") -> Outcome:
     )
     if said:
         return Outcome("opt-out", f"The owner forbids this use ({said}).")
-    suffix = picture_suffix(response.body[:16])
+    suffix = image_suffix(response.body[:16])
     if suffix is None:
         kind = response.headers.get("Content-Type", b"nothing").decode("latin-1")
         reason, why = unusable(response.body[:HEAD], kind)

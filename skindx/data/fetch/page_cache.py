@@ -50,8 +50,8 @@ class PageCache:
         file = self._file(url)
         try:
             with gzip.open(file) as lines:
-                told = json.loads(lines.readline())
-                page = KeptPage(told["url"], told["headers"], lines.read())
+                saved = json.loads(lines.readline())
+                page = KeptPage(saved["url"], saved["headers"], lines.read())
             if page.url != url or not page.conditions:
                 return None
             self._used.add(file)
@@ -77,9 +77,9 @@ class PageCache:
         if answer.url != url or not page.conditions or b"no-store" in control:
             self._file(url).unlink(missing_ok=True)
             return
-        told = {name: value for name, value in asdict(page).items() if name != "body"}
+        saved = {name: value for name, value in asdict(page).items() if name != "body"}
         with atomic_file(self._file(url)) as temporary, gzip.open(temporary, "wb", 6) as file:
-            file.write(json.dumps(told).encode() + b"\n" + page.body)
+            file.write(json.dumps(saved).encode() + b"\n" + page.body)
         self._used.add(self._file(url))
 
     def sweep(self) -> None:

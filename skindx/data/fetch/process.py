@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import Source, WebSource
 from skindx.full_disk import FULL_DISK, no_room
 from skindx.taxonomy import Taxonomy
+from skindx.workers.child import exit_with_parent
 
 
 class Job(Settings):
@@ -32,7 +32,7 @@ def main() -> int:
     job = Job.model_validate_json(sys.stdin.buffer.readline())
     # Ctrl-C reaches the whole group; the parent decides, and ends this process by closing stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    exit_with_parent()
     return 0 if crawl(job) else 1
 
 
@@ -42,9 +42,9 @@ def crawl(job: Job) -> bool:
     from scrapy.crawler import AsyncCrawlerProcess
 
     from skindx.data.blocklist import BLOCKLIST, read_blocklist
-    from skindx.data.fetch.book import Book
-    from skindx.data.fetch.settings import scrapy_settings
-    from skindx.data.fetch.spider import PictureSpider
+    from skindx.data.fetch.crawl_state import CrawlState
+    from skindx.data.fetch.scrapy_settings import scrapy_settings
+    from skindx.data.fetch.spider import ImageSpider
     from skindx.data.ledger import open_ledger, read_ledger
 
     ended = []
@@ -53,7 +53,7 @@ def crawl(job: Job) -> bool:
         fetch = with_endpoints(job.fetch, sources)
         blocked = read_blocklist(job.dataset / BLOCKLIST)
         earlier = read_ledger(job.dataset)
-        book = Book(
+        state = CrawlState(
             ledger,
             earlier,
             job.dataset,
@@ -62,9 +62,9 @@ def crawl(job: Job) -> bool:
             taxonomy=job.taxonomy,
         )
         process = AsyncCrawlerProcess(scrapy_settings(fetch))
-        crawler = process.create_crawler(PictureSpider)
+        crawler = process.create_crawler(ImageSpider)
 
-        def closed(spider: PictureSpider, reason: str) -> None:
+        def closed(spider: ImageSpider, reason: str) -> None:
             if reason == "finished":
                 spider.finish()
                 ended.append(True)
@@ -75,7 +75,7 @@ def crawl(job: Job) -> bool:
 
         crawler.signals.connect(closed, signals.spider_closed)
         crawler.signals.connect(broken, signals.spider_error)
-        process.crawl(crawler, sources=sources, fetch=fetch, dataset=job.dataset, book=book)
+        process.crawl(crawler, sources=sources, fetch=fetch, dataset=job.dataset, state=state)
         process.start(install_signal_handlers=False)
     return bool(ended)
 
@@ -88,13 +88,3 @@ def with_endpoints(fetch: FetchSettings, sources: Sequence[WebSource]) -> FetchS
         if source.endpoint and source.request_delay_s is not None
     }
     return fetch.model_copy(update={"origins": origins | fetch.origins})
-
-
-def _end_with_the_parent() -> None:
-    """Wait until the parent closes our standard input, by intent or by dying, and be gone.
-
-    A raw read: a thread that waits in sys.stdin would block the interpreter's own end.
-    """
-    while os.read(0, 4096):
-        pass
-    os._exit(3)

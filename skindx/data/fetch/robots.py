@@ -127,7 +127,7 @@ class RobotsGuard:
 def _unreachable(url: str, problem: Outcome) -> Outcome:
     """Section 2.3.1.4: rules that cannot be read forbid everything."""
     if problem.status in {"unreachable", "private-address"}:
-        return problem  # there is no host to obey, and the picture has the same reason
+        return problem  # there is no host to obey, and the image has the same reason
     return Outcome(
         "robots",
         f"{url} could not be read, so nothing of this host is fetched (RFC 9309). {problem.detail}",

@@ -1,14 +1,14 @@
-"""How the crawl behaves towards other people's servers, and the Scrapy settings that follow."""
+"""How the crawl behaves towards other people's servers."""
 
+import hashlib
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from skindx import __version__
 from skindx.config import Settings
-from skindx.data.fetch.partition import Partition
 
 AGENT = "skindx"
 """The name that robots.txt rules are matched against."""
@@ -56,6 +56,25 @@ class OriginPolicy(Settings):
     delay_s: float = Field(0.0, ge=0, le=600)
 
 
+class Partition(Settings):
+    """The hosts of one of `count` crawls: those whose hash leaves the remainder `index`."""
+
+    index: int = Field(ge=0)
+    count: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Self:
+        if self.index >= self.count:
+            raise ValueError(f"index must be less than count = {self.count}")
+        return self
+
+    def holds(self, url: str) -> bool:
+        """Tell whether a URL's host belongs to this crawl; the port does not matter."""
+        host = (urlsplit(url).hostname or "").rstrip(".")
+        digest = hashlib.sha256(host.encode("utf-8", "replace")).digest()
+        return int.from_bytes(digest[:8], "big") % self.count == self.index
+
+
 class FetchSettings(Settings):
     """What the crawl may do; robots.txt is always obeyed.
 
@@ -81,7 +100,7 @@ class FetchSettings(Settings):
     crawl_delay_s: float = Field(30.0, ge=1, le=600)
     """Longest `Crawl-delay` of a robots.txt that is kept whole; of a longer one this much is."""
     max_bytes: int = Field(20_000_000, ge=1)
-    """Of one picture; what is longer is cut off while it comes and never reaches the disk."""
+    """Of one image; what is longer is cut off while it comes and never reaches the disk."""
     max_pages: int = Field(10_000, ge=1)
     """Index and category pages of one source."""
     partition: Partition | None = None
@@ -114,61 +133,3 @@ class FetchSettings(Settings):
         """Return the policy of an origin, the polite default if it is not named."""
         default = OriginPolicy(concurrency=self.concurrency, delay_s=self.delay_s)
         return self.origins.get(origin, default)
-
-
-def scrapy_settings(fetch: FetchSettings) -> dict[str, Any]:
-    """Return the settings of the crawl process; every Scrapy default that we do not want is off."""
-    base = "scrapy.downloadermiddlewares"
-    return {
-        "SKINDX_FETCH": fetch,
-        "USER_AGENT": fetch.user_agent,
-        "DEFAULT_REQUEST_HEADERS": {"Accept": "*/*", "Accept-Encoding": "identity"},
-        # The polite default for every slot; a named origin has a slot of its own.
-        "CONCURRENT_REQUESTS_PER_DOMAIN": fetch.concurrency,
-        "DOWNLOAD_DELAY": fetch.delay_s,
-        # Jitter would only disguise a robot; we say that we are one and keep the whole delay.
-        "DOWNLOAD_DELAY_JITTER": 0,
-        "AUTOTHROTTLE_ENABLED": True,
-        "AUTOTHROTTLE_START_DELAY": fetch.delay_s,
-        "AUTOTHROTTLE_TARGET_CONCURRENCY": 1.0,
-        "DOWNLOAD_SLOTS": {
-            origin: {"concurrency": policy.concurrency, "delay": policy.delay_s}
-            for origin, policy in fetch.origins.items()
-        },
-        "CONCURRENT_REQUESTS": 16 + sum(policy.concurrency for policy in fetch.origins.values()),
-        "DOWNLOAD_TIMEOUT": fetch.timeout_s,
-        "DOWNLOAD_MAXSIZE": fetch.max_bytes,
-        "DOWNLOAD_WARNSIZE": 0,
-        "DOWNLOAD_VERIFY_CERTIFICATES": True,
-        "REDIRECT_MAX_TIMES": 5,
-        "TWISTED_DNS_RESOLVER": "skindx.data.fetch.address.AddressGuard",
-        "DOWNLOADER": "skindx.data.fetch.downloader.ExactDownloader",
-        "DOWNLOAD_HANDLERS": {
-            "http": "skindx.data.fetch.downloader.KeepAliveHandler",
-            "https": "skindx.data.fetch.downloader.KeepAliveHandler",
-            **dict.fromkeys(("data", "file", "ftp", "s3")),
-        },
-        "DOWNLOADER_MIDDLEWARES": {
-            "skindx.data.fetch.partition.PartitionGuard": 50,
-            "skindx.data.fetch.robots.RobotsGuard": 100,
-            "skindx.data.fetch.politeness.Politeness": 550,
-            "skindx.data.fetch.decoding.Decoder": 590,
-            f"{base}.robotstxt.RobotsTxtMiddleware": None,
-            f"{base}.httpauth.HttpAuthMiddleware": None,
-            f"{base}.retry.RetryMiddleware": None,
-            f"{base}.redirect.MetaRefreshMiddleware": None,
-            f"{base}.httpcompression.HttpCompressionMiddleware": None,
-            f"{base}.cookies.CookiesMiddleware": None,
-            f"{base}.httpproxy.HttpProxyMiddleware": None,
-            f"{base}.httpcache.HttpCacheMiddleware": None,
-        },
-        # Each of these opens a port, writes files or drops requests without a word.
-        "TELNETCONSOLE_ENABLED": False,
-        "REMOTE_CONTROL_ENABLED": False,
-        "MEMUSAGE_ENABLED": False,
-        "COOKIES_ENABLED": False,
-        "HTTPPROXY_ENABLED": False,
-        "URLLENGTH_LIMIT": 0,
-        "HTTPERROR_ALLOW_ALL": True,
-        "LOG_LEVEL": "INFO",
-    }

@@ -1,4 +1,4 @@
-"""Reads the pages of web sources and fetches the pictures that they lead to."""
+"""Reads the pages of web sources and fetches the images that they lead to."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -9,13 +9,13 @@ from typing import Any
 from scrapy import Spider
 from scrapy.http import HtmlResponse, Request, Response
 
-from skindx.data.fetch.book import Book
+from skindx.data.fetch.crawl_state import CrawlState
 from skindx.data.fetch.outcome import (
     REPLACEABLE,
     Outcome,
     of_answer,
     of_error,
-    of_picture,
+    of_image,
     opt_out,
 )
 from skindx.data.fetch.page_cache import KeptPage, PageCache
@@ -27,7 +27,7 @@ from skindx.data.sources.source import Choice
 
 NOT_MODIFIED = 304
 _PAGE_BYTES = 4_000_000
-_PAGE_PRIORITY = 10  # pages before pictures, so that progress knows early how many there are
+_PAGE_PRIORITY = 10  # pages before images, so that progress knows early how many there are
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Tour:
     pictures: set[tuple[str, str]] = field(default_factory=set)
     """(url, label)."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Pictures of each label."""
+    """Images of each label."""
     failures: list[str] = field(default_factory=list)
 
     def empty_pages(self) -> list[Page]:
@@ -58,44 +58,44 @@ class Tour:
         return most is not None and self.counts[label] >= most
 
 
-class PictureSpider(Spider):  # type: ignore[misc]
+class ImageSpider(Spider):  # type: ignore[misc]
     """One crawl over all web sources."""
 
     name = "skindx"
 
     def __init__(
-        self, sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, book: Book
+        self, sources: Sequence[WebSource], fetch: FetchSettings, dataset: Path, state: CrawlState
     ) -> None:
         super().__init__()
         self._tours = [Tour(source) for source in sources]
         self._fetch = fetch
         self._dataset = dataset
-        self._book = book
+        self._state = state
         self._kept = PageCache(dataset)
         self._smaller: dict[tuple[str, str], list[Callable[[], Iterator[Request]]]] = {}
         """By (url, md5) that is being fetched: how to ask for the image at its next address."""
 
     async def start(self) -> AsyncIterator[Request]:
-        """Ask for what each source begins with: pages, or a whole table of pictures."""
+        """Ask for what each source begins with: pages, or a whole table of images."""
         first = [
             request for tour in self._tours for request in self._follow(tour, tour.source.begin())
         ]
-        self._book.report()
+        self._state.report()
         for request in first:
             yield request
 
     def finish(self) -> None:
-        """Close the books once the crawl has ended by itself."""
+        """Note the end once the crawl has ended by itself."""
         for tour in self._tours:
             for page in tour.empty_pages():
                 self._page_failed(tour, page, Outcome("no-pictures", tour.source.nothing_shown()))
             if not tour.pictures:
                 labels = {label for _, label in tour.pages if label}
                 sentence = tour.source.barren(len(labels), tour.failures)
-                self._book.source_failed(tour.source.name, sentence)
+                self._state.source_failed(tour.source.name, sentence)
         if self._fetch.partition is None:
             self._kept.sweep()
-        self._book.close()
+        self._state.close()
 
     def _follow(
         self, tour: Tour, found: Iterator[Page | LedgerRow | Choice], forbidden: str = ""
@@ -104,9 +104,9 @@ class PictureSpider(Spider):  # type: ignore[misc]
             if isinstance(each, Page):
                 yield from self._page(tour, each)
             elif isinstance(each, LedgerRow):
-                yield from self._picture(tour, each, (), forbidden)
+                yield from self._image_row(tour, each, (), forbidden)
             else:
-                yield from self._picture(tour, each[0], each[1:], forbidden)
+                yield from self._image_row(tour, each[0], each[1:], forbidden)
 
     def _page(self, tour: Tour, page: Page) -> Iterator[Request]:
         if (page.url, page.label) in tour.pages or tour.full(page.label):
@@ -119,8 +119,8 @@ class PictureSpider(Spider):  # type: ignore[misc]
             return
         limit = min(self._fetch.max_pages, tour.source.max_pages or self._fetch.max_pages)
         if len(tour.pages) >= limit:
-            told = f"The source has more than max_pages = {limit} pages."
-            self._page_failed(tour, page, Outcome("too-many-pages", told))
+            detail = f"The source has more than max_pages = {limit} pages."
+            self._page_failed(tour, page, Outcome("too-many-pages", detail))
             return
         tour.pages.add((page.url, page.label))
         yield self._page_request(tour, page, self._kept.find(page.url))
@@ -142,7 +142,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
                 return
             self._kept.keep(page.url, response)
             yield from self._read(tour, page, response)
-            self._book.report()
+            self._state.report()
 
         def failed(failure: Any) -> None:
             url = failure.request.url
@@ -178,9 +178,9 @@ class PictureSpider(Spider):  # type: ignore[misc]
 
     def _page_failed(self, tour: Tour, page: Page, problem: Outcome) -> None:
         tour.failures.append(f"{page.url}: {problem.detail}")
-        self._book.page_failed(page.url, page.label, tour.source.name, problem)
+        self._state.page_failed(page.url, page.label, tour.source.name, problem)
 
-    def _picture(
+    def _image_row(
         self, tour: Tour, found: LedgerRow, smaller: Choice, forbidden: str
     ) -> Iterator[Request]:
         """Ask for an image; its `smaller` versions are asked for one by one if there is none."""
@@ -198,14 +198,14 @@ class PictureSpider(Spider):  # type: ignore[misc]
         refusal = f"The page that shows it forbids this use ({forbidden})."
         refused = forbidden and not found.status
         row = replace(found, status="opt-out", detail=refusal) if refused else found
-        asked = self._book.wants(row)
+        asked = self._state.wants(row)
 
         def next_one() -> Iterator[Request]:
-            if smaller and self._book.status(row) in REPLACEABLE:
+            if smaller and self._state.status(row) in REPLACEABLE:
                 yield from self._fetch_one(tour, smaller[0], smaller[1:], forbidden)
-                self._book.report()
+                self._state.report()
 
-        if self._book.status(row):
+        if self._state.status(row):
             yield from next_one()
         elif smaller:
             self._smaller.setdefault((row.url, row.md5), []).append(next_one)
@@ -214,7 +214,7 @@ class PictureSpider(Spider):  # type: ignore[misc]
 
     def _request(self, url: str, row: LedgerRow) -> Request:
         def answered(response: Response) -> Iterator[Request]:
-            yield from self._settled(row, of_picture(response, self._dataset, row.md5))
+            yield from self._settled(row, of_image(response, self._dataset, row.md5))
 
         def failed(failure: Any) -> Iterator[Request]:
             outcome = of_error(
@@ -225,13 +225,13 @@ class PictureSpider(Spider):  # type: ignore[misc]
         return Request(url, answered, errback=failed, dont_filter=True)
 
     def _settled(self, row: LedgerRow, outcome: Outcome) -> Iterator[Request]:
-        self._book.settle(row, outcome)
+        self._state.answer(row, outcome)
         for next_one in self._smaller.pop((row.url, row.md5), []):
             yield from next_one()
 
 
 def _page_opt_out(page: Response) -> str:
-    """Return the words by which a page keeps its pictures from machine learning, else ""."""
+    """Return the words by which a page keeps its images from machine learning, else ""."""
     robots = [value.decode("latin-1") for value in page.headers.getlist("X-Robots-Tag")]
     reserved = page.headers.get("tdm-reservation", b"").decode("latin-1")
     if isinstance(page, HtmlResponse):

@@ -1,7 +1,7 @@
 """A dataset as static pages: what was kept, dropped and is to be reviewed, with the reasons.
 
 No script, no outside reference, every value escaped: pages of strangers' words that open from the
-disk. They show private pictures and are not for publishing.
+disk. They show private images and are not for publishing.
 """
 
 import json
@@ -11,10 +11,11 @@ from typing import Any
 
 from skindx.data.gallery.pages import write_pages
 from skindx.data.gallery.tiles import read_tiles
-from skindx.data.progress import Progress, silent
+from skindx.data.layout import GALLERY
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json
 from skindx.imaging.thumbnails import THUMBS, write_thumbnails
+from skindx.progress import Progress, silent
 
 MARK = "gallery.json"
 INDEX = "index.html"
@@ -53,7 +54,7 @@ def dataset_of(gallery: Path) -> Path:
 
 def galleries_in(dataset: Path) -> list[Path]:
     """Return DATASET/gallery, if there is one, or what a killed writing left of it."""
-    folder = dataset / "gallery"
+    folder = dataset / GALLERY
     return [folder] if folder.is_dir() or _left_overs(folder) else []
 
 
@@ -62,6 +63,6 @@ def _left_overs(out: Path) -> list[Path]:
 
 
 def _sweep(out: Path) -> None:
-    # They hold thumbnails, maybe of a picture that was taken down since.
+    # They hold thumbnails, maybe of an image that was taken down since.
     for folder in _left_overs(out):
         shutil.rmtree(folder)

@@ -86,7 +86,7 @@ class Shelf:
 
 
 def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
-    """Write index.html and all pages; `shown` are the pictures that have a thumbnail."""
+    """Write index.html and all pages; `shown` are the images that have a thumbnail."""
     environment = _environment(shown)
     shelves = [Shelf(view, tiles.by_view[view]) for view in VIEWS]
     tabs = [(each.view, TITLES[each.view], each.choices(ALL, ALL)[0][0]) for each in shelves]

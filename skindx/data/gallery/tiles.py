@@ -1,4 +1,4 @@
-"""What the gallery shows: one tile a picture, with what to say of it."""
+"""What the gallery shows: one tile an image, with what to say of it."""
 
 import json
 from collections import defaultdict
@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
 from skindx.data.funnel import STAGES
-from skindx.data.layout import RECIPE, SUMMARY
+from skindx.data.layout import RECIPE, STORE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
-from skindx.data.store import STORE
 from skindx.errors import UserError
 
 View = Literal["kept", "dropped", "review"]
@@ -21,19 +20,19 @@ VIEWS: tuple[View, ...] = get_args(View)
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One picture in one view."""
+    """One image in one view."""
 
     sha256: str
     """"" when nothing was stored."""
     labels: tuple[str, ...]
     """Several where sources contradict each other."""
     facets: tuple[str, ...]
-    """The split of a kept picture, the reason of a dropped one, the flags of one to review."""
+    """The split of a kept image, the reason of a dropped one, the flags of one to review."""
     urls: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     """What else there is to say, name and value."""
     beside: "Tile | None" = None
-    """The picture that stays in the place of a dropped one."""
+    """The image that stays in the place of a dropped one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,8 @@ def _funnel(dataset: Path) -> Sequence[Mapping[str, Any]]:
     if not summary.exists():
         return ()
     try:
-        told = json.loads(summary.read_text(encoding="utf-8")).get("funnel", [])
-        return [{stage: each[stage] for stage in ("label", *STAGES, "lost")} for each in told]
+        funnel = json.loads(summary.read_text(encoding="utf-8")).get("funnel", [])
+        return [{stage: each[stage] for stage in ("label", *STAGES, "lost")} for each in funnel]
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{summary} cannot be read ({error}); run `skindx build` again.") from None
 

@@ -1,1 +1,1 @@
-"""Pictures of a manifest as uint8 batches: threads, caches, crops; no torch."""
+"""Images of a manifest as uint8 batches: threads, caches, crops; no torch."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KEEP = 0.5
-"""Share of the free memory that pictures may take; the rest is the training's own."""
+"""Share of the free memory that images may take; the rest is the training's own."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -22,12 +22,12 @@ class Node:
 
     @property
     def budget_bytes(self) -> float:
-        """Return how much of its memory pictures may take."""
+        """Return how much of its memory images may take."""
         return KEEP * self.free_bytes
 
 
 def wants_shards(total_bytes: int, node: Node, copies: int) -> bool:
-    """Return whether the node holds its ranks' shares, but not all the pictures `copies` times.
+    """Return whether the node holds its ranks' shares, but not all the images `copies` times.
 
     Ranks that share what they keep have one copy, others have one each.
     """
@@ -37,7 +37,7 @@ def wants_shards(total_bytes: int, node: Node, copies: int) -> bool:
 
 
 def kept_share(total_bytes: int, node: Node, copies: int, *, sharded: bool) -> float:
-    """Return which share of the pictures that a rank sees it can keep in its part of the memory."""
+    """Return which share of the images that a rank sees it can keep in its part of the memory."""
     needed = total_bytes * (node.ranks / node.world if sharded else copies)
     return min(1.0, node.budget_bytes / needed) if needed else 1.0
 

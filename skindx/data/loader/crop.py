@@ -1,4 +1,4 @@
-"""Which part of a picture a training step sees, and how pixels change their number."""
+"""Which part of an image a training step sees, and how pixels change their number."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A rectangle inside a picture, as shares of its height and width.
+    """A rectangle inside an image, as shares of its height and width.
 
-    It is drawn before the picture is decoded, which may then happen at a smaller scale.
+    It is drawn before the image is decoded, which may then happen at a smaller scale.
     """
 
     top: float
@@ -23,17 +23,17 @@ class Window:
     height: float
     width: float
 
-    def of(self, picture_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def of(self, image_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a view of the rectangle's pixels, at least one."""
-        height, width = picture_HW3.shape[:2]
+        height, width = image_HW3.shape[:2]
         rows = max(1, min(height, round(self.height * height)))
         columns = max(1, min(width, round(self.width * width)))
         top = min(round(self.top * height), height - rows)
         left = min(round(self.left * width), width - columns)
-        return picture_HW3[top : top + rows, left : left + columns]
+        return image_HW3[top : top + rows, left : left + columns]
 
     def needs(self, side: int) -> tuple[int, int]:
-        """Return (height, width) of the smallest picture whose window has `side` pixels a side."""
+        """Return (height, width) of the smallest image whose window has `side` pixels a side."""
         return math.ceil(side / self.height), math.ceil(side / self.width)
 
 
@@ -67,7 +67,7 @@ def random_window(
     return Window(down * (1 - tall), right * (1 - wide), tall, wide)
 
 
-def resize_into(picture_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
+def resize_into(image_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> None:
     """Resize to the size of `out`, which is contiguous, in place.
 
     Bilinear up to a factor of two, below which it leaves no pixel out; area averaging above,
@@ -76,9 +76,9 @@ def resize_into(picture_HW3: NDArray[np.uint8], out_SS3: NDArray[np.uint8]) -> N
     import cv2
 
     height, width = out_SS3.shape[:2]
-    large = picture_HW3.shape[0] > 2 * height or picture_HW3.shape[1] > 2 * width
+    large = image_HW3.shape[0] > 2 * height or image_HW3.shape[1] > 2 * width
     interpolation = cv2.INTER_AREA if large else cv2.INTER_LINEAR
-    cv2.resize(picture_HW3, (width, height), dst=out_SS3, interpolation=interpolation)
+    cv2.resize(image_HW3, (width, height), dst=out_SS3, interpolation=interpolation)
 
 
 def shrunk_size(height: int, width: int, short_side: int) -> tuple[int, int]:
@@ -87,18 +87,16 @@ def shrunk_size(height: int, width: int, short_side: int) -> tuple[int, int]:
     return max(short_side, round(height * scale)), max(short_side, round(width * scale))
 
 
-def shrink(picture_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]:
+def shrink(image_HW3: NDArray[np.uint8], short_side: int) -> NDArray[np.uint8]:
     """Resize so that the shorter side measures `short_side` pixels, keeping the aspect ratio."""
     import cv2
 
-    height, width = picture_HW3.shape[:2]
+    height, width = image_HW3.shape[:2]
     rows, columns = shrunk_size(height, width, short_side)
     if (rows, columns) == (height, width):
-        return np.ascontiguousarray(picture_HW3)
+        return np.ascontiguousarray(image_HW3)
     # Area averaging is the only one of OpenCV's filters that does not alias when shrinking.
     smaller = short_side < min(height, width)
     interpolation = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
-    resized: NDArray[np.uint8] = cv2.resize(
-        picture_HW3, (columns, rows), interpolation=interpolation
-    )
+    resized: NDArray[np.uint8] = cv2.resize(image_HW3, (columns, rows), interpolation=interpolation)
     return resized

@@ -14,15 +14,15 @@ from skindx.data.loader.source import Source
 # B = batch, S = side
 
 Fill = Callable[[int, NDArray[np.uint8]], None]
-"""Called with a picture's number and S x S x 3 to write it into, from any thread."""
+"""Called with an image's number and S x S x 3 to write it into, from any thread."""
 
 _TASK = 8
-"""Pictures a task: few enough to share a batch among threads, enough to outweigh the hand-over."""
+"""Images a task: few enough to share a batch among threads, enough to outweigh the hand-over."""
 
 
 class _Task(NamedTuple):
     indices: NDArray[np.int64]
-    pictures_BSS3: NDArray[np.uint8]
+    images_BSS3: NDArray[np.uint8]
     whole: NDArray[np.uint8] | None
     """The batch that this task is the last of."""
 
@@ -36,7 +36,7 @@ def load(
     prefetch: int,
     allocate: Allocate | None = None,
 ) -> Generator[NDArray[np.uint8], None, None]:
-    """Yield pictures_BSS3, uint8, for every array of picture numbers, in their order.
+    """Yield images_BSS3, uint8, for every array of image numbers, in their order.
 
     Memory is bounded by `prefetch` batches beside the one in use. A batch is not written again
     while anybody holds it or a view of it; `allocate` gives its memory (default: a new `Pool`).
@@ -47,7 +47,7 @@ def load(
     cv2.setNumThreads(1)  # the loader's threads share the cores already
 
     def work(task: _Task) -> NDArray[np.uint8] | None:
-        for index, out in zip(task.indices.tolist(), task.pictures_BSS3, strict=True):
+        for index, out in zip(task.indices.tolist(), task.images_BSS3, strict=True):
             fill(index, out)
         return task.whole
 
@@ -63,11 +63,11 @@ def load(
 
 def _tasks(batches: Iterable[NDArray[np.int64]], side: int, allocate: Allocate) -> Iterator[_Task]:
     for batch in batches:
-        pictures_BSS3 = allocate((len(batch), side, side, 3))
+        images_BSS3 = allocate((len(batch), side, side, 3))
         for start in range(0, max(1, len(batch)), _TASK):
             part = slice(start, start + _TASK)
             last = start + _TASK >= len(batch)
-            yield _Task(batch[part], pictures_BSS3[part], pictures_BSS3 if last else None)
+            yield _Task(batch[part], images_BSS3[part], images_BSS3 if last else None)
 
 
 def fill_crop(
@@ -79,7 +79,7 @@ def fill_crop(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> None:
-    """Write a random-resized crop of a picture, decoded no larger than the crop needs."""
+    """Write a random-resized crop of an image, decoded no larger than the crop needs."""
     window = random_window(*source.size(index), scale, ratio, rng)
-    picture_HW3 = source.picture(index, at_least=window.needs(out_SS3.shape[0]))
-    resize_into(window.of(picture_HW3), out_SS3)
+    image_HW3 = source.picture(index, at_least=window.needs(out_SS3.shape[0]))
+    resize_into(window.of(image_HW3), out_SS3)

@@ -1,4 +1,4 @@
-"""Encoded pictures in one copy for all ranks of a node, which no kill leaves behind."""
+"""Encoded images in one copy for all ranks of a node, which no kill leaves behind."""
 
 import os
 import secrets
@@ -26,7 +26,7 @@ class NodeMemory(Files):
 
     The memory is a file without a name (memfd_create), which the system frees when the last
     process that has it open is gone, however that ended. Bytes are written before their mark, both
-    by system calls, so that a picture marked as kept is whole; two ranks that read the same file
+    by system calls, so that an image marked as kept is whole; two ranks that read the same file
     at once write the same. `share` is as in `InMemory`.
     """
 
@@ -38,7 +38,7 @@ class NodeMemory(Files):
         descriptor: int,
         share: float = 1.0,
     ) -> None:
-        """Take over `descriptor`; `sizes` are the bytes of all pictures, the same on all ranks."""
+        """Take over `descriptor`; `sizes` are the bytes of all images, the same on all ranks."""
         super().__init__(dataset, records)
         self.share = share
         self._starts = list(accumulate(sizes, initial=len(sizes)))  # the marks lie first
@@ -46,7 +46,7 @@ class NodeMemory(Files):
         weakref.finalize(self, os.close, descriptor)
 
     def read(self, index: int) -> bytes:
-        """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
+        """Return an image's encoded bytes. Raises UserError when the file cannot be read."""
         start, end = self._starts[index : index + 2]
         if os.pread(self._descriptor, 1, index) == b"\1":
             return os.pread(self._descriptor, end - start, start)

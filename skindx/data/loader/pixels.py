@@ -1,4 +1,4 @@
-"""Decoded, shrunk pictures in one memory-mapped file: written once, shared by a node's ranks."""
+"""Decoded, shrunk images in one memory-mapped file: written once, shared by a node's ranks."""
 
 import errno
 import hashlib
@@ -19,17 +19,17 @@ from skindx.data.loader.source import Files
 from skindx.errors import UserError
 from skindx.files import atomic_file, only_writer
 
-# N = pictures, H, W = height, width
+# N = images, H, W = height, width
 
 _VERSION = 1
-"""Raise it when the same picture becomes other pixels, or the file is laid out otherwise."""
+"""Raise it when the same image becomes other pixels, or the file is laid out otherwise."""
 
 _HEAD = 4096
-"""Bytes before the first picture: JSON, then spaces."""
+"""Bytes before the first image: JSON, then spaces."""
 
 
 class Pixels:
-    """Pictures as they lie in the file; a `Source`."""
+    """Images as they lie in the file; a `Source`."""
 
     def __init__(self, pages: mmap.mmap, sizes_N2: NDArray[np.int64]) -> None:
         self._flat = np.frombuffer(pages, np.uint8)
@@ -42,7 +42,7 @@ class Pixels:
         return len(self._sizes)
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return (height, width) of a shrunk picture."""
+        """Return (height, width) of a shrunk image."""
         return self._sizes[index]
 
     def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -59,11 +59,11 @@ def open_pixels(
     threads: int,
     on_write: Callable[[int], None] = lambda size_bytes: None,
 ) -> Pixels:
-    """Map the pictures of `files`, shrunk to `short_side`, never enlarged; write them if need be.
+    """Map the images of `files`, shrunk to `short_side`, never enlarged; write them if need be.
 
-    A file that was cut off, or is of other pictures, another side or another decoder, is written
+    A file that was cut off, or is of other images, another side or another decoder, is written
     anew. Of several processes one writes while the others wait for it. `on_write` is told the
-    bytes before they are written. Raises UserError for a picture that is gone or damaged or not
+    bytes before they are written. Raises UserError for an image that is gone or damaged or not
     the manifest's, and when the folder or its disk cannot take the file.
     """
     sizes_N2 = _sizes(files, short_side)
@@ -82,7 +82,7 @@ def open_pixels(
 
 
 def pixels_bytes(files: Files, short_side: int) -> int:
-    """Return how large the file of these pictures is, or will be."""
+    """Return how large the file of these images is, or will be."""
     return _size_bytes(_sizes(files, short_side))
 
 
@@ -98,7 +98,7 @@ def _sizes(files: Files, short_side: int) -> NDArray[np.int64]:
 
 
 def _starts(sizes_N2: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each picture begins in the file, and where the last one ends."""
+    """Return where each image begins in the file, and where the last one ends."""
     return np.concatenate([[_HEAD], _HEAD + np.cumsum(3 * sizes_N2.prod(axis=1))])
 
 
@@ -159,7 +159,7 @@ def _telling(file: Path, sizes_N2: NDArray[np.int64]) -> Iterator[None]:
         else:
             why = f"cannot be written to {file.parent} ({error.strerror or error})"
         raise UserError(
-            f"the picture cache {why}; set loader.cache.folder to another disk, or "
+            f"the image cache {why}; set loader.cache.folder to another disk, or "
             "loader.cache.kind to memory."
         ) from None
 
@@ -188,7 +188,7 @@ def _shrunk(files: Files, index: int, size: Sequence[int]) -> NDArray[np.uint8]:
     data = files.read(index)
     if hashlib.sha256(data).hexdigest() != files.records[index].sha256:
         raise files.unreadable(index, "its bytes are not the manifest's")
-    picture = files.decode(index, data)
-    if list(picture.shape[:2]) != list(files.size(index)):
+    image = files.decode(index, data)
+    if list(image.shape[:2]) != list(files.size(index)):
         raise files.unreadable(index, "its size is not the manifest's")
-    return picture if list(size) == list(picture.shape[:2]) else shrink(picture, min(size))
+    return image if list(size) == list(image.shape[:2]) else shrink(image, min(size))

@@ -23,7 +23,7 @@ class _Lease:
 class Pool:
     """Hands out uint8 arrays; a block returns when its array and every view of it are gone.
 
-    The system gives fresh memory page by page at the first touch, which for a batch of pictures
+    The system gives fresh memory page by page at the first touch, which for a batch of images
     costs as much as a quarter of cropping them from a cache.
     """
 

@@ -1,4 +1,4 @@
-"""How training reads its pictures: threads, look-ahead, cache."""
+"""How training reads its images: threads, look-ahead, cache."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -24,20 +24,20 @@ class MemoryCache(Settings):
 
 
 class DiskCache(Settings):
-    """Keep decoded, shrunk pictures in a memory-mapped file that all ranks of a node share."""
+    """Keep decoded, shrunk images in a memory-mapped file that all ranks of a node share."""
 
     kind: Literal["disk"] = "disk"
     folder: Path | None = None
     """Where the file lies, best a local SSD; none: `cache` in the dataset folder."""
     margin: float = Field(1.25, ge=1, le=4)
-    """Pictures are kept this much larger than evaluation's side, so that crops stay sharp."""
+    """Images are kept this much larger than evaluation's side, so that crops stay sharp."""
 
 
 Cache = Annotated[NoCache | MemoryCache | DiskCache, Field(discriminator="kind")]
 
 
 class LoaderSettings(Settings):
-    """Pictures come ready as uint8; the model normalises them on its device."""
+    """Images come ready as uint8; the model normalises them on its device."""
 
     threads: int | Literal["auto"] = "auto"
     """Threads of each rank; auto: the cores it may use, shared among the ranks of its node."""
@@ -45,12 +45,12 @@ class LoaderSettings(Settings):
     """Batches that are ready or in work before training asks for them."""
     cache: Cache = MemoryCache()
     sharded: bool | Literal["auto"] = "auto"
-    """Every rank keeps and sees a share of the pictures instead of all.
+    """Every rank keeps and sees a share of the images instead of all.
 
     auto: only when a node's memory cannot hold what its ranks would keep otherwise.
     """
     exchange: Literal["auto", "send", "read", "never"] = "auto"
-    """Whether shares are drawn anew in each epoch, and how a rank gets the pictures new to it.
+    """Whether shares are drawn anew in each epoch, and how a rank gets the images new to it.
 
     send: the ranks send each other the encoded bytes between epochs (Kumar et al. 2017,
     arXiv 1711.00705): of a set of S bytes on P ranks, S (1 - 1/P) travel. It wins where reading

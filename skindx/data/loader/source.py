@@ -1,4 +1,4 @@
-"""Where the loader's pictures come from: files, or their bytes in memory."""
+"""Where the loader's images come from: files, or their bytes in memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.imaging.decode import DamagedPicture, decode
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
 
 # H, W = height, width
 
@@ -17,17 +18,17 @@ _GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2
 
 
 class Source(Protocol):
-    """Pictures by number."""
+    """Images by number."""
 
     def size(self, index: int) -> tuple[int, int]:
-        """Return (height, width) of a picture as the dataset has it."""
+        """Return (height, width) of an image as the dataset has it."""
 
     def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """Return H x W x 3 uint8, perhaps smaller, but no side below `at_least`; do not write."""
 
 
 class Files:
-    """The pictures of records below a dataset folder, read and decoded at each call."""
+    """The images of records below a dataset folder, read and decoded at each call."""
 
     def __init__(self, dataset: Path, records: Sequence[Record]) -> None:
         self.dataset = dataset
@@ -38,25 +39,25 @@ class Files:
         return self.records[index].height, self.records[index].width
 
     def path(self, index: int) -> Path:
-        """Return a picture's file."""
+        """Return an image's file."""
         return self.dataset / self.records[index].path
 
     def size_bytes(self, index: int) -> int:
-        """Return the size of a picture's file. Raises UserError when it is not there."""
+        """Return the size of an image's file. Raises UserError when it is not there."""
         try:
             return self.path(index).stat().st_size
         except OSError as error:
             raise self.unreadable(index, error) from None
 
     def read(self, index: int) -> bytes:
-        """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
+        """Return an image's encoded bytes. Raises UserError when the file cannot be read."""
         try:
             return self.path(index).read_bytes()
         except OSError as error:
             raise self.unreadable(index, error) from None
 
     def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-        """Return a picture; without `at_least` exactly as `decode` gives it.
+        """Return an image; without `at_least` exactly as `decode` gives it.
 
         Raises UserError for one that is gone or damaged: a training on grey pixels looks healthy.
         """
@@ -65,21 +66,21 @@ class Files:
     def decode(
         self, index: int, data: bytes, at_least: tuple[int, int] | None = None
     ) -> NDArray[np.uint8]:
-        """Decode a picture's bytes. Raises UserError when they are damaged."""
+        """Decode an image's bytes. Raises UserError when they are damaged."""
         try:
             return decode(data, at_least=at_least)
-        except DamagedPicture as error:
+        except DamagedImage as error:
             raise self.unreadable(index, error) from None
 
     def unreadable(self, index: int, reason: object) -> UserError:
         """Return the sentence that ends a training on a broken dataset."""
         return UserError(
-            f"picture {self.path(index)} cannot be read ({reason}); build the dataset again."
+            f"image {self.path(index)} cannot be read ({reason}); build the dataset again."
         )
 
 
 def rank_in_memory(index: int) -> float:
-    """Return 0..1: where only a share of the pictures can be kept, those below it are.
+    """Return 0..1: where only a share of the images can be kept, those below it are.
 
     Multiples of the golden ratio lie evenly, also those of every second or third number, which is
     what a rank sees of a sharded set.
@@ -90,22 +91,22 @@ def rank_in_memory(index: int) -> float:
 class InMemory(Files):
     """Files whose bytes are kept once they were read.
 
-    A `share` of the pictures is kept (see `rank_in_memory`); the others are read each time.
+    A `share` of the images is kept (see `rank_in_memory`); the others are read each time.
     """
 
     def __init__(self, dataset: Path, records: Sequence[Record], share: float = 1.0) -> None:
         super().__init__(dataset, records)
         self.share = share
-        # Threads may read the same picture at once and both write it: the bytes are the same. No
+        # Threads may read the same image at once and both write it: the bytes are the same. No
         # lock, so that a fork can never leave one behind that nobody holds.
         self._kept: dict[int, bytes] = {}
 
     def __contains__(self, index: int) -> bool:
-        """True when the picture's bytes are in memory."""
+        """True when the image's bytes are in memory."""
         return index in self._kept
 
     def read(self, index: int) -> bytes:
-        """Return a picture's encoded bytes. Raises UserError when the file cannot be read."""
+        """Return an image's encoded bytes. Raises UserError when the file cannot be read."""
         data = self._kept.get(index)
         if data is None:
             data = super().read(index)
@@ -118,12 +119,12 @@ class InMemory(Files):
         self._kept[index] = data
 
     def take(self, index: int) -> bytes:
-        """Return a picture's bytes and forget them. Raises UserError as `read` does."""
+        """Return an image's bytes and forget them. Raises UserError as `read` does."""
         data = self.read(index)
         self._kept.pop(index, None)
         return data
 
     def forget_all_but(self, mask_N: NDArray[np.bool_]) -> None:
-        """Keep the pictures of the mask alone."""
+        """Keep the images of the mask alone."""
         for index in [each for each in self._kept if not mask_N[each]]:
             del self._kept[index]

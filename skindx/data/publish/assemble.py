@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of a dataset's pictures; `withheld` counts them by reason."""
+    """What became of a dataset's images; `withheld` counts them by reason."""
 
     folder: Path
     kept: int
@@ -42,9 +42,9 @@ def publish(
 ) -> Published:
     """Write the copy of a dataset that may be given away; it replaces an earlier one in `out`.
 
-    A picture that may not be given away stands in the manifest with the reason, and none of its
+    An image that may not be given away stands in the manifest with the reason, and none of its
     bytes anywhere. Nothing of an earlier copy changes before the new one is whole. Raises
-    UserError for a dataset nobody looked through, and when no picture at all may be published.
+    UserError for a dataset nobody looked through, and when no image at all may be published.
     """
     records = read_manifest(dataset)
     recipe = BuildSettings.load(dataset / RECIPE)
@@ -57,15 +57,15 @@ def publish(
     if len(withheld) == len(records):
         reason, (_, detail) = _commonest(withheld), next(iter(withheld.values()))
         raise UserError(
-            f"none of the {len(records)} pictures of {dataset} may be published (most often: "
+            f"none of the {len(records)} images of {dataset} may be published (most often: "
             f"{reason}; the first: {detail.rstrip('.')}); name a licence in the recipe's source, "
-            f"or decide on flagged pictures, and build again."
+            f"or decide on flagged images, and build again."
         )
     taxonomy = load_taxonomy(dataset / TAXONOMY)
     rows = rows_of(records, withheld)
     with cleared_place(out), atomic_folder(out) as folder:
-        pictures = in_shard_order(rows)
-        cleaned = _cleaned(dataset, out, records, pictures, recipe, progress=progress)
+        images = in_shard_order(rows)
+        cleaned = _cleaned(dataset, out, records, images, recipe, progress=progress)
         written = FORMATS[facts.format].write(folder, cleaned, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         rows = [by_sha.get(row.sha256, row) for row in rows]
@@ -117,12 +117,12 @@ def _cleaned(
 
 
 def _taken(path: Path, sha256: str, clean: CleanFile) -> bytes:
-    """Return a clean picture's bytes; its file goes. Raises UserError when there is none."""
+    """Return a clean image's bytes; its file goes. Raises UserError when there is none."""
     if clean.problem:
         raise UserError(f"{path} {clean.problem}; build the dataset again.")
     if clean.sha256 != sha256:
         raise UserError(
-            f"{path} no longer holds the picture that the manifest names; delete it and build the "
+            f"{path} no longer holds the image that the manifest names; delete it and build the "
             f"dataset again."
         )
     data = clean.path.read_bytes()

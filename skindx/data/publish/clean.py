@@ -1,4 +1,4 @@
-"""One stored picture becomes what others get: upright, sRGB, and nothing but pixels."""
+"""One stored image becomes what others get: upright, sRGB, and nothing but pixels."""
 
 import io
 from dataclasses import dataclass
@@ -8,15 +8,16 @@ from numpy.typing import NDArray
 
 from skindx.data.publish.colour import to_srgb
 from skindx.data.publish.jpeg import NotStrippable, strip_jpeg
-from skindx.imaging.decode import MAX_PIXELS, DamagedPicture, decode
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import MAX_PIXELS, decode
+from skindx.imaging.formats import image_suffix
 
 JPEG_QUALITY = 95
-"""Of the few pictures that must be coded anew; without chroma subsampling."""
+"""Of the few images that must be coded anew; without chroma subsampling."""
 
 
 @dataclass(frozen=True, slots=True)
-class CleanPicture:
+class CleanImage:
     """Bytes to give away; `reencoded` if their pixels are not exactly those of the original."""
 
     data: bytes
@@ -26,33 +27,33 @@ class CleanPicture:
     reencoded: bool
 
 
-def clean_picture(data: bytes, *, max_pixels: int = MAX_PIXELS) -> CleanPicture:
-    """Strip a picture of everything but its pixels, losing none where that is possible.
+def clean_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> CleanImage:
+    """Strip an image of everything but its pixels, losing none where that is possible.
 
     JPEG and lossy WebP keep their coded data to the bit; whether the stripped file still decodes
-    to the same upright pixels is tried, not assumed. So a picture that only metadata turns (EXIF
+    to the same upright pixels is tried, not assumed. So an image that only metadata turns (EXIF
     orientation), one of four colours and one of wide colours is coded once more. All other
-    formats become PNG of exactly the decoded pixels. Raises DamagedPicture.
+    formats become PNG of exactly the decoded pixels. Raises DamagedImage.
     """
     pixels_HWC = decode(data, max_pixels=max_pixels)
     height, width = pixels_HWC.shape[:2]
-    suffix = picture_suffix(data[:16])
+    suffix = image_suffix(data[:16])
     srgb_HWC = to_srgb(pixels_HWC, data)
     if srgb_HWC is None:
         stripped = _stripped(data, suffix)
         if stripped and _decodes_to(stripped, pixels_HWC, max_pixels):
-            return CleanPicture(stripped, suffix or "", width, height, reencoded=False)
+            return CleanImage(stripped, suffix or "", width, height, reencoded=False)
     else:
         pixels_HWC = srgb_HWC
     if suffix == ".jpg":
         coded = _encode(pixels_HWC, "JPEG", quality=JPEG_QUALITY, subsampling=0)
-        return CleanPicture(coded, ".jpg", width, height, reencoded=True)
+        return CleanImage(coded, ".jpg", width, height, reencoded=True)
     coded = _encode(pixels_HWC, "PNG", optimize=False)
-    return CleanPicture(coded, ".png", width, height, reencoded=srgb_HWC is not None)
+    return CleanImage(coded, ".png", width, height, reencoded=srgb_HWC is not None)
 
 
 def _stripped(data: bytes, suffix: str | None) -> bytes | None:
-    """Return the coded picture alone, None for a format that is decoded instead."""
+    """Return the coded image alone, None for a format that is decoded instead."""
     try:
         if suffix == ".jpg":
             return strip_jpeg(data)
@@ -75,14 +76,14 @@ def _strip_webp(data: bytes) -> bytes:
             coded.append(data[at : at + 8 + size] + b"\0" * (size % 2))
         at += 8 + size + size % 2
     if len(coded) != 1:
-        raise NotStrippable("it does not hold exactly one picture")
+        raise NotStrippable("it does not hold exactly one image")
     return b"RIFF" + (4 + len(coded[0])).to_bytes(4, "little") + b"WEBP" + coded[0]
 
 
 def _decodes_to(data: bytes, pixels_HWC: NDArray[np.uint8], max_pixels: int) -> bool:
     try:
         return bool(np.array_equal(decode(data, max_pixels=max_pixels), pixels_HWC))
-    except DamagedPicture:
+    except DamagedImage:
         return False
 
 

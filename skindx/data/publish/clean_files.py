@@ -1,7 +1,7 @@
-"""Pictures are made clean in decoding processes: profiles and metadata are hostile too.
+"""Images are made clean in decoding processes: profiles and metadata are hostile too.
 
-A picture of a dataset has been decoded strictly, but nobody has read its colour profile yet, and
-the files may have changed since. A process writes what it made of a picture to a file of its own;
+An image of a dataset has been decoded strictly, but nobody has read its colour profile yet, and
+the files may have changed since. A process writes what it made of an image to a file of its own;
 all else that it says is JSON.
 """
 
@@ -11,21 +11,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from skindx.data.publish.clean import clean_picture
-from skindx.data.runner import cores
+from skindx.data.publish.clean import clean_image
 from skindx.data.screening.judge import ScreenSettings
-from skindx.imaging.decode import DamagedPicture
-from skindx.workers.sandbox.pool import Failure, Limits, run_apart
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import import_decoders
+from skindx.system import cpu_count
+from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 _PER_PROCESS = 64
-"""So few pictures are cleaned sooner than another process starts."""
+"""So few images are cleaned sooner than another process starts."""
 _TIMES = 4
 """As much memory and time as screening has: pixels are converted, coded and decoded once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanFile:
-    """What became of one picture: a file at `path`, or a `problem` that says why not."""
+    """What became of one image: a file at `path`, or a `problem` that says why not."""
 
     path: Path
     problem: str = ""
@@ -40,13 +41,13 @@ class CleanFile:
 def clean_files(
     paths: Sequence[Path], folder: Path, settings: ScreenSettings
 ) -> Iterator[CleanFile]:
-    """Yield the clean picture of each file, in order; `folder` takes those not yet fetched."""
+    """Yield the clean image of each file, in order; `folder` takes those not yet fetched."""
     limits = Limits(_TIMES * settings.timeout_s, _TIMES * settings.memory_mb)
-    workers = min(cores(), -(-len(paths) // _PER_PROCESS))
+    workers = min(cpu_count(), -(-len(paths) // _PER_PROCESS))
     job = {"folder": str(folder.absolute()), "max_pixels": settings.max_pixels}
     waiting: dict[int, CleanFile] = {}
     following = 0
-    for position, answer in run_apart("clean", job, paths, limits, workers):
+    for position, answer in run_sandboxed(cleaning, job, paths, limits, workers):
         waiting[position] = (
             CleanFile(Path(), answer.detail)
             if isinstance(answer, Failure)
@@ -57,8 +58,18 @@ def clean_files(
             following += 1
 
 
+@sandboxed
+def cleaning(job: dict[str, Any]) -> Work:
+    """Return what cleans each file into the job's `folder`."""
+    from PIL import ImageCms  # noqa: F401
+
+    import_decoders()
+    folder = Path(job["folder"])
+    return for_each(lambda path: clean_file(path, folder, max_pixels=job["max_pixels"]))
+
+
 def clean_file(path: Path, folder: Path, *, max_pixels: int) -> dict[str, Any]:
-    """Clean one picture into `folder`, in a decoding process; return a `CleanFile` as JSON."""
+    """Clean one image into `folder`, in a decoding process; return a `CleanFile` as JSON."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -66,10 +77,10 @@ def clean_file(path: Path, folder: Path, *, max_pixels: int) -> dict[str, Any]:
     sha256 = hashlib.sha256(data).hexdigest()
     target = folder / sha256
     try:
-        clean = clean_picture(data, max_pixels=max_pixels)
+        clean = clean_image(data, max_pixels=max_pixels)
         target.write_bytes(clean.data)
-    except (DamagedPicture, MemoryError) as error:
+    except (DamagedImage, MemoryError) as error:
         problem = f"does not decode ({error or 'not enough memory'})"
         return {"path": "", "problem": problem, "sha256": sha256}
-    told = {name: value for name, value in asdict(clean).items() if name != "data"}
-    return {"path": str(target), "sha256": sha256, **told}
+    facts = {name: value for name, value in asdict(clean).items() if name != "data"}
+    return {"path": str(target), "sha256": sha256, **facts}

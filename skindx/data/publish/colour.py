@@ -23,8 +23,8 @@ def to_srgb(pixels_HWC: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8] | N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(io.BytesIO(data), formats=tuple(FORMATS.values())) as picture:
-                profile = picture.info.get("icc_profile")
+            with Image.open(io.BytesIO(data), formats=tuple(FORMATS.values())) as image:
+                profile = image.info.get("icc_profile")
             if not profile or profile[16:20] != b"RGB ":
                 return None
             transform = ImageCms.buildTransform(

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.publish.row import Row
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def card_features(classes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def tar_features(classes: Sequence[str], suffixes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the features of WebDataset's samples, whose pictures bear one of `suffixes` each.
+    """Return the features of WebDataset's samples, whose images bear one of `suffixes` each.
 
     `datasets` would guess them from the first five samples, and fail at the first box after them.
     """

@@ -53,7 +53,7 @@ def write_croissant(
     published = [row for row in rows if not row.withheld]
     metadata = mlc.Metadata(
         name=facts.name,
-        description=f"{len(published)} pictures of skin in {len(taxonomy.classes)} classes; "
+        description=f"{len(published)} images of skin in {len(taxonomy.classes)} classes; "
         f"{len(rows) - len(published)} more are listed without their bytes. Research data, no "
         f"medical device.",
         version=facts.version,
@@ -66,13 +66,13 @@ def write_croissant(
         record_sets=_record_sets(mlc, facts, taxonomy, bool(published)),
         data_limitations=list(limits),
         personal_sensitive_information=[
-            "Photographs of human skin. Metadata is removed; pictures flagged for faces, text or "
+            "Photographs of human skin. Metadata is removed; images flagged for faces, text or "
             "intimate regions are withheld until a person has decided."
             if facts.audited
             else "Photographs of human skin. Metadata is removed. No program has looked for faces, "
             "text and intimate regions."
         ],
-        data_release_maintenance_plan=f"Pictures are taken down on request: {facts.contact}",
+        data_release_maintenance_plan=f"Images are taken down on request: {facts.contact}",
     )
     value = metadata.to_json()
     path = folder / CROISSANT
@@ -109,10 +109,10 @@ def _distribution(
         encoding = _ENCODINGS[suffix]
     else:
         pattern, encoding = "*/*/*.*", "image/*"
-    pictures = mlc.FileSet(
+    images = mlc.FileSet(
         id="picture-files", name="picture-files", includes=[pattern], encoding_formats=[encoding]
     )
-    return [*files, pictures]
+    return [*files, images]
 
 
 def _record_sets(
@@ -123,7 +123,7 @@ def _record_sets(
         mlc.RecordSet(
             id=_MANIFEST,
             name=_MANIFEST,
-            description="One record a kept picture, also those whose bytes are withheld.",
+            description="One record a kept image, also those whose bytes are withheld.",
             key=[f"{_MANIFEST}/sha256"],
             fields=[_field(mlc, _MANIFEST, name, manifest) for name in NAMES if name != "boxes"],
         ),
@@ -148,7 +148,7 @@ def _record_sets(
             mlc.RecordSet(
                 id=_PICTURES,
                 name=_PICTURES,
-                description="One record a published picture, with its bytes.",
+                description="One record a published image, with its bytes.",
                 key=[f"{_PICTURES}/sha256"],
                 fields=[
                     _field(mlc, _PICTURES, name, shards) for name in SHARD_NAMES if name != "boxes"

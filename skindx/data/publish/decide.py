@@ -1,4 +1,4 @@
-"""Which pictures may be given away: licences, people's decisions and open flags say so."""
+"""Which images may be given away: licences, people's decisions and open flags say so."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,22 +14,22 @@ PRIVATE_REASONS = frozenset({REVIEWED, PENDING})
 
 
 def check_audited(dataset: Path, records: Sequence[Record]) -> None:
-    """Raise UserError unless a program has looked at every picture for faces, text, intimacy.
+    """Raise UserError unless a program has looked at every image for faces, text, intimacy.
 
-    A picture on which a person has decided needs no program.
+    An image on which a person has decided needs no program.
     """
     seen = looked_at(dataset) | read_decisions(dataset).keys()
     unseen = sum(record.sha256 not in seen for record in records)
     if unseen:
         raise UserError(
-            f"nobody has looked at {unseen} of the {len(records)} pictures of {dataset} for faces, "
+            f"nobody has looked at {unseen} of the {len(records)} images of {dataset} for faces, "
             f"text and intimate regions; run `skindx audit {dataset}` first, or give --unaudited "
             f"to publish without."
         )
 
 
 def withheld_of(dataset: Path, records: Sequence[Record]) -> dict[str, tuple[str, str]]:
-    """Return SHA-256 -> (reason, sentence) of the pictures whose bytes are not given away.
+    """Return SHA-256 -> (reason, sentence) of the images whose bytes are not given away.
 
     What a person decided comes first, then flags that wait for a person, then the licence.
     """
@@ -52,7 +52,7 @@ def _private(
         # Not the note: a person wrote it for colleagues.
         return REVIEWED, f"A person who reviewed it decided: {decision.verdict}."
     if record.sha256 in waiting:
-        # Not what for: it would be a list of such pictures.
+        # Not what for: it would be a list of such images.
         return PENDING, "A program flagged it; nobody has decided yet."
     return None
 

@@ -1,4 +1,4 @@
-"""Take pictures out of a folder that is already published."""
+"""Take images out of a folder that is already published."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
@@ -8,14 +8,9 @@ from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, read_issues
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.formats import FORMATS
+from skindx.data.publish.manifest import read_published
 from skindx.data.publish.place import cleared_place
-from skindx.data.publish.row import (
-    Row,
-    in_shard_order,
-    name_groups,
-    public_issues,
-    read_published,
-)
+from skindx.data.publish.row import Row, in_shard_order, name_groups, public_issues
 from skindx.data.publish.side_files import write_side_files
 from skindx.errors import UserError
 from skindx.files import atomic_folder
@@ -23,12 +18,12 @@ from skindx.taxonomy import load_taxonomy
 
 
 def drop(pub: Path, sha256s: Collection[str]) -> int:
-    """Remove pictures from a published folder of any format; return how many kept ones went.
+    """Remove images from a published folder of any format; return how many kept ones went.
 
-    `sha256s` are of originals or of published bytes. A picture goes with its manifest row, its
+    `sha256s` are of originals or of published bytes. An image goes with its manifest row, its
     address, its box, its row in the issues table, and the rows of duplicates of it; counts, plots
     and check sums are made anew. The whole folder is written again beside the old one and takes
-    its place: what is left equals a folder that never held the picture. Raises UserError for a
+    its place: what is left equals a folder that never held the image. Raises UserError for a
     folder that `publish` did not write, or whose files are not what it wrote.
     """
     with cleared_place(pub):
@@ -42,7 +37,7 @@ def drop(pub: Path, sha256s: Collection[str]) -> int:
 
 
 def held_in(pub: Path, sha256s: Collection[str]) -> int:
-    """Return how many kept pictures `drop` would remove. Raises UserError as `drop` does."""
+    """Return how many kept images `drop` would remove. Raises UserError as `drop` does."""
     rows = read_published(pub)
     gone = _named(rows, sha256s)
     return sum(row.sha256 in gone for row in rows)
@@ -61,8 +56,8 @@ def _write_without(
     layout = FORMATS[facts.format]
     before, after = in_shard_order(rows), in_shard_order(left)
     with atomic_folder(pub) as folder:
-        pictures = _without(layout.read(pub, before), before, after, pub)
-        written = layout.write(folder, pictures, taxonomy.keys, facts.shard_bytes)
+        images = _without(layout.read(pub, before), before, after, pub)
+        written = layout.write(folder, images, taxonomy.keys, facts.shard_bytes)
         by_sha = {row.sha256: row for row in written}
         whole = [by_sha.get(row.sha256, row) for row in left]
         write_side_files(folder, whole, issues, taxonomy, facts)

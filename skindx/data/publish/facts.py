@@ -22,7 +22,7 @@ class PublishSettings(Settings):
 
     format: Format = "hub"
     contact: str = Field("", max_length=200)
-    """Whom to ask to take a picture down: a URL or mail address; "": the recipe's."""
+    """Whom to ask to take an image down: a URL or mail address; "": the recipe's."""
     url: str = Field("", pattern=r"^(https?://\S+)?$")
     """Where the published folder will be found."""
     version: str = "1.0.0"
@@ -31,7 +31,7 @@ class PublishSettings(Settings):
     unaudited: bool = False
     """Publish although no program has looked for faces, text and intimate regions."""
     shard_mb: float = Field(default=400.0, gt=0)
-    """Megabytes of pictures in one shard, about."""
+    """Megabytes of images in one shard, about."""
 
     @field_validator("version", mode="before")
     @classmethod
@@ -56,15 +56,15 @@ class Facts(Settings):
     cleaning: dict[str, str]
     """Recipe key -> value: thresholds and shares."""
     stated_licences: tuple[str, ...]
-    """Licences that the recipe gives to pictures whose source names none."""
+    """Licences that the recipe gives to images whose source names none."""
 
     @classmethod
     def of(cls, recipe: BuildSettings, settings: PublishSettings) -> "Facts":
-        """Collect the facts. Raises UserError when nobody can be asked to take a picture down."""
+        """Collect the facts. Raises UserError when nobody can be asked to take an image down."""
         contact = settings.contact.strip() or recipe.fetch.contact.strip()
         if "@" not in contact and "://" not in contact:
             raise UserError(
-                "a published dataset names whom to ask to take a picture down; give --contact "
+                "a published dataset names whom to ask to take an image down; give --contact "
                 f"with a URL or mail address, not {contact[:100]!r}."
             )
         cleaning = {
@@ -81,7 +81,7 @@ class Facts(Settings):
             version=settings.version,
             citation=settings.citation
             or f"{recipe.name}, version {settings.version}, a dataset of "
-            f"skin pictures built with skindx {__version__}.",
+            f"skin images built with skindx {__version__}.",
             skindx=__version__,
             audited=not settings.unaudited,
             shard_bytes=round(settings.shard_mb * 1_000_000),
@@ -108,16 +108,16 @@ class Facts(Settings):
 
 
 def _stated_licence(source: Source) -> str:
-    """Return the licence that a recipe gives to pictures of a source that names none.
+    """Return the licence that a recipe gives to images of a source that names none.
 
-    Where a source has `default_licence`, its `licence` says where to look for the picture's own.
+    Where a source has `default_licence`, its `licence` says where to look for the image's own.
     """
     stated = getattr(source, "default_licence", getattr(source, "licence", ""))
     return stated if isinstance(stated, str) else ""
 
 
 def newest(dates: Sequence[str]) -> str:
-    """Return the day of the newest picture (ISO 8601), "" when no source says when.
+    """Return the day of the newest image (ISO 8601), "" when no source says when.
 
     It stands for the dataset's date, so that the same dataset always gives the same bytes.
     """

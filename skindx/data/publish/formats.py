@@ -1,7 +1,7 @@
-"""How published pictures lie on the disk; each format is a function that writes and one that reads.
+"""How published images lie on the disk; each format is a function that writes and one that reads.
 
-Both stream: no format holds more than one row group or one picture in memory. `write` takes rows
-in shard order with their bytes and returns the rows with `path` set; `read` gives every picture
+Both stream: no format holds more than one row group or one image in memory. `write` takes rows
+in shard order with their bytes and returns the rows with `path` set; `read` gives every image
 back as (SHA-256 of the original, bytes), in the same order.
 """
 
@@ -19,16 +19,16 @@ Items = Iterable[tuple[Row, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class PictureFormat:
-    """One way to lay out pictures; see the module."""
+class PublishFormat:
+    """One way to lay out images; see the module."""
 
     write: Callable[[Path, Items, Sequence[str], int], list[Row]]
-    """Folder, pictures, class keys in order, shard size in bytes -> rows with their paths."""
+    """Folder, images, class keys in order, shard size in bytes -> rows with their paths."""
     read: Callable[[Path, Sequence[Row]], Iterator[tuple[str, bytes]]]
 
 
-FORMATS: dict[Format, PictureFormat] = {
-    "hub": PictureFormat(parquet_shards.write, parquet_shards.read),
-    "imagefolder": PictureFormat(imagefolder.write, imagefolder.read),
-    "webdataset": PictureFormat(webdataset.write, webdataset.read),
+FORMATS: dict[Format, PublishFormat] = {
+    "hub": PublishFormat(parquet_shards.write, parquet_shards.read),
+    "imagefolder": PublishFormat(imagefolder.write, imagefolder.read),
+    "webdataset": PublishFormat(webdataset.write, webdataset.read),
 }

@@ -65,6 +65,6 @@ def _write_metadata(folder: Path, rows: Sequence[Row], classes: Sequence[str]) -
 
 
 def read(folder: Path, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
-    """Give each picture back as (SHA-256 of the original, bytes), in shard order."""
+    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
     for row in rows:
         yield row.sha256, (folder / row.path).read_bytes()

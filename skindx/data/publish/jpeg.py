@@ -1,7 +1,7 @@
-"""A JPEG without anything but its picture: segments are copied by a list, never by what they say.
+"""A JPEG without anything but its image: segments are copied by a list, never by what they say.
 
 What goes: EXIF with its thumbnail and GPS, XMP, ICC, IPTC, comments, vendors' segments, bytes
-between segments and everything after the end of the first picture (a second picture, an archive).
+between segments and everything after the end of the first image (a second image, an archive).
 """
 
 import re
@@ -22,9 +22,9 @@ class NotStrippable(ValueError):  # noqa: N818
 
 
 def strip_jpeg(data: bytes) -> bytes:
-    """Return the same coded picture with nothing around it. Raises NotStrippable.
+    """Return the same coded image with nothing around it. Raises NotStrippable.
 
-    Four-colour pictures are refused: without their profile nobody knows what the inks mean.
+    Four-colour images are refused: without their profile nobody knows what the inks mean.
     """
     parts = [b"\xff\xd8"]
     for marker, start, end in _segments(data):
@@ -42,7 +42,7 @@ def strip_jpeg(data: bytes) -> bytes:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (marker, start, end) up to the end of the first picture; a scan includes its data."""
+    """Yield (marker, start, end) up to the end of the first image; a scan includes its data."""
     if data[:2] != b"\xff\xd8":
         raise NotStrippable("it does not begin as a JPEG")
     at = 2

@@ -19,7 +19,7 @@ def limits_of(rows: Sequence[Row], taxonomy: Taxonomy, facts: Facts) -> list[str
         "model trained on it gives them one of these names.",
         "Duplicates were found by hashes: other photographs of the same patient or lesion remain "
         "where no source tied them together.",
-        "A published picture was chosen by its licence, so the published part is not a random "
+        "A published image was chosen by its licence, so the published part is not a random "
         "sample of what was found.",
     ]
     if not published:
@@ -41,9 +41,9 @@ def _balance(rows: Sequence[Row], taxonomy: Taxonomy) -> str:
     least = min(taxonomy.classes, key=lambda each: counts[each.key])
     largest, smallest = counts[most.key], counts[least.key]
     said = (
-        f"Every class has {largest} pictures."
+        f"Every class has {largest} images."
         if largest == smallest
-        else f"Classes are unequal: {most.name} has {largest} pictures, {least.name} {smallest}."
+        else f"Classes are unequal: {most.name} has {largest} images, {least.name} {smallest}."
     )
     return f"{said} How often a class occurs here says nothing of how common it is."
 
@@ -53,23 +53,23 @@ def _skin(rows: Sequence[Row]) -> str:
     known = types.total()
     if not known:
         return (
-            "The skin type of no picture is known. Public dermatology pictures show mostly light "
+            "The skin type of no image is known. Public dermatology images show mostly light "
             "skin: expect mistakes on dark skin, which this dataset cannot measure."
         )
     dark = types[5] + types[6]
     return (
-        f"The skin type of {known} of {len(rows)} pictures is known; of these {dark} "
+        f"The skin type of {known} of {len(rows)} images is known; of these {dark} "
         f"({100 * dark / known:.0f} %) show the dark types V and VI. Expect more mistakes where "
-        f"there are fewer pictures."
+        f"there are fewer images."
     )
 
 
 def _sources(rows: Sequence[Row]) -> str:
     (name, most), *others = Counter(row.source for row in rows).most_common()
     if not others:
-        return f"All pictures come from one source ({name}), with its cameras and its patients."
+        return f"All images come from one source ({name}), with its cameras and its patients."
     share = 100 * most / len(rows)
     return (
-        f"{share:.0f} % of the pictures come from one source ({name}), with its cameras and its "
+        f"{share:.0f} % of the images come from one source ({name}), with its cameras and its "
         f"patients; there are {len(others)} more."
     )

@@ -1,4 +1,4 @@
-"""Parquet shards with embedded pictures, as the Hugging Face hub shows and loads them."""
+"""Parquet shards with embedded images, as the Hugging Face hub shows and loads them."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ _FLAT = [name for name in SHARD_NAMES if name not in ("image", "boxes")]
 def write(
     folder: Path, items: Iterable[tuple[Row, bytes]], classes: Sequence[str], shard_bytes: int
 ) -> list[Row]:
-    """Write data/{split}-00000-of-0000N.parquet; pictures are not compressed a second time."""
+    """Write data/{split}-00000-of-0000N.parquet; images are not compressed a second time."""
     import pyarrow.parquet as pq
 
     schema, number_of = shard_schema(classes), {key: i for i, key in enumerate(classes)}
@@ -29,7 +29,7 @@ def write(
         with pq.ParquetWriter(
             folder / path,
             schema,
-            # Pictures are compressed already, and their bytes make no useful statistics.
+            # Images are compressed already, and their bytes make no useful statistics.
             compression=dict.fromkeys(_FLAT, "zstd"),
             use_dictionary=["split", "label", "licence", "licence_url", "source", "creator"],
             write_statistics=_FLAT,
@@ -48,7 +48,7 @@ def write(
 
 
 def read(folder: Path, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
-    """Give each picture back as (SHA-256 of the original, bytes), in shard order."""
+    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
     import pyarrow.parquet as pq
 
     for path in shards(rows):

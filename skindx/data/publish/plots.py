@@ -1,4 +1,4 @@
-"""The card's plots: pictures by class, by size, by skin type and by licence."""
+"""The card's plots: images by class, by size, by skin type and by licence."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def _figure(height: float) -> "tuple[Figure, Axes]":
 
 
 def _count_along(axis: "Axis") -> None:
-    """Let an axis show whole numbers only: there is no half picture."""
+    """Let an axis show whole numbers only: there is no half image."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=8, integer=True))

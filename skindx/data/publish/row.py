@@ -1,29 +1,26 @@
-"""What others learn of one kept picture, whether they get its bytes or only its address."""
+"""What others learn of one kept image, whether they get its bytes or only its address."""
 
 import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from skindx.data.boxes import Box
+from skindx.data.blocklist import TAKEN_DOWN
+from skindx.data.box import Box
 from skindx.data.licence import parse_licence
-from skindx.data.manifest import MANIFEST, SPLITS, Issue, Record, Split, read_rows
+from skindx.data.manifest import SPLITS, Issue, Record, Split
 from skindx.data.publish.decide import PRIVATE_REASONS
-from skindx.files import atomic_file
 
 _MAIL = re.compile(r"[^\s@]@[^\s@]+\.")
-TAKEN_DOWN = "taken-down"
-"""The reason of an issue that keeps a picture out because somebody asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of the published manifest; the columns that `Record` has too mean the same.
 
-    `sha256` is of the picture as it came, `published_sha256` of the bytes that are given away.
+    `sha256` is of the image as it came, `published_sha256` of the bytes that are given away.
     """
 
     sha256: str
@@ -35,9 +32,9 @@ class Row:
     """Why its bytes are not published, as a fixed short word; "": they are."""
     withheld_detail: str = ""
     file_name: str = ""
-    """The picture's own name, made of its hash, also inside a shard."""
+    """The image's own name, made of its hash, also inside a shard."""
     path: str = ""
-    """The file of this folder that holds its bytes: a shard, or the picture itself."""
+    """The file of this folder that holds its bytes: a shard, or the image itself."""
     published_sha256: str = ""
     reencoded: bool = False
     """Its pixels are not exactly the original's."""
@@ -94,7 +91,7 @@ def rows_of(records: Iterable[Record], withheld: Mapping[str, tuple[str, str]]) 
 
 
 def _unnamed(row: Row) -> Row:
-    """Return a row by which nobody finds a picture that shows a face or more."""
+    """Return a row by which nobody finds an image that shows a face or more."""
     return dataclasses.replace(
         row,
         creator="",
@@ -137,7 +134,7 @@ def name_groups(rows: Sequence[Row]) -> list[Row]:
 def public_issues(issues: Iterable[Issue], taken_down: Iterable[str] = ()) -> list[Issue]:
     """Return the issues that others may read: no path of this disk, nothing of what was removed.
 
-    A sentence about a file of this disk, or one that names another picture, is left out; the
+    A sentence about a file of this disk, or one that names another image, is left out; the
     reason and the hashes say the same.
     """
     gone = set(taken_down)
@@ -156,24 +153,3 @@ def in_shard_order(rows: Iterable[Row]) -> list[Row]:
     """Return published rows by split, then by SHA-256, which mixes the classes."""
     chosen = (row for row in rows if not row.withheld)
     return sorted(chosen, key=lambda row: (SPLITS.index(row.split), row.sha256))
-
-
-def write_rows(folder: Path, rows: Sequence[Row]) -> None:
-    """Write `folder`/manifest.parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from skindx.data.publish.columns import arrow_schema
-
-    plain = [dataclasses.asdict(row) for row in rows]
-    with atomic_file(folder / MANIFEST) as temporary:
-        pq.write_table(pa.Table.from_pylist(plain, schema=arrow_schema()), temporary)
-
-
-def read_published(folder: Path) -> list[Row]:
-    """Read a published folder's manifest. Raises UserError when it is none."""
-    rows = read_rows(folder / MANIFEST, Row, "run `skindx publish`")
-    for row in rows:
-        if row.get("boxes") is not None:
-            row["boxes"] = tuple(Box(**box) for box in row["boxes"])
-    return [Row(**row) for row in rows]

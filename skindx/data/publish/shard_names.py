@@ -13,9 +13,9 @@ DATA = "data"
 def cut(
     items: Iterable[tuple[Row, bytes]], shard_bytes: int
 ) -> Iterator[tuple[str, int, Iterator[tuple[Row, bytes]]]]:
-    """Cut pictures into shards: yield (split, shard's number in it, its pictures).
+    """Cut images into shards: yield (split, shard's number in it, its images).
 
-    A shard ends with the picture that fills it, or with its split.
+    A shard ends with the image that fills it, or with its split.
     """
     for split, members in groupby(items, key=lambda item: item[0].split):
         stream = iter(members)
@@ -27,7 +27,7 @@ def cut(
 
 
 class _Shard:
-    """Some pictures from a stream; afterwards `next` is the first that did not fit."""
+    """Some images from a stream; afterwards `next` is the first that did not fit."""
 
     def __init__(
         self, stream: Iterator[tuple[Row, bytes]], first: tuple[Row, bytes], most_bytes: int

@@ -1,17 +1,20 @@
-"""Everything beside the pictures; made from the rows alone, so that a take-down can redo it."""
+"""Everything beside the images; made from the rows alone, so that a take-down can redo it."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
+from skindx.data.box import BoxedImage
+from skindx.data.boxes.coco import coco_json
 from skindx.data.layout import TAXONOMY
 from skindx.data.manifest import Issue, write_issues
 from skindx.data.publish.card import write_card
-from skindx.data.publish.coco import published_coco
 from skindx.data.publish.croissant import write_croissant
 from skindx.data.publish.facts import Facts
 from skindx.data.publish.limits import limits_of
+from skindx.data.publish.manifest import write_rows
 from skindx.data.publish.plots import write_plots
-from skindx.data.publish.row import Row, write_rows
+from skindx.data.publish.row import Row
 from skindx.files import sha256_file, write_csv, write_json
 from skindx.taxonomy import Taxonomy
 
@@ -23,7 +26,7 @@ COCO = "coco.json"
 def write_side_files(
     folder: Path, rows: Sequence[Row], issues: Sequence[Issue], taxonomy: Taxonomy, facts: Facts
 ) -> None:
-    """Write tables, boxes, Croissant, card and check sums beside the pictures in `folder`."""
+    """Write tables, boxes, Croissant, card and check sums beside the images in `folder`."""
     write_rows(folder, rows)
     write_issues(folder, issues)
     columns = ("sha256", "split", "fold", "label", "group")
@@ -60,3 +63,20 @@ def _sums(folder: Path, known: Collection[str] = ()) -> dict[str, str]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     return {name: sha256_file(path) for name, path in names.items() if name not in known}
+
+
+def published_coco(rows: Sequence[Row], name: str) -> dict[str, Any]:
+    """Return COCO's tables of the published rows that somebody looked at, with their licences."""
+    seen = [row for row in rows if not row.withheld and row.boxes is not None]
+    pictures = {_name(row): BoxedImage(row.width, row.height, row.boxes or ()) for row in seen}
+    tables = coco_json(pictures)
+    urls = {row.licence: row.licence_url for row in seen}
+    licence = {key: number for number, key in enumerate(sorted(urls), 1)}
+    for image, row in zip(tables["images"], seen, strict=True):
+        image.update(sha256=row.sha256, license=licence[row.licence], coco_url=row.source_url)
+    licences = [{"id": licence[key], "name": key, "url": urls[key]} for key in licence]
+    return {"info": {"description": f"Boxes of {name}"}, "licenses": licences, **tables}
+
+
+def _name(row: Row) -> str:
+    return row.path if row.path.endswith(row.file_name) else row.file_name

@@ -42,7 +42,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def read(folder: Path, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
-    """Give each picture back as (SHA-256 of the original, bytes), in shard order."""
+    """Give each image back as (SHA-256 of the original, bytes), in shard order."""
     for path in shards(rows):
         with tarfile.open(folder / path) as tar:
             for member in tar:

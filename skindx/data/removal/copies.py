@@ -1,6 +1,5 @@
-"""Hashes of stored pictures, and which of them are near copies of what is blocked."""
+"""Hashes of stored images, and which of them are near copies of what is blocked."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,23 +8,23 @@ from numpy.typing import NDArray
 
 from skindx.data.blocklist import KINDS, Blocked, BlockList
 from skindx.data.dedup.select import DedupSettings
-from skindx.data.layout import RECIPE
-from skindx.data.progress import Progress
+from skindx.data.layout import RECIPE, STORE
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.purge import store_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
-from skindx.data.store import STORE
+from skindx.data.store import store_files
+from skindx.progress import Progress
+from skindx.system import cpu_count
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(
     min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_contrast=0, min_detail=0
 )
 
-# N = pictures, K = kinds of hash, O = orientations
+# N = images, K = kinds of hash, O = orientations
 
 
 def upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return SHA-256 -> kind of hash -> code, of the pictures that are stored and decode."""
+    """Return SHA-256 -> kind of hash -> code, of the images that are stored and decode."""
     files = {s: f for s in sha256s for dataset in datasets for f in store_files(dataset, s)}
     screened = screen_files(list(files.values()), _ANYTHING, KINDS, workers=1)
     return {
@@ -55,7 +54,7 @@ def near_files(
         files,
         _ANYTHING,
         dedup.hashes,
-        workers=os.cpu_count() or 1,
+        workers=cpu_count(),
         on_progress=lambda done, total: progress("compare", done, total),
     )
     sound = [

@@ -1,4 +1,4 @@
-"""Takes blocked pictures out of a dataset folder: every table, the ledger, reports and the store.
+"""Takes blocked images out of a dataset folder: every table, the ledger, reports and the store.
 
 What stays is that they were taken down: their SHA-256 and URL in the ledger, in the issues table
 and in the block list, and the SHA-256 where it is the name of a group that others belong to. Each
@@ -13,30 +13,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
-from skindx.data.build.crawls import merge_parts
 from skindx.data.fetch.page_cache import PAGES
+from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
-from skindx.data.layout import CACHE, SUMMARY
-from skindx.data.ledger import LEDGER, held_ledger, read_lines, row_of
-from skindx.data.manifest import (
-    ISSUES,
-    MANIFEST,
-    Issue,
-    read_issues,
-    read_manifest,
-    write_issues,
-    write_manifest,
-)
+from skindx.data.layout import CACHE, GALLERY, ISSUES, LEDGER, MANIFEST, SUMMARY
+from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
+from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.removal.purge_others import purge_others
 from skindx.data.screening.shards import remove_shards
-from skindx.data.splits.groups import file_name
-from skindx.data.store import STORE
+from skindx.data.store import store_files
 from skindx.data.summary import totals
-from skindx.data.transaction import settle, together
+from skindx.data.transaction import recover, transaction
 from skindx.files import sha256_file, write_json
-
-GALLERY = "gallery"
-"""Where `skindx gallery` writes if nothing else is said."""
 
 _REPORTS = ("label_review.html", "diff.json", "fetch.log")
 """What verbs leave in a dataset folder beside its tables, and can write again."""
@@ -46,10 +34,10 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     """Take `blocked` out of `dataset`; return the number of store files deleted.
 
     What can be made again goes first (caches, reports, the gallery's pages), then the tables
-    change together, then the bytes go. The row of a picture stays in the issues table and in the
+    change together, then the bytes go. The row of an image stays in the issues table and in the
     ledger, without its creator. Only for who holds `only_writer`. Raises UserError.
     """
-    settle(dataset)
+    recover(dataset)
     if _held(dataset, blocked):
         _remove_derived(dataset, blocked)
     if (dataset / LEDGER).exists():
@@ -74,7 +62,7 @@ def _held(dataset: Path, blocked: BlockList) -> bool:
 
 def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / CACHE, ignore_errors=True)
-    shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the pictures
+    shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the images
     remove_shards(dataset)
     gallery = dataset / GALLERY
     names = (each for sha256 in blocked.by_sha for each in gallery.glob(f"thumbs/*/{sha256}.jpg"))
@@ -87,13 +75,8 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
             path.unlink(missing_ok=True)
 
 
-def store_files(dataset: Path, sha256: str) -> list[Path]:
-    """Return the files of one picture in a dataset's store: one, or none."""
-    return list((dataset / STORE / sha256[:2]).glob(f"{sha256}.*"))
-
-
 def _purge_tables(dataset: Path, blocked: BlockList) -> None:
-    with together(dataset) as staging:
+    with transaction(dataset) as staging:
         if (dataset / MANIFEST).exists() and (dataset / ISSUES).exists():
             _purge_manifest(dataset, staging, blocked)
         if (dataset / LEDGER).exists():
@@ -134,7 +117,7 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
 
 
 def taken_down(url: str, label: str, entry: Blocked) -> Issue:
-    """Return the row that stays of a picture in the issues table."""
+    """Return the row that stays of an image in the issues table."""
     return Issue(url, entry.sha256, label, TAKEN_DOWN, entry.detail)
 
 
@@ -155,6 +138,6 @@ def _purge_ledger(dataset: Path, staging: Path, blocked: BlockList) -> None:
 
 
 def _without(notes: Sequence[str], rows: Iterable[Issue]) -> list[str]:
-    """Return the notes that name no picture which was taken down."""
+    """Return the notes that name no image which was taken down."""
     names = {file_name(row.url) for row in rows if row.reason == TAKEN_DOWN} - {""}
     return [note for note in notes if not any(name in note for name in names)]

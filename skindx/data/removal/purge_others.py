@@ -1,4 +1,4 @@
-"""Takes pictures out of the tables of a dataset folder that a take-down does not know by name.
+"""Takes images out of the tables of a dataset folder that a take-down does not know by name.
 
 Flags, decisions, splits, annotations, embeddings, the audit's journal, whatever else somebody
 put there: tables with a column sha256, and JSON lines that hold one.

@@ -1,4 +1,4 @@
-"""Take-down: find a picture and its copies in datasets, and keep them out for good."""
+"""Take-down: find an image and its copies in datasets, and keep them out for good."""
 
 import json
 from collections import defaultdict
@@ -17,22 +17,23 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
-from skindx.data.layout import RECIPE, SUMMARY
+from skindx.data.layout import MANIFEST, RECIPE, SUMMARY
 from skindx.data.ledger import now, read_ledger
-from skindx.data.manifest import MANIFEST, read_issues, read_manifest
-from skindx.data.progress import Progress, silent
+from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.data.removal.copies import near_copies, upright_codes
-from skindx.data.removal.purge import purge, store_files
+from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
+from skindx.data.store import store_files
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file
+from skindx.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One name under which a dataset knows a picture; `split` is "" when it was not kept."""
+    """One name under which a dataset knows an image; `split` is "" when it was not kept."""
 
     sha256: str
     url: str
@@ -43,7 +44,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """One picture that goes from one dataset, or that its group makes one think of."""
+    """One image that goes from one dataset, or that its group makes one think of."""
 
     dataset: Path
     known: Known
@@ -71,11 +72,11 @@ def plan(
     near: bool = True,
     progress: Progress = silent,
 ) -> Plan:
-    """Find the pictures of these URLs and SHA-256s, and their near copies, in `datasets`.
+    """Find the images of these URLs and SHA-256s, and their near copies, in `datasets`.
 
-    Near copies lie within the radius and hashes of the dataset's own recipe. Pictures that the
+    Near copies lie within the radius and hashes of the dataset's own recipe. Images that the
     block lists know already are planned too, so that a killed take-down is finished by asking
-    again. Raises UserError for a picture that nobody knows; writes nothing.
+    again. Raises UserError for an image that nobody knows; writes nothing.
     """
     known = {dataset: _known(dataset) for dataset in datasets}
     lists = {dataset: join(_lists(dataset)) for dataset in datasets}
@@ -163,7 +164,7 @@ def _resolve(
         found |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
         if not found - {""}:
             raise UserError(
-                f"{where} knows no picture of the URL {url!r}; give it as its page had it."
+                f"{where} knows no image of the URL {url!r}; give it as its page had it."
             )
         asked |= dict.fromkeys(sorted(found - {""}))
     for sha256 in sha256s:
@@ -176,7 +177,7 @@ def _resolve(
             or any(sha256 in each.by_sha for each in lists.values())
             or any(store_files(dataset, sha256) for dataset in known)
         ):
-            raise UserError(f"{where} knows no picture of the SHA-256 {sha256}; check it.")
+            raise UserError(f"{where} knows no image of the SHA-256 {sha256}; check it.")
         asked[sha256] = None
     return list(asked)
 
@@ -187,15 +188,15 @@ def _web(known: Iterable[Sequence[Known]], sha256: str) -> tuple[str, ...]:
 
 
 def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str]]:
-    """Return SHA-256 of a picture -> SHA-256 of each manifest that holds it -> its split there.
+    """Return SHA-256 of an image -> SHA-256 of each manifest that holds it -> its split there.
 
-    A take-down only takes rows away: the manifests before earlier ones held the picture as well.
+    A take-down only takes rows away: the manifests before earlier ones held the image as well.
     """
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for dataset, rows in known.items():
         summary = dataset / SUMMARY
-        told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
-        manifests = [sha256_file(dataset / MANIFEST), *told.get("earlier_manifests", [])]
+        known_summary = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
+        manifests = [sha256_file(dataset / MANIFEST), *known_summary.get("earlier_manifests", [])]
         for each in rows:
             if each.split:
                 found[each.sha256] |= dict.fromkeys(manifests, each.split)

@@ -1,8 +1,8 @@
-"""A Ray cluster as the engine of a build: tasks of one core, tried again a fixed number of times.
+"""A Ray cluster as the runner of a build: tasks of one core, tried again a fixed number of times.
 
 Plain Ray tasks, because each answers through a file of its own and needs no data frame. Daft 0.7
 was tried: it gives a task whose worker died to the next worker without any limit (26 times in
-90 s), so one picture that kills its decoder would never end; Ray Data does the same.
+90 s), so one image that kills its decoder would never end; Ray Data does the same.
 """
 
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from skindx.data.runner import Task
+from skindx.data.runner.task_runner import Task
 from skindx.data.runner.workers import check_alive, check_workers
 from skindx.errors import UserError
 from skindx.system import go_offline
@@ -30,7 +30,7 @@ _LOOK_S = 10.0
 """How long no task may end before somebody looks whether there are workers at all."""
 
 
-class Cluster:
+class RayRunner:
     """The workers of a connected Ray cluster; `connected` makes it."""
 
     screen_workers = 1
@@ -47,7 +47,7 @@ class Cluster:
         tasks: Sequence[Task],
         on_done: Callable[[Task], None] | None = None,
     ) -> list[Task]:
-        """Run the tasks on all workers at once; see `Engine.run`.
+        """Run the tasks on all workers at once; see `TaskRunner.run`.
 
         Raises JobError when no worker is left: Ray itself would wait for another one for ever.
         """
@@ -88,7 +88,7 @@ def _work(function: Callable[..., None], task: Task) -> None:
 
 
 @contextmanager
-def connected(address: str, dataset: Path, driver_workers: int = 1) -> Iterator[Cluster]:
+def connected(address: str, dataset: Path, driver_workers: int = 1) -> Iterator[RayRunner]:
     """Connect to a running Ray cluster whose workers all see `dataset`; disconnect afterwards.
 
     `address` is auto (the cluster this machine belongs to), HOST:PORT, or ray://HOST:PORT. Raises
@@ -106,7 +106,7 @@ def connected(address: str, dataset: Path, driver_workers: int = 1) -> Iterator[
             f"`ray start --head`, and give auto on one of its machines."
         ) from None
     try:
-        yield Cluster(check_workers(dataset), driver_workers)
+        yield RayRunner(check_workers(dataset), driver_workers)
     finally:
         ray.shutdown()
 

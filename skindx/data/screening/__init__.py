@@ -1,1 +1,1 @@
-"""Bytes become pictures or reasons why not: decoding in limited processes, checks, reports."""
+"""Bytes become images or reasons why not: decoding in limited processes, checks, reports."""

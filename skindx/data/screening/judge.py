@@ -1,4 +1,4 @@
-"""What a picture must be to enter: its size, its light, its sharpness; limits and measures."""
+"""What an image must be to enter: its size, its light, its sharpness; limits and measures."""
 
 from typing import NamedTuple, Self
 
@@ -8,23 +8,23 @@ from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.imaging.decode import MAX_PIXELS
-from skindx.workers.sandbox.pool import Limits
+from skindx.workers.limits import Limits
 
 # S = thumbnail side
 
 DETAIL_SIDE = 256
-"""Detail is measured at this length of the longer side, whatever camera took the picture."""
+"""Detail is measured at this length of the longer side, whatever camera took the image."""
 
 
 class ScreenSettings(Settings):
-    """What a picture must be to enter; luminances are means on 0..255.
+    """What an image must be to enter; luminances are means on 0..255.
 
     The limits only take away what shows nothing. `skindx screen FOLDER` reports how a folder lies
-    to them and fits `min_detail`. On 2,359 dermoscopic pictures of the ISIC archive (all sound)
+    to them and fits `min_detail`. On 2,359 dermoscopic images of the ISIC archive (all sound)
     and 855 strongly augmented ones (15 burnt out above 250, one black below 20, looked at):
     luminance 75..227 and 23..250, contrast 5.8..90 and 7.1..87, sharpness 12..7,696 and 3.3..745.
     Copies blurred by 1/30 of the side have at most 2.2 and 1.9: any limit between 2.3 and 3.3
-    tells all 3,198 sound pictures from all 892 copies.
+    tells all 3,198 sound images from all 892 copies.
     """
 
     min_side: int = Field(default=64, ge=8, description="pixels")
@@ -39,7 +39,7 @@ class ScreenSettings(Settings):
     )
     max_pixels: int = Field(default=MAX_PIXELS, gt=0)
     timeout_s: int = Field(default=30, ge=1, le=3600)
-    """For one picture; a decoder that needs longer is ended."""
+    """For one image; a decoder that needs longer is ended."""
     memory_mb: int = Field(default=400, ge=200)
     """Of one decoding process, its libraries' code apart."""
 
@@ -59,7 +59,7 @@ class ScreenSettings(Settings):
 
 
 class Measured(NamedTuple):
-    """What is measured of a picture of sound size."""
+    """What is measured of an image of sound size."""
 
     luminance: float
     """Mean, 0..255."""
@@ -70,7 +70,7 @@ class Measured(NamedTuple):
 
 
 def measure(grey_HW: NDArray[np.uint8], thumb_SS: NDArray[np.float32]) -> Measured:
-    """Measure a picture, given its thumbnail.
+    """Measure an image, given its thumbnail.
 
     Its longer side is first brought down to DETAIL_SIDE pixels, so that detail does not depend on
     the camera's resolution: by whole steps of area means, then by less than 2 linearly.
@@ -94,7 +94,7 @@ def measure(grey_HW: NDArray[np.uint8], thumb_SS: NDArray[np.float32]) -> Measur
 
 
 def judge_shape(width: int, height: int, settings: ScreenSettings) -> tuple[str, str] | None:
-    """Return (reason, sentence) for a picture of no use by its size, None for a sound one."""
+    """Return (reason, sentence) for an image of no use by its size, None for a sound one."""
     size = f"{width} x {height} pixels"
     if min(width, height) < settings.min_side:
         return "too-small", f"{size}; each side needs {settings.min_side}"
@@ -104,7 +104,7 @@ def judge_shape(width: int, height: int, settings: ScreenSettings) -> tuple[str,
 
 
 def judge_content(measured: Measured, settings: ScreenSettings) -> tuple[str, str] | None:
-    """Return (reason, sentence) for a picture that shows nothing of use, None for a sound one."""
+    """Return (reason, sentence) for an image that shows nothing of use, None for a sound one."""
     luminance, contrast, sharpness = measured
     if luminance < settings.min_luminance:
         return "too-dark", f"mean luminance {luminance:.1f}, at least {settings.min_luminance:g}"

@@ -1,11 +1,12 @@
-"""Screening: each stored picture is decoded once, judged, measured and hashed.
+"""Screening: each stored image is decoded once, judged, measured and hashed.
 
-Pictures are hostile until proven sound: `screen_files` decodes them in processes of their own,
+Images are hostile until proven sound: `screen_files` decodes them in processes of their own,
 which have a limit of memory and of time; what breaks there becomes a reason.
 """
 
+import gc
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,19 @@ from skindx.data.screening.judge import (
     measure,
 )
 from skindx.data.screening.resolution import effective_pixels
-from skindx.imaging.decode import decode, refusal
+from skindx.imaging.damage import refusal
+from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
-from skindx.workers.sandbox.pool import Failure, run_apart
+from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
 __all__ = ["Measured", "ScreenSettings", "Screened", "screen_bytes", "screen_files"]
 
-# N = pictures, K = kinds of hash, O = orientations, S = thumbnail side
+# N = images, K = kinds of hash, O = orientations, S = thumbnail side
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """One picture's verdict; a damaged one has no size (0), only a sound one has codes_KO."""
+    """One image's verdict; a damaged one has no size (0), only a sound one has codes_KO."""
 
     reason: str | None
     """not-a-picture, unsupported-format, too-many-pixels, damaged, decode-memory, decode-timeout,
@@ -42,7 +44,7 @@ class Screened:
     height: int
     codes_KO: NDArray[np.uint64]
     perceptual_hash: str = ""
-    """Of the picture as it stands, hexadecimal, whichever hashes are compared."""
+    """Of the image as it stands, hexadecimal, whichever hashes are compared."""
     sha256: str = ""
     """Of the bytes that were judged; "" where they could not be read or ended their decoder."""
     luminance: float = 0.0
@@ -63,12 +65,12 @@ def screen_files(
 ) -> list[Screened]:
     """Screen files in `workers` processes; the order is that of `paths`.
 
-    Never raises for a picture: one that hangs, crashes or exhausts its decoder has that as its
+    Never raises for an image: one that hangs, crashes or exhausts its decoder has that as its
     reason. Raises RuntimeError when no decoder can be started at all.
     """
     job = {"settings": settings.model_dump(mode="json"), "hashes": list(hashes)}
     screened: dict[int, Screened] = {}
-    for position, answer in run_apart("screen", job, paths, settings.limits, workers):
+    for position, answer in run_sandboxed(screening, job, paths, settings.limits, workers):
         screened[position] = (
             _unscreened(answer.reason, answer.detail)
             if isinstance(answer, Failure)
@@ -79,8 +81,27 @@ def screen_files(
     return [screened[position] for position in range(len(paths))]
 
 
+@sandboxed
+def screening(job: dict[str, Any]) -> Work:
+    """Return what judges files by the job's `settings` and hashes the sound ones."""
+    import_decoders()
+    settings, hashes = ScreenSettings.model_validate(job["settings"]), job["hashes"]
+
+    def work(paths: Sequence[Path]) -> Iterator[list[Any] | None]:
+        judged = []
+        for path in paths:
+            judged.append(judge_file(path, settings))
+            if not judged[-1][0].width:
+                # What a decoder left half done may hold itself; the next one needs the memory.
+                gc.collect()
+            yield None
+        yield [to_plain(verdict) for verdict in hash_sound(judged, hashes)]
+
+    return work
+
+
 def screen_bytes(data: bytes, settings: ScreenSettings, hashes: Sequence[HashKind]) -> Screened:
-    """Decode a picture in this process, judge it, and hash it when it is sound."""
+    """Decode an image in this process, judge it, and hash it when it is sound."""
     return hash_sound([judge_bytes(data, settings)], hashes)[0]
 
 
@@ -89,7 +110,7 @@ Judged = tuple[Screened, NDArray[np.float32] | None]
 
 
 def judge_file(path: Path, settings: ScreenSettings) -> Judged:
-    """Read, decode, measure and judge a stored picture."""
+    """Read, decode, measure and judge a stored image."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -100,10 +121,10 @@ def judge_file(path: Path, settings: ScreenSettings) -> Judged:
 
 
 def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
-    """Decode, measure and judge a picture."""
+    """Decode, measure and judge an image."""
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        # One expression: of a large picture the colours are freed before more is made of it.
+        # One expression: of a large image the colours are freed before more is made of it.
         grey_HW = grey(decode(data, max_pixels=settings.max_pixels))
         height, width = grey_HW.shape
         refused, measured, thumb_SS = judge_shape(width, height, settings), Measured(0, 0, 0), None

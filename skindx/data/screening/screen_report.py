@@ -1,6 +1,5 @@
-"""What the screening would say to a folder of pictures, and where its limits lie among them."""
+"""What the screening would say to a folder of images, and where its limits lie among them."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from skindx.data.screening.judge import Measured, ScreenSettings, measure
 from skindx.data.screening.screen import Screened, screen_files
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.formats import image_suffix
 from skindx.imaging.hashes import grey, thumbnail
+from skindx.system import cpu_count
 from skindx.text import cell
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SHARES = (0.0, 0.001, 0.01, 0.5, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Verdicts on a folder; the arrays hold what was measured of its sound pictures."""
+    """Verdicts on a folder; the arrays hold what was measured of its sound images."""
 
     reasons: Counter[str]
     sound: int
@@ -38,9 +38,9 @@ class Report:
     blurred_M: NDArray[np.float64]
     """Sharpness of blurred copies of some of them."""
     min_detail: float
-    """The limit that tells pictures from blurred copies best."""
+    """The limit that tells images from blurred copies best."""
     lost: tuple[float, float]
-    """Shares of pictures refused and of blurred copies let pass at that limit."""
+    """Shares of images refused and of blurred copies let pass at that limit."""
 
 
 def report(
@@ -50,23 +50,22 @@ def report(
     blurred: int = 500,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Screen all pictures below a folder, and up to `blurred` blurred copies of sound ones.
+    """Screen all images below a folder, and up to `blurred` blurred copies of sound ones.
 
-    Raises UserError for a folder without a sound picture.
+    Raises UserError for a folder without a sound image.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give one that holds pictures.")
-    files = sorted(path for path in folder.rglob("*") if _is_picture(path))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    screened = screen_files(files, settings, (), workers=cores, on_progress=on_progress)
+        raise UserError(f"{folder} is no folder; give one that holds images.")
+    files = sorted(path for path in folder.rglob("*") if _is_image(path))
+    screened = screen_files(files, settings, (), workers=cpu_count(), on_progress=on_progress)
     sound = [path for path, each in zip(files, screened, strict=True) if each.reason is None]
     refused = [(path, each) for path, each in zip(files, screened, strict=True) if each.reason]
     if not files:
-        raise UserError(f"{folder} holds no picture at any depth; give a folder of pictures.")
+        raise UserError(f"{folder} holds no image at any depth; give a folder of images.")
     if not sound:
         (why, _), *_ = Counter(str(each.reason) for _, each in refused).most_common(1)
         raise UserError(
-            f"none of the {len(files)} pictures below {folder} passes (most often: {why}); look at "
+            f"none of the {len(files)} images below {folder} passes (most often: {why}); look at "
             f"them, or change the limits with --set."
         )
     measured = [_measures(each) for each in screened if each.reason is None]
@@ -103,7 +102,7 @@ def print_report(report: Report, settings: ScreenSettings, console: "Console") -
     """Print verdicts, the spread of what was measured, and the fitted limit."""
     from rich.table import Table
 
-    table = Table("measure", title=f"{report.sound} sound pictures", title_justify="left")
+    table = Table("measure", title=f"{report.sound} sound images", title_justify="left")
     for share in SHARES:
         table.add_column(f"{share:.1%}", justify="right")
     table.add_column("limits", justify="right")
@@ -122,7 +121,7 @@ def print_report(report: Report, settings: ScreenSettings, console: "Console") -
     kept = float((report.blurred_M >= settings.min_detail).mean())
     console.print(
         f"min_detail = {report.min_detail:.2g} tells them apart best: it refuses {refused:.2%} of "
-        f"the pictures and lets {passed:.2%} of the blurred copies pass; {settings.min_detail:g} "
+        f"the images and lets {passed:.2%} of the blurred copies pass; {settings.min_detail:g} "
         f"lets {kept:.2%} of them pass."
     )
     for reason, count in report.reasons.most_common():
@@ -146,8 +145,8 @@ def _blurred(sound: Path) -> Measured:
     return measure(blurred_HW, thumbnail(blurred_HW))
 
 
-def _is_picture(path: Path) -> bool:
+def _is_image(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return picture_suffix(file.read(16)) is not None
+        return image_suffix(file.read(16)) is not None

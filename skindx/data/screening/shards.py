@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skindx.data.runner import Engine
+from skindx.data.runner import TaskRunner
 from skindx.data.screening.screen import (
     Screened,
     ScreenSettings,
@@ -32,7 +32,7 @@ _MEASURES = 2
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Pictures that are screened together. `paths` are relative to the dataset folder."""
+    """Images that are screened together. `paths` are relative to the dataset folder."""
 
     dataset: Path
     paths: tuple[str, ...]
@@ -59,40 +59,40 @@ def screen(
     settings: ScreenSettings,
     hashes: Sequence[HashKind],
     *,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Screened]:
-    """Screen stored pictures; the order is that of `paths`, which are relative to `dataset`.
+    """Screen stored images; the order is that of `paths`, which are relative to `dataset`.
 
-    Killed at any moment, the same call goes on after its last finished shard. A picture that ends
+    Killed at any moment, the same call goes on after its last finished shard. An image that ends
     its worker every time costs itself alone.
     """
-    tell = on_progress or (lambda done, total: None)
+    report = on_progress or (lambda done, total: None)
     if len(paths) <= SHARD_PICTURES:  # no shard would be finished before all is
         files = [dataset / path for path in paths]
-        workers = engine.driver_workers
+        workers = runner.driver_workers
         return screen_files(files, settings, hashes, workers=workers, on_progress=on_progress)
     cuts = range(0, len(paths), SHARD_PICTURES)
     parts = [tuple(paths[start : start + SHARD_PICTURES]) for start in cuts]
     shards = [Shard(dataset.absolute(), part, settings, tuple(hashes)) for part in parts]
     done = sum(len(shard.paths) for shard in shards if shard.file.exists())
-    tell(done, len(paths))
+    report(done, len(paths))
 
     def on_shard(count: int) -> None:
         nonlocal done
         done += count
-        tell(done, len(paths))
+        report(done, len(paths))
 
-    _screen_missing(shards, engine, on_shard)
+    _screen_missing(shards, runner, on_shard)
     return [verdict for shard in shards for verdict in read_shard(shard.file)]
 
 
 def _screen_missing(
-    shards: Sequence[Shard], engine: Engine, on_shard: Callable[[int], None]
+    shards: Sequence[Shard], runner: TaskRunner, on_shard: Callable[[int], None]
 ) -> None:
-    workers = engine.screen_workers
+    workers = runner.screen_workers
     missing = [(shard, workers) for shard in shards if not shard.file.exists()]
-    lost = engine.run(screen_shard, missing, lambda task: on_shard(len(task[0].paths)))
+    lost = runner.run(screen_shard, missing, lambda task: on_shard(len(task[0].paths)))
     cut: list[tuple[Shard, tuple[Shard, Shard]]] = []
     for shard, _ in lost:
         if len(shard.paths) == 1:
@@ -103,19 +103,19 @@ def _screen_missing(
         else:
             cut.append((shard, shard.halves()))
     if cut:
-        _screen_missing([half for _, halves in cut for half in halves], engine, on_shard)
+        _screen_missing([half for _, halves in cut for half in halves], runner, on_shard)
     for shard, (first, second) in cut:
         write_shard(shard.file, read_shard(first.file) + read_shard(second.file))
 
 
 def screen_shard(shard: Shard, workers: int) -> None:
-    """Screen one shard and write its file; a task of the engine."""
+    """Screen one shard and write its file; a task of the runner."""
     files = [shard.dataset / path for path in shard.paths]
     write_shard(shard.file, screen_files(files, shard.settings, shard.hashes, workers=workers))
 
 
 def write_shard(file: Path, verdicts: Sequence[Screened]) -> None:
-    """Write verdicts, atomically, one row a picture."""
+    """Write verdicts, atomically, one row an image."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

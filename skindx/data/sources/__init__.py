@@ -1,4 +1,4 @@
-"""Where pictures come from: small adapters that all give the same ledger rows."""
+"""Where images come from: small adapters that all give the same ledger rows."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What the picture-search APIs share: searches by label, JSON answers, and little of each."""
+"""What the image-search APIs share: searches by label, JSON answers, and little of each."""
 
 import json
 from abc import abstractmethod
@@ -71,9 +71,9 @@ class ApiSource(WebSource):
         content = _content(answer)
         results = self.results(content)
         if not results and not page.start:
-            raise UnreadablePageError("nothing-found", "The API finds no picture by this search.")
+            raise UnreadablePageError("nothing-found", "The API finds no image by this search.")
         for result in results:
-            yield from self.pictures(result, page.label, content)
+            yield from self.images(result, page.label, content)
         following = self.following(page, content)
         if following:
             yield Page(following, page.label, start=page.start or page.url)
@@ -83,7 +83,7 @@ class ApiSource(WebSource):
         return objects(content.get("results"), "results")
 
     @abstractmethod
-    def pictures(
+    def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
         """Yield the row of one result, or none if a later answer tells of it."""
@@ -96,7 +96,7 @@ class ApiSource(WebSource):
         """Say that no search found anything, and what the first one was told."""
         first = f" First problem: {failures[0]}" if failures else ""
         return (
-            f"{self.name}: none of the searches for {labels} labels names a picture; look at "
+            f"{self.name}: none of the searches for {labels} labels names an image; look at "
             f"`searches` and at whether {self.api} answers.{first}"
         )
 

@@ -1,4 +1,4 @@
-"""An atlas site: a start page links to category pages, a category page shows pictures."""
+"""An atlas site: a start page links to category pages, a category page shows images."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -39,9 +39,9 @@ class AtlasSource(WebSource):
     creator: str = Field(".creator", min_length=1)
     caption: str = Field("figcaption", min_length=1)
     default_licence: str = ""
-    """Licence of a picture whose figure names none."""
+    """Licence of an image whose figure names none."""
     attribution: str = ""
-    """How the site wants its pictures to be credited."""
+    """How the site wants its images to be credited."""
 
     html: ClassVar[bool] = True
 
@@ -77,7 +77,7 @@ class AtlasSource(WebSource):
     def read(self, page: Page, answer: "HtmlResponse") -> Iterator[Page | Choice]:
         """Read a category page, which has a label, or an index page, which has none."""
         if page.label:
-            yield from pictures(self, answer, page.label)
+            yield from figures_of(self, answer, page.label)
         else:
             for address, label in categories(self, answer):
                 yield Page(web_url(answer, address) or address[:200], label)
@@ -95,7 +95,7 @@ class AtlasSource(WebSource):
                 "look into the page's HTML and set `category`."
             )
         return (
-            f"{self.start}: none of {labels} categories shows a picture that matches "
+            f"{self.start}: none of {labels} categories shows an image that matches "
             f"figure = {self.figure!r} with picture = {self.picture!r} inside; "
             f"look into a category page's HTML and set them.{first}"
         )
@@ -116,7 +116,7 @@ def next_pages(source: AtlasSource, page: "HtmlResponse") -> Iterator[str]:
             yield _address(link)
 
 
-def pictures(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[Choice]:
+def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterator[Choice]:
     """Yield the rows of each image of a category page, the largest version first.
 
     A row has the status "" if it can be fetched, or bad-url.

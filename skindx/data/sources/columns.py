@@ -18,7 +18,7 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 ONE_ROW = 1
 """Rows of a Parquet file that are unpacked at once: a few kB may say one long text a million times.
 
-A row then takes 0.1 ms, which is nothing beside its picture.
+A row then takes 0.1 ms, which is nothing beside its image.
 """
 LONGEST = 10_000
 """Characters of a text that a stranger gives; nobody's name or licence is longer."""
@@ -31,7 +31,7 @@ _TYPES |= {str(number): number for number in range(1, 7)}
 
 
 class Columns(Settings):
-    """The columns that a picture's row is made of; "" for what the table does not know."""
+    """The columns that an image's row is made of; "" for what the table does not know."""
 
     label: str = Field("label", min_length=1)
     licence: str = ""

@@ -1,4 +1,4 @@
-"""A table of pictures on this disk as a source: each line names a file and what is known of it."""
+"""A table of images on this disk as a source: each line names a file and what is known of it."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from skindx.data.sources.folder_files import MAX_BYTES
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 
 class FileColumns(Columns):
@@ -26,17 +26,17 @@ class FileColumns(Columns):
 
 
 class FilesSource(LocalSource):
-    """Pictures beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes."""
+    """Images beside a table (CSV, JSON lines, Parquet), as `skindx casebook export` writes."""
 
     kind: Literal["files"]
     path: Path
     columns: FileColumns = FileColumns()
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the pictures into the store; return one row a line. Raises UserError."""
+        """Copy the images into the store; return one row a line. Raises UserError."""
         lines = list(read_table(self.path, self.columns))
         if not lines:
-            raise UserError(f"{self.path} holds no rows; give a table with one line a picture.")
+            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
         return [self._row(line, dataset) for line in lines]
 
     def _row(self, line: dict[str, Any], dataset: Path) -> LedgerRow:
@@ -47,7 +47,7 @@ class FilesSource(LocalSource):
         if not label:
             status, detail = "no-label", "The source says nothing about what it shows."
         if status == "stored":
-            sha256, path = put(dataset, data, picture_suffix(data[:16]) or "")
+            sha256, path = put(dataset, data, image_suffix(data[:16]) or "")
         return LedgerRow(
             url=name,
             label=label,
@@ -74,7 +74,7 @@ class FilesSource(LocalSource):
                 data = opened.read(MAX_BYTES + 1)
         except OSError as error:
             return "unreadable", error.strerror or type(error).__name__, b""
-        if picture_suffix(data[:16]) is None:
+        if image_suffix(data[:16]) is None:
             return *unusable(data[:HEAD]), b""
         if len(data) > MAX_BYTES:
             return "too-large", f"it has more than {MAX_BYTES} bytes", b""

@@ -1,4 +1,4 @@
-"""A folder of class folders as a source of pictures."""
+"""A folder of class folders as a source of images."""
 
 import os
 import re
@@ -10,21 +10,21 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from skindx.data.boxes.yolo import label_files, read_yolo
+from skindx.data.layout import MANIFEST, STORE
 from skindx.data.ledger import LedgerRow, now
-from skindx.data.manifest import MANIFEST
 from skindx.data.sources.folder_files import FoundFile, Walk, look_at, unreadable, visible
 from skindx.data.sources.source import LocalSource
-from skindx.data.store import STORE, put
+from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.taxonomy import normalise
 
 MIN_PER_CLASS = 3
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
-_ADVICE = "give a folder that holds one folder of pictures for each class"
+_ADVICE = "give a folder that holds one folder of images for each class"
 
 
 class FolderSource(LocalSource):
-    """Pictures on this disk; who made them and what their licence allows."""
+    """Images on this disk; who made them and what their licence allows."""
 
     kind: Literal["folder"] = "folder"
     path: Path
@@ -50,7 +50,7 @@ class FolderSource(LocalSource):
         return pattern
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the folder's pictures into the store; see `read_folder`."""
+        """Copy the folder's images into the store; see `read_folder`."""
         return read_folder(self, dataset)
 
 
@@ -64,7 +64,7 @@ class FolderLayout:
 
 
 def read_folder(source: FolderSource, dataset: Path) -> list[LedgerRow]:
-    """Copy a folder's pictures into the store; return one row a file, label = class folder.
+    """Copy a folder's images into the store; return one row a file, label = class folder.
 
     `url` is the path relative to the source. Raises UserError, before anything is written, for
     a folder that no dataset can come from (see `look_at_folder`).
@@ -83,7 +83,7 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
 
     Split folders (Train, test, val …) at the top are merged: splits that others made are not
     trusted. Raises UserError for a path that is no folder, no class folders, one class only, or
-    a class of fewer than 3 pictures; the rule judges the input, not what cleaning leaves of it.
+    a class of fewer than 3 images; the rule judges the input, not what cleaning leaves of it.
     """
     root = source.path
     if not root.exists():
@@ -92,7 +92,7 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
         raise UserError(f"{root} is a file; {_ADVICE}.")
     if (root / MANIFEST).exists() and (root / STORE).is_dir():
         raise UserError(
-            f"{root} is a dataset that `skindx build` wrote, not pictures to build from; {_ADVICE}."
+            f"{root} is a dataset that `skindx build` wrote, not images to build from; {_ADVICE}."
         )
     if source.layout == "yolo":
         return _look_at_yolo(root, source)
@@ -114,7 +114,7 @@ def look_at_folder(source: FolderSource) -> FolderLayout:
 
 
 def _look_at_yolo(root: Path, source: FolderSource) -> FolderLayout:
-    """Give each picture the class of its boxes; one without, or with several, is no picture."""
+    """Give each image the class of its boxes; one without, or with several, is no image."""
     boxes = read_yolo(root)
     files = []
     for path, _ in label_files(root):
@@ -167,13 +167,13 @@ def _check_classes(root: Path, classes: list[str], files: list[FoundFile]) -> No
             f"{root} holds one class only, {classes[0]!r}, and a classifier needs two or more; "
             f"{_ADVICE}."
         )
-    # A file that cannot be opened may well be a picture: it counts here and becomes an issue.
+    # A file that cannot be opened may well be an image: it counts here and becomes an issue.
     counts = Counter(normalise(f.label) for f in files if f.status in ("stored", "unreadable"))
     for folded, label in sorted(shown.items()):
         if counts[folded] < MIN_PER_CLASS:
             raise UserError(
-                f"the class {label!r} in {root} has {counts[folded]} readable pictures "
-                f"and needs at least {MIN_PER_CLASS}; add pictures or remove its folder."
+                f"the class {label!r} in {root} has {counts[folded]} readable images "
+                f"and needs at least {MIN_PER_CLASS}; add images or remove its folder."
             )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 MAX_BYTES = 200_000_000
 """No photograph is larger; what is would only fill memory and disk."""
@@ -14,7 +14,7 @@ MAX_BYTES = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """One file of a folder; `status` is "stored" for what looks like a picture, else why not."""
+    """One file of a folder; `status` is "stored" for what looks like an image, else why not."""
 
     path: Path
     label: str
@@ -57,7 +57,7 @@ def look_at(path: Path, label: str, bounds: Path | None) -> FoundFile:
             return FoundFile(path, label, "unreadable", "it is neither a file nor a folder")
         with path.open("rb") as file:
             head = file.read(HEAD)
-        suffix = picture_suffix(head)
+        suffix = image_suffix(head)
         size_bytes = path.stat().st_size
     except OSError as error:
         return FoundFile(path, label, "unreadable", unreadable(error))

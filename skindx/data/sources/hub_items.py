@@ -1,4 +1,4 @@
-"""The pictures of a hub dataset one by one: from Parquet shards, or files that a table names."""
+"""The images of a hub dataset one by one: from Parquet shards, or files that a table names."""
 
 import json
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from skindx.errors import UserError
 
 
 class HuggingFaceColumns(Columns):
-    """Where a Parquet shard has its pictures; a metadata table names files in `file_name`."""
+    """Where a Parquet shard has its images; a metadata table names files in `file_name`."""
 
     image: str = Field("image", min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One picture of a dataset; `problem` says why its bytes could not be had."""
+    """One image of a dataset; `problem` says why its bytes could not be had."""
 
     url: str
     label: str
@@ -30,7 +30,7 @@ class Item:
 
 
 def from_shard(shard: Path, shown: str, columns: HuggingFaceColumns) -> Iterator[Item]:
-    """Yield the pictures of a Parquet file, one at a time; class numbers become their names."""
+    """Yield the images of a Parquet file, one at a time; class numbers become their names."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

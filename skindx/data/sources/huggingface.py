@@ -16,7 +16,7 @@ from skindx.data.sources.hub_items import HuggingFaceColumns, Item, from_shard, 
 from skindx.data.sources.source import LocalSource
 from skindx.data.store import put
 from skindx.errors import UserError
-from skindx.imaging.formats import HEAD, picture_suffix, unusable
+from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _PATTERNS = ["*.parquet", "*.csv", "*.jsonl", "*.jpg", "*.jpeg", "*.png", "*.webp", "*.tif*"]
@@ -38,7 +38,7 @@ class HuggingFaceSource(LocalSource):
     creator: str = ""
     attribution: str = ""
     max_bytes: int = Field(20_000_000, ge=1)
-    """Of one picture."""
+    """Of one image."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -52,7 +52,7 @@ class HuggingFaceSource(LocalSource):
         return f"huggingface:{self.repo or (self.path or Path()).resolve().name}"
 
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the pictures into the store; return one row a picture. Raises UserError."""
+        """Copy the images into the store; return one row an image. Raises UserError."""
         root, fence = self._root()
         rows = [self._store(item, dataset) for item in self._items(root, fence)]
         if not rows:
@@ -89,7 +89,7 @@ class HuggingFaceSource(LocalSource):
         given = {name: getattr(self, name) for name in ("licence", "creator", "attribution")}
         status, detail, sha256, path = _judge(item, self.max_bytes), item.problem, "", ""
         if status == "stored":
-            sha256, path = put(dataset, item.data, picture_suffix(item.data[:16]) or "")
+            sha256, path = put(dataset, item.data, image_suffix(item.data[:16]) or "")
         return LedgerRow(
             item.url,
             item.label,
@@ -117,7 +117,7 @@ def _judge(item: Item, max_bytes: int) -> str:
         return "no-label"
     if len(item.data) > max_bytes:
         return "too-large"
-    return "stored" if picture_suffix(item.data[:16]) else unusable(item.data[:HEAD])[0]
+    return "stored" if image_suffix(item.data[:16]) else unusable(item.data[:HEAD])[0]
 
 
 def _download(repo: str, revision: str | None) -> Path:

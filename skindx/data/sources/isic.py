@@ -3,7 +3,7 @@
 Facts from its source code (ImageMarkup/isic, `isic/core/api/image.py`, `pagination.py`,
 `models/base.py`): answers hold count, next, previous and results, at most 100 a page; `next` is
 a whole URL; licences are CC-0, CC-BY and CC-BY-NC, whose texts are version 4.0 (CC0 1.0); a
-public picture has one URL for good. The same lesion is always the same patient.
+public image has one URL for good. The same lesion is always the same patient.
 """
 
 from collections.abc import Iterator
@@ -24,22 +24,22 @@ _CLINICAL = ("age_approx", "sex", "anatom_site_general", "anatom_site_special")
 
 
 class IsicSource(ApiSource):
-    """Pictures of the archive; queries are written as in `diagnosis_3:"Melanoma*" AND sex:male`.
+    """Images of the archive; queries are written as in `diagnosis_3:"Melanoma*" AND sex:male`.
 
-    Patient, or else lesion, keeps pictures together in a split.
+    Patient, or else lesion, keeps images together in a split.
     """
 
     kind: Literal["isic"]
     api: Endpoint = "https://api.isic-archive.com/api/v2/images/search/"
     page_size: int = Field(100, ge=1, le=100)
     label: Literal["search", "diagnosis"] = "search"
-    """Take the search's own label, or each picture's most exact diagnosis."""
+    """Take the search's own label, or each image's most exact diagnosis."""
 
     def parameters(self, query: str) -> dict[str, str | int]:
         """Return the parameters of a search."""
         return {"query": query, "limit": self.page_size}
 
-    def pictures(
+    def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
         """Yield one result's row."""

@@ -20,7 +20,7 @@ Licence = Literal["by", "by-sa", "by-nc", "by-nc-sa", "by-nd", "by-nc-nd", "cc0"
 
 
 class OpenverseSource(ApiSource):
-    """Pictures that Openverse finds; they are fetched from the sites that hold them."""
+    """Images that Openverse finds; they are fetched from the sites that hold them."""
 
     kind: Literal["openverse"]
     api: Endpoint = "https://api.openverse.org/v1/images/"
@@ -33,7 +33,7 @@ class OpenverseSource(ApiSource):
         licences = ",".join(self.licences)
         return {"q": query, "license": licences, "page_size": self.page_size, "page": 1}
 
-    def pictures(
+    def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
         """Yield one result's row."""

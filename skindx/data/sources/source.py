@@ -1,4 +1,4 @@
-"""What a source is: pictures on this machine, or pages of the web that lead to pictures.
+"""What a source is: images on this machine, or pages of the web that lead to images.
 
 A new source is one file with one class of these, and its name in the union in `__init__`.
 """
@@ -43,18 +43,18 @@ class UnreadablePageError(Exception):
 
 
 class LocalSource(Settings):
-    """Pictures that lie on this machine."""
+    """Images that lie on this machine."""
 
     @abstractmethod
     def gather(self, dataset: Path) -> list[LedgerRow]:
-        """Copy the pictures into the store of `dataset`; return one row a picture found.
+        """Copy the images into the store of `dataset`; return one row an image found.
 
         Raises UserError for input that no dataset can come from.
         """
 
 
 class WebSource(Settings):
-    """Pictures on the web; the crawl asks for its pages and pictures and keeps all the rules."""
+    """Images on the web; the crawl asks for its pages and images and keeps all the rules."""
 
     disabled: str = ""
     """Why nobody may fetch this without permission; the build then refuses it."""
@@ -111,7 +111,7 @@ class WebSource(Settings):
         raise UnreadablePageError("no-pages", f"{self.name} has no pages, {page.url} is none.")
 
     def address(self, url: str) -> str:
-        """Return where a picture is fetched from; its row keeps the URL that the source names."""
+        """Return where an image is fetched from; its row keeps the URL that the source names."""
         return url
 
     @abstractmethod
@@ -126,9 +126,9 @@ class WebSource(Settings):
         return "It was read and names no image."
 
     def found(self, address: str, label: str, identity: str = "", **known: Any) -> LedgerRow:
-        """Return a picture's row: to be fetched, or with the reason why it cannot be.
+        """Return an image's row: to be fetched, or with the reason why it cannot be.
 
-        `identity` names a picture that has no address.
+        `identity` names an image that has no address.
         """
         url = plain_url(address) if address else None
         status = detail = ""

@@ -1,4 +1,4 @@
-"""A table of picture URLs, such as fitzpatrick17k.csv."""
+"""A table of image URLs, such as fitzpatrick17k.csv."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,9 +22,9 @@ class TableColumns(Columns):
 
 
 class TableSource(WebSource):
-    """Pictures whose URLs stand in a CSV, JSON lines or Parquet file, one line a picture.
+    """Images whose URLs stand in a CSV, JSON lines or Parquet file, one line an image.
 
-    With an md5 column a picture is stored only if its bytes have that MD5, as the table's makers
+    With an md5 column an image is stored only if its bytes have that MD5, as the table's makers
     saw them. `licence`, `creator` and `attribution` hold where a line says nothing.
     """
 
@@ -54,7 +54,7 @@ class TableSource(WebSource):
             )
         rows = list(self.begin())
         if not rows:
-            raise UserError(f"{self.path} holds no rows; give a table with one line a picture.")
+            raise UserError(f"{self.path} holds no rows; give a table with one line an image.")
         return {self.address(row.url) for row in rows if not row.status}
 
     def begin(self) -> Iterator[LedgerRow]:
@@ -81,4 +81,4 @@ class TableSource(WebSource):
 
     def barren(self, labels: int, failures: Sequence[str]) -> str:
         """Say that no line came out."""
-        return f"{self.path} holds no rows; give a table with one line a picture."
+        return f"{self.path} holds no rows; give a table with one line an image."

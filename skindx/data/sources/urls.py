@@ -33,7 +33,7 @@ def web_url(page: "HtmlResponse", address: str) -> str | None:
 
 
 def shown(address: str) -> str:
-    """Shorten what may be a whole picture in a data: URL, so that two still differ."""
+    """Shorten what may be a whole image in a data: URL, so that two still differ."""
     if len(address) <= 200:
         return address
     digest = hashlib.sha256(address.encode("utf-8", "replace")).hexdigest()

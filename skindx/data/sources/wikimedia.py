@@ -25,7 +25,7 @@ _META = ("LicenseShortName", "Artist", "Credit", "Attribution")
 
 
 class WikimediaSource(ApiSource):
-    """Pictures of Commons: a query that begins with "Category:" lists it, another one searches."""
+    """Images of Commons: a query that begins with "Category:" lists it, another one searches."""
 
     kind: Literal["wikimedia"]
     api: Endpoint = "https://commons.wikimedia.org/w/api.php"
@@ -63,10 +63,10 @@ class WikimediaSource(ApiSource):
         pages = objects(query.get("pages"), "pages") if isinstance(query, dict) else []
         return sorted(pages, key=lambda page: number(page, "index"))
 
-    def pictures(
+    def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
-        """Yield one file's row; what is no picture by its type is not fetched."""
+        """Yield one file's row; what is no image by its type is not fetched."""
         infos = result.get("imageinfo")
         info = infos[0] if isinstance(infos, list) and infos else None
         if info is None and "batchcomplete" not in content:

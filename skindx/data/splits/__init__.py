@@ -1,1 +1,1 @@
-"""Which pictures stand on which side: groups, splits, folds, and places that are kept."""
+"""Which images stand on which side: groups, splits, folds, and places that are kept."""

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import STORE, TAXONOMY
 from skindx.data.manifest import Record, read_manifest, write_manifest
-from skindx.data.store import STORE
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 from skindx.taxonomy import Taxonomy

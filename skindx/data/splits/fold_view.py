@@ -1,14 +1,13 @@
-"""A dataset seen as one fold of a cross-validation: the same pictures under other splits."""
+"""A dataset seen as one fold of a cross-validation: the same images under other splits."""
 
 import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.data.layout import TAXONOMY
+from skindx.data.layout import STORE, TAXONOMY
 from skindx.data.manifest import Record, Split, read_manifest, write_manifest
 from skindx.data.splits.folds import fold_groups
-from skindx.data.store import STORE
 from skindx.errors import UserError
 from skindx.files import atomic_folder
 
@@ -16,7 +15,7 @@ from skindx.files import atomic_folder
 def fold_view(dataset: Path, out: Path, fold: int, folds: int, seed: int = 0) -> Path:
     """Write `out`, a dataset folder whose test split is one fold of all of `dataset`.
 
-    The pictures stay where they are. Raises UserError for a dataset with fewer groups than parts.
+    The images stay where they are. Raises UserError for a dataset with fewer groups than parts.
     """
     records = refold(read_manifest(dataset), fold, folds, seed)
     with atomic_folder(out) as folder:

@@ -12,7 +12,7 @@ def fold_groups(
     seed: int,
     held: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the fold, 0 .. folds - 1, of each group; `members` holds (group, label) a picture.
+    """Return the fold, 0 .. folds - 1, of each group; `members` holds (group, label) an image.
 
     Groups in `held` stay where they are. The others follow, largest first, each into the fold
     that lacks most of its classes; of equal ones the emptiest. So a class of `folds` groups is in
@@ -21,7 +21,7 @@ def fold_groups(
     content: dict[str, Counter[str]] = defaultdict(Counter)
     for group, label in members:
         content[group][label] += 1
-    # Counted in 1/folds pictures, so that all numbers are whole and ties are true ties.
+    # Counted in 1/folds images, so that all numbers are whole and ties are true ties.
     lacks: Counter[tuple[str, int]] = Counter()
     for _, label in members:
         for fold in range(folds):

@@ -1,10 +1,10 @@
-"""Splits frozen by hash: a picture that an earlier build placed stays where it is.
+"""Splits frozen by hash: an image that an earlier build placed stays where it is.
 
-The memory is splits.csv in the dataset folder: every picture and group that was ever placed, also
+The memory is splits.csv in the dataset folder: every image and group that was ever placed, also
 what has left the dataset since. A line is never changed: the first placement counts.
 
-When a new picture, table or radius ties together what earlier builds placed apart, the group goes
-to the side nearest to training and its pictures of other sides are dropped: what a model may have
+When a new image, table or radius ties together what earlier builds placed apart, the group goes
+to the side nearest to training and its images of other sides are dropped: what a model may have
 been trained on, or chosen by, is never what it is tested on, neither an old model nor a new one.
 """
 
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.data.blocklist import is_sha256
-from skindx.data.manifest import MANIFEST, SPLITS, Split, read_manifest
-from skindx.data.transaction import settle
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import SPLITS, Split, read_manifest
+from skindx.data.transaction import recover
 from skindx.errors import UserError
 from skindx.files import write_csv
 
@@ -26,7 +27,7 @@ _COLUMNS = ("sha256", "group", "split", "fold")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a picture or group stands; `fold` is None outside train and val, and without folds."""
+    """Where an image or group stands; `fold` is None outside train and val, and without folds."""
 
     split: Split
     fold: int | None = None
@@ -40,10 +41,10 @@ def read_places(path: Path) -> dict[str, Place]:
     """Read what is placed in a dataset folder, a published one, or a splits.csv of either.
 
     The table has the columns sha256, group, split and, if it has folds, fold; a line may leave
-    out the picture or the group. Raises UserError.
+    out the image or the group. Raises UserError.
     """
     if path.is_dir():
-        settle(path)
+        recover(path)
         if not (path / SPLITS_TABLE).exists():
             return _of_manifest(path)
         path = path / SPLITS_TABLE
@@ -71,18 +72,18 @@ def _of_manifest(folder: Path) -> dict[str, Place]:
 
 
 def _collect(rows: Iterable[tuple[str, str, Place]], path: Path) -> dict[str, Place]:
-    pictures: dict[str, Place] = {}
+    images: dict[str, Place] = {}
     groups: dict[str, Place] = {}
     for sha256, group, place in rows:
         if group:
             groups[group] = nearest((groups.get(group, place), place))
-        if sha256 and pictures.setdefault(sha256, place).split != place.split:
+        if sha256 and images.setdefault(sha256, place).split != place.split:
             raise UserError(
-                f"{path}: {sha256} stands in {pictures[sha256].split} and in {place.split}; "
+                f"{path}: {sha256} stands in {images[sha256].split} and in {place.split}; "
                 f"correct it."
             )
-    # A group may be named by a picture that has left it: what the picture's own line says counts.
-    return groups | pictures
+    # A group may be named by an image that has left it: what the image's own line says counts.
+    return groups | images
 
 
 def _place(row: Mapping[str, str | None], where: str) -> Place:
@@ -107,7 +108,7 @@ def hold_groups(names: Mapping[str, Collection[str]], places: Places) -> dict[st
     """Return the place of each group that an earlier build placed, by any of its names.
 
     `names` holds of each group its own name, the keys that tie it, and the SHA-256 of every
-    picture in it, also of those that cleaning dropped.
+    image in it, also of those that cleaning dropped.
     """
     held: dict[str, Place] = {}
     for group, known_as in names.items():
@@ -136,7 +137,7 @@ def write_places(
 ) -> None:
     """Write `folder`/splits.csv: what `before` knew, and what has been `placed` (by group) now.
 
-    Pictures (`shas`) come first, each with its group; then the other names of groups.
+    Images (`shas`) come first, each with its group; then the other names of groups.
     """
     group_of = {name: group for group, known_as in names.items() for name in known_as}
     now = {name: placed[group] for name, group in group_of.items() if group in placed}
@@ -144,7 +145,7 @@ def write_places(
     for name in sorted({*now, *before}):
         place = _kept(before.get(name), now.get(name))
         if name in shas or is_sha256(name):
-            # A picture dropped because its group went elsewhere does not speak for the group.
+            # An image dropped because its group went elsewhere does not speak for the group.
             speaks = name in now and now[name].split == place.split
             rows.append((name, group_of[name] if speaks else "", place))
         else:

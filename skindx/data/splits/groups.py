@@ -1,9 +1,8 @@
-"""Groups: pictures that must not be torn apart by a split (one lesion, one patient, one scene)."""
+"""Groups: images that must not be torn apart by a split (one lesion, one patient, one scene)."""
 
 import csv
 import re
-from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +11,20 @@ from pydantic import Field, field_validator
 from skindx.config import Settings
 from skindx.data.dedup.clusters import connected
 from skindx.data.dedup.select import Distinct
-from skindx.data.ledger import LedgerRow
+from skindx.data.ledger import LedgerRow, file_name
 from skindx.errors import UserError
 
 # L = links
 
 
 class GroupTable(Settings):
-    """A CSV that knows which pictures belong together, such as HAM10000's lesion ids."""
+    """A CSV that knows which images belong together, such as HAM10000's lesion ids."""
 
     path: Path
     key_column: str
     group_column: str
     key_pattern: str = r"^(.+?)(?:\.[^.]*)?$"
-    """Finds the key in the file name of a picture's URL; its first group is the key."""
+    """Finds the key in the file name of an image's URL; its first group is the key."""
 
     @field_validator("key_pattern")
     @classmethod
@@ -40,12 +39,12 @@ class GroupTable(Settings):
 
 
 class GroupSettings(Settings):
-    """What ties pictures together, beside the group that a source itself names."""
+    """What ties images together, beside the group that a source itself names."""
 
     radius: int = Field(default=6, ge=0, le=32)
-    """Hash distance; looser than that of duplicates, because a false link costs no picture."""
+    """Hash distance; looser than that of duplicates, because a false link costs no image."""
     by_page: bool = False
-    """Tie the pictures of one page: right for articles, wrong for an atlas's category pages."""
+    """Tie the images of one page: right for articles, wrong for an atlas's category pages."""
     tables: tuple[GroupTable, ...] = ()
 
 
@@ -73,9 +72,9 @@ class GroupKeys:
         match = pattern.search(file_name(row.url))
         return groups.get(match.group(1), "") if match else ""
 
-    def check(self, pictures: Distinct) -> None:
-        """Raise UserError for a table that ties no picture at all: its columns must be wrong."""
-        rows = [picture.row for same in pictures for picture in same]
+    def check(self, images: Distinct) -> None:
+        """Raise UserError for a table that ties no image at all: its columns must be wrong."""
+        rows = [image.row for same in images for image in same]
         for position, table in enumerate(self._settings.tables):
             if rows and not any(self._look_up(position, row) for row in rows):
                 raise UserError(
@@ -86,7 +85,7 @@ class GroupKeys:
 
 
 def group_names(
-    pictures: Distinct, links_L3: NDArray[np.int64], keys: GroupKeys, radius: int
+    images: Distinct, links_L3: NDArray[np.int64], keys: GroupKeys, radius: int
 ) -> dict[str, str]:
     """Return the group of each SHA-256: connected by near links, shared keys, or both.
 
@@ -94,25 +93,19 @@ def group_names(
     """
     owner: dict[str, int] = {}
     tied: list[tuple[int, int]] = []
-    for i, same in enumerate(pictures):
-        named = {key for picture in same for key in keys.of(picture.row)}
+    for i, same in enumerate(images):
+        named = {key for image in same for key in keys.of(image.row)}
         tied += [(owner.setdefault(key, i), i) for key in named]
     near_L2 = links_L3[links_L3[:, 2] <= radius, :2]
     tied_L2 = np.array(tied, np.int64).reshape(-1, 2)
-    component = connected(len(pictures), np.concatenate([near_L2, tied_L2]))
+    component = connected(len(images), np.concatenate([near_L2, tied_L2]))
     names: dict[int, str] = {}
     for key in sorted(owner):
         names.setdefault(component[owner[key]], key)
-    for i, same in enumerate(pictures):
-        # Pictures come in the order of their SHA-256, so the first one is the smallest.
+    for i, same in enumerate(images):
+        # Images come in the order of their SHA-256, so the first one is the smallest.
         names.setdefault(component[i], same[0].row.sha256)
-    return {same[0].row.sha256: names[component[i]] for i, same in enumerate(pictures)}
-
-
-def file_name(url: str) -> str:
-    """Return the last part of a URL's or relative path's path, unquoted."""
-    path = unquote(urlsplit(url).path) if "://" in url else url
-    return PurePosixPath(path).name
+    return {same[0].row.sha256: names[component[i]] for i, same in enumerate(images)}
 
 
 def _read_table(table: GroupTable) -> dict[str, str]:

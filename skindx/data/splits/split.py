@@ -23,9 +23,9 @@ class SplitSettings(Settings):
     calibration: float = Field(default=0.1, ge=0, lt=1)
     test: float = Field(default=0.2, gt=0, lt=1)
     folds: int = Field(default=5, ge=0, le=100)
-    """Folds of the pictures outside calibration and test; 0: none."""
+    """Folds of the images outside calibration and test; 0: none."""
     frozen: Path | None = None
-    """A dataset folder or a splits.csv whose pictures and groups keep their split.
+    """A dataset folder or a splits.csv whose images and groups keep their split.
 
     What the folder that is built into held before counts always.
     """
@@ -56,7 +56,7 @@ def split_groups(
     seed: int,
     held: Mapping[str, Split] | None = None,
 ) -> dict[str, Split]:
-    """Return the split of each group; `members` holds (group, label) of each picture.
+    """Return the split of each group; `members` holds (group, label) of each image.
 
     Groups in `held` stay in the split that they have there, the others are placed around them.
     First every split with a share gets one group of each class, the rarest class first (train its
@@ -124,7 +124,7 @@ def shuffle_key(seed: int, group: str) -> str:
 
 
 def assert_disjoint(placed: Sequence[tuple[str, Split]]) -> None:
-    """Assert that no group stands in two splits; `placed` holds (group, split) of each picture."""
+    """Assert that no group stands in two splits; `placed` holds (group, split) of each image."""
     seen: dict[str, Split] = {}
     for group, split in placed:
         assert seen.setdefault(group, split) == split, f"group {group} is in two splits"

@@ -35,9 +35,9 @@ ROBOTS = "User-agent: *\nDisallow: /private/\n"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One picture on a category page; `path` is a URL path such as /pictures/a.jpg.
+    """One image on a category page; `path` is a URL path such as /pictures/a.jpg.
 
-    `thumb` is the path of a smaller copy, and `width` are the pixels of the picture itself; a
+    `thumb` is the path of a smaller copy, and `width` are the pixels of the image itself; a
     `markup` that names the thumbnail needs both.
     """
 

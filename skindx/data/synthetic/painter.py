@@ -1,4 +1,4 @@
-"""Paint one seeded picture of a Skin-10 class, and the boxes of its lesions."""
+"""Paint one seeded image of a Skin-10 class, and the boxes of its lesions."""
 
 import zlib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.synthetic import skin
 from skindx.data.synthetic.lesions import RECIPES
 from skindx.data.synthetic.patch import HALF, SIDE, Field
@@ -22,7 +22,7 @@ IN_PAIRS = {"Seborrheic_Keratosis", "Tinea_Corporis"}
 
 @dataclass(frozen=True, slots=True)
 class Painting:
-    """A picture (height, width, 3) in RGB bytes, and one mask (height, width) for every lesion."""
+    """An image (height, width, 3) in RGB bytes, and one mask (height, width) for every lesion."""
 
     pixels: NDArray[np.uint8]
     masks: tuple[NDArray[np.bool_], ...]
@@ -34,7 +34,7 @@ class Painting:
 
 
 def paint(label: str, index: int, seed: int = 0) -> Painting:
-    """Paint picture number `index` of a class; the same arguments give the same pixels.
+    """Paint image number `index` of a class; the same arguments give the same pixels.
 
     Raises UserError for a class without a recipe.
     """
@@ -82,7 +82,7 @@ def box_around(mask: NDArray[np.bool_]) -> Box:
 
 
 def _place(rng: np.random.Generator, width: int, height: int, count: int) -> list[Spot]:
-    """Choose where `count` (1 or 2) lesions lie, wholly inside the picture and apart."""
+    """Choose where `count` (1 or 2) lesions lie, wholly inside the image and apart."""
     # Two lesions share the longer side, each in its own half.
     share = width / count
     spots = []
@@ -94,7 +94,7 @@ def _place(rng: np.random.Generator, width: int, height: int, count: int) -> lis
 
 
 def _frame(rng: np.random.Generator, spot: Spot) -> NDArray[np.float64]:
-    """Return the affine map from patch pixels to picture pixels: turn, stretch, scale, move."""
+    """Return the affine map from patch pixels to image pixels: turn, stretch, scale, move."""
     turn, lean = rng.uniform(0, 2 * np.pi), rng.uniform(0, 2 * np.pi)
     stretch = _rotation(lean) @ np.diag([1, rng.uniform(0.82, 1.0)]) @ _rotation(-lean)
     linear = stretch @ _rotation(turn) * (spot.radius * 2 * HALF / SIDE)

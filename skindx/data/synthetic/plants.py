@@ -1,4 +1,4 @@
-"""Decide what a synthetic site shows: distinct pictures, their copies, and links that fail."""
+"""Decide what a synthetic site shows: distinct images, their copies, and links that fail."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.synthetic.painter import CLASSES, Painting, encode_jpeg, paint
 from skindx.errors import UserError
 
 LEAST_PER_CLASS = 4
 EXACT, NEAR = 10, 20
-"""Copied pictures within one class: same bytes, or encoded again."""
+"""Copied images within one class: same bytes, or encoded again."""
 THREES = 2
-"""So many of the near-copied pictures have two copies instead of one."""
+"""So many of the near-copied images have two copies instead of one."""
 CONFLICTING = 2
-"""Pictures of each kind whose copy stands under another class."""
+"""Images of each kind whose copy stands under another class."""
 PRIVATE, DEAD = 4, 8
 MOVED = b"<!doctype html><title>Moved</title><p>This picture has moved.</p>\n"
 
@@ -29,7 +29,7 @@ Pixels = NDArray[np.uint8]
 class Entry:
     """One link on a category page.
 
-    Entries with the same `identity` show the same picture, the original comes first. `boxes` and
+    Entries with the same `identity` show the same image, the original comes first. `boxes` and
     `shape` (height, width) are set for what a polite scraper can fetch and decode.
     """
 
@@ -42,7 +42,7 @@ class Entry:
 
 
 def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[Entry]:
-    """Return every entry of a site; `per_class` distinct pictures of each class stay when clean.
+    """Return every entry of a site; `per_class` distinct images of each class stay when clean.
 
     Raises UserError when `per_class` is too small to plant the duplicates.
     """
@@ -53,7 +53,7 @@ def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[En
         )
     keys = [(label, index) for label in CLASSES for index in range(per_class)]
     entries = [_shown(label, index, paint(label, index, seed)) for label, index in keys]
-    # Every picture is copied at most once or in one way, so that the groups stay apart.
+    # Every image is copied at most once or in one way, so that the groups stay apart.
     copied = [keys[at] for at in rng.permutation(len(keys))[: EXACT + NEAR]]
     for label, index in copied[:EXACT]:
         entries.append(_shown(label, index, paint(label, index, seed)))
@@ -70,7 +70,7 @@ def plan_entries(rng: np.random.Generator, per_class: int, seed: int) -> list[En
 
 
 def _conflicts(per_class: int, seed: int) -> Iterator[Entry]:
-    """Yield pictures beyond `per_class`, each followed by a copy under another class.
+    """Yield images beyond `per_class`, each followed by a copy under another class.
 
     They are extra because a good build drops both.
     """
@@ -105,7 +105,7 @@ def _changed(original: Painting, number: int) -> tuple[Painting, int]:
 
 
 def _smaller(layer: NDArray[np.uint8] | NDArray[np.bool_]) -> NDArray:  # type: ignore[type-arg]
-    """Resize a picture or a mask to 80 % of its width and height."""
+    """Resize an image or a mask to 80 % of its width and height."""
     size = (round(0.8 * layer.shape[1]), round(0.8 * layer.shape[0]))
     way = cv2.INTER_NEAREST if layer.dtype == np.bool_ else cv2.INTER_AREA
     smaller = cv2.resize(layer.astype(np.uint8), size, interpolation=way)

@@ -34,7 +34,7 @@ def score_build(truth: SiteTruth, issues: Sequence[Issue], origin: str) -> list[
     """Score the issues of a build of the site that was served at `origin`.
 
     Every planted fault counts in one row. A group of n copies under one class plants n - 1
-    duplicates; an issue is true when its URL and the picture kept in its place belong to the same
+    duplicates; an issue is true when its URL and the image kept in its place belong to the same
     planted group of its kind. All members of a group under several classes are to be reported as
     conflicting-duplicate.
     """
@@ -70,5 +70,5 @@ def _true_copies(truth: SiteTruth, group: tuple[str, ...], found: dict[str, Issu
     for path in group:
         others = {truth.pictures[other].sha256 for other in group if other != path}
         true += path in found and found[path].kept_sha256 in others
-    # Dropping every member for another one loses the picture: the last report is false.
+    # Dropping every member for another one loses the image: the last report is false.
     return min(true, len(group) - 1)

@@ -1,4 +1,4 @@
-"""Write an atlas-like web site of painted pictures, with known faults planted in it."""
+"""Write an atlas-like web site of painted images, with known faults planted in it."""
 
 import hashlib
 from collections import defaultdict
@@ -33,8 +33,8 @@ LICENCES = ("CC BY 4.0", "CC BY-SA 4.0", "CC BY-NC 4.0", "CC0 1.0")
 def make_site(folder: Path, *, per_class: int = 60, seed: int = 0) -> SiteTruth:
     """Write `folder`/site, `folder`/truth.json and `folder`/annotations.json; return the truth.
 
-    `folder`/site is what a server shows. `per_class` distinct pictures a class remain when every
-    fault is dealt with. The annotations are COCO JSON in pixels for every picture that may be
+    `folder`/site is what a server shows. `per_class` distinct images a class remain when every
+    fault is dealt with. The annotations are COCO JSON in pixels for every image that may be
     fetched; `file_name` is relative to the site. The same arguments write the same bytes; an
     older folder is replaced. Raises UserError when `per_class` is too small.
     """
@@ -92,7 +92,7 @@ def _write_pages(rng: np.random.Generator, site: Path, links: dict[str, Entry]) 
 def _offered(site: Path, path: str, entry: Entry, number: int) -> Figure:
     """Return a figure in one of the ways of MARKUPS, its thumbnail written where it needs one.
 
-    What cannot be fetched is offered as one link: a smaller copy would be another picture.
+    What cannot be fetched is offered as one link: a smaller copy would be another image.
     """
     plain = Figure(path, caption="", licence="", creator="")
     markup = MARKUPS[number % len(MARKUPS)]
@@ -139,7 +139,7 @@ def _truth(links: dict[str, Entry], per_class: int, seed: int) -> SiteTruth:
 
 
 def _coco(links: dict[str, Entry]) -> dict[str, Any]:
-    """Return the boxes of every servable picture as COCO JSON (bbox = x, y, width, height)."""
+    """Return the boxes of every servable image as COCO JSON (bbox = x, y, width, height)."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for path, entry in links.items():

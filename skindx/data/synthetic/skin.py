@@ -71,7 +71,7 @@ def backdrop(rng: np.random.Generator, picture: Picture, spots: list[Spot]) -> P
 
 
 def hairs(rng: np.random.Generator, picture: Picture) -> None:
-    """Draw a few thin curved hairs over the picture, in place."""
+    """Draw a few thin curved hairs over the image, in place."""
     height, width = picture.shape[:2]
     colour = (rng.uniform(0.05, 0.45) * np.array([1.0, 0.8, 0.65])).tolist()
     for _ in range(rng.integers(0, 6)):
@@ -95,7 +95,7 @@ def camera(rng: np.random.Generator, picture: Picture) -> NDArray[np.uint8]:
     """Apply the camera: white balance, exposure, blur, noise, rounding to bytes."""
     seen = picture * rng.normal(1, 0.05, 3).astype(np.float32)
     grey = seen[::4, ::4].mean(2)
-    # An automatic exposure keeps the picture from being burnt out, or too dark to use.
+    # An automatic exposure keeps the image from being burnt out, or too dark to use.
     seen *= max(min(1.0, 0.9 / np.quantile(grey, 0.97)), 0.25 / grey.mean())
     seen = cv2.GaussianBlur(seen, (0, 0), rng.uniform(0.3, 0.8))
     grain = rng.standard_normal(picture.shape[:2], dtype=np.float32)
@@ -105,7 +105,7 @@ def camera(rng: np.random.Generator, picture: Picture) -> NDArray[np.uint8]:
 
 
 def _curve(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.int32]:
-    """Return a bent line across the picture in OpenCV fixed point with 4 fractional bits."""
+    """Return a bent line across the image in OpenCV fixed point with 4 fractional bits."""
     size = np.array(shape[::-1])
     start, middle, end = rng.uniform(-0.1, 1.1, (3, 2)) * size
     middle = (start + end + middle) / 3

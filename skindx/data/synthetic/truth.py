@@ -1,4 +1,4 @@
-"""What a synthetic site holds: every served picture, and everything planted to be found."""
+"""What a synthetic site holds: every served image, and everything planted to be found."""
 
 from pathlib import Path
 
@@ -10,34 +10,34 @@ TRUTH = "truth.json"
 
 
 class Served(Settings):
-    """One picture of the site: the class whose page shows it, and the SHA-256 of its bytes."""
+    """One image of the site: the class whose page shows it, and the SHA-256 of its bytes."""
 
     label: str
     sha256: str
 
 
 class SiteTruth(Settings):
-    """The known truth about a site; a URL path such as /pictures/a.jpg names every picture.
+    """The known truth about a site; a URL path such as /pictures/a.jpg names every image.
 
-    A duplicate group lists all paths that show one picture, the first one is the original. The
-    groups share no picture. In a *conflicting* group the paths carry different classes, so a good
+    A duplicate group lists all paths that show one image, the first one is the original. The
+    groups share no image. In a *conflicting* group the paths carry different classes, so a good
     build drops all of it.
     """
 
     per_class: int
-    """Distinct pictures of each class that a perfect build keeps."""
+    """Distinct images of each class that a perfect build keeps."""
     seed: int
     distinct: int
-    """Distinct pictures that a perfect build keeps in all."""
+    """Distinct images that a perfect build keeps in all."""
     pictures: dict[str, Served]
     dead_links: tuple[str, ...]
     exact_groups: tuple[tuple[str, ...], ...]
     """Same bytes under several names."""
     near_groups: tuple[tuple[str, ...], ...]
-    """Same picture encoded again: smaller, brighter, mirrored, turned."""
+    """Same image encoded again: smaller, brighter, mirrored, turned."""
     not_pictures: tuple[str, ...]
     disallowed: tuple[str, ...]
-    """Pictures that robots.txt forbids to fetch."""
+    """Images that robots.txt forbids to fetch."""
 
     def conflicting(self, group: tuple[str, ...]) -> bool:
         """Say whether the members of a group carry different classes."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.config import Settings
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.models.detector.network import build_detection_model, parse_config

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.config import Settings
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 
 # N = pictures, K = pictures with a crop, C = classes, M = members
 # H, W = height, width; S = side of the crop

@@ -1,6 +1,5 @@
 """What members or a whole ensemble say of many stored pictures: streaming, in their order."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -13,6 +12,7 @@ from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
 from skindx.models.ensemble.ensemble import Ensemble, Look, Member
+from skindx.system import cpu_count
 
 # M = members, N = pictures, C = classes
 
@@ -62,8 +62,7 @@ def look_at_records(
 
 def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
     files = Files(dataset, records)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    reading = work_ahead(files.picture, range(len(records)), threads=cores, ahead=_BATCH)
+    reading = work_ahead(files.picture, range(len(records)), threads=cpu_count(), ahead=_BATCH)
     # Of nearly equal size: batch-norm statistics must not rest on a remainder of one picture.
     batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
     with closing(reading) as pictures:

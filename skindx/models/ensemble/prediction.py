@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 
 # C = classes, M = members
 

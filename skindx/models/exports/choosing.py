@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from skindx.errors import UserError
 from skindx.files import only_writer, write_json
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.exports.runtimes import cpu_flags
-from skindx.system import cache_folder
+from skindx.system import cache_folder, cpu_count
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ def _processor() -> list[object]:
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
     model = [line for line in text.splitlines() if line.startswith("model name")][:1]
-    return [model, sorted(cpu_flags()), os.cpu_count(), torch.__version__]
+    return [model, sorted(cpu_flags()), cpu_count(), torch.__version__]
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.layout import MANIFEST
 from skindx.data.loader.source import Files
-from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
+from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.errors import UserError
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import open_bundle

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from skindx.errors import UserError
+from skindx.system import cpu_count
 from skindx.training.deepspeed.engine import import_deepspeed
 from skindx.training.deepspeed.memory import keep_freed_memory, unlink_shared_buffer
 from skindx.training.launching.network import choose_interface
@@ -71,8 +72,8 @@ def _first_line(error: BaseException) -> str:
 
 def _share_cores() -> None:
     """Give each rank of this node its part of the cores, where no launcher has said so."""
-    if "OMP_NUM_THREADS" not in os.environ and hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_on_node()))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, cpu_count() // ranks_on_node()))
 
 
 def is_lost(error: Exception) -> bool:

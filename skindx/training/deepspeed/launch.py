@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from skindx.errors import UserError
+from skindx.system import cpu_count
 from skindx.training.deepspeed.memory import unlink_shared_buffer
 from skindx.training.launching.supervise import supervise
 from skindx.training.process_group import EngineSettings, resolve_ranks
@@ -56,7 +57,7 @@ def launch(
 def _here(ranks: int, accelerator: str, environment: dict[str, str], port: str) -> list[str]:
     """Return the launcher's options for ranks that meet at `port`; change their `environment`."""
     # Ranks that each start a thread a core would fight over the cores.
-    environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    environment["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
     # An empty hostfile: DeepSpeed has one of its own at /job/hostfile.
     where = ["--hostfile", "", "--master_addr", _THIS_MACHINE, "--master_port", port]
     visible = environment.get("CUDA_VISIBLE_DEVICES")

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from skindx.data.manifest import MANIFEST, Record, read_manifest, split_of
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, pack
 from skindx.models.bundle.least_side import calibration_side

@@ -1,6 +1,5 @@
 """Training and validation pictures as batches: cropped, changed and labelled on threads."""
 
-import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ from skindx.data.loader.pool import Allocate, Pool
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.system import go_offline
+from skindx.system import cpu_count, go_offline
 from skindx.training.config.recipe import Augment
 from skindx.training.feeding.batches import epoch_plan, sample_seed
 from skindx.training.feeding.shuffler import Exchange
@@ -141,8 +140,7 @@ def threads_for(wanted: int | str, ranks_on_node: int) -> int:
     """Return the loader's threads in one rank."""
     if isinstance(wanted, int):
         return wanted
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // ranks_on_node)
+    return max(1, cpu_count() // ranks_on_node)
 
 
 def changer(augment: Augment) -> Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]:

@@ -1,6 +1,6 @@
-"""Start the ranks of one machine: `python -m skindx.training.launching.local RANKS PORT MODULE ...`.
+"""Start the ranks of one machine.
 
-It imports nothing heavy. DeepSpeed's launcher, which starts the ranks of several machines, imports
+`python -m skindx.training.launching.local RANKS PORT MODULE ARGUMENTS` imports nothing heavy. DeepSpeed's launcher, which starts the ranks of several machines, imports
 all of DeepSpeed in two processes before the first rank begins.
 """
 
@@ -18,9 +18,9 @@ _GRACE_S = 30.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run `python -m MODULE ARGUMENTS` once a rank; return 0, or the code of the first that fails.
+    """Run `python -m MODULE ARGUMENTS` for each rank; return 0, or the code of the first failure.
 
-    When one rank fails, and on SIGTERM and SIGINT, the others get SIGTERM, and are killed after 30 s.
+    When one rank fails, and on SIGTERM and SIGINT, the others get SIGTERM and 30 s to end.
     """
     ranks, port, module, *rest = arguments
     world = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}

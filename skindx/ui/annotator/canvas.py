@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from skindx.data.box import RawBox, boxed
-from skindx.data.boxes import Box
+from skindx.data.box import Box, RawBox, boxed
 from skindx.errors import UserError
 
 LONGEST_SIDE = 1280

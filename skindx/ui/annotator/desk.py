@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.boxes.review import Review
 from skindx.errors import UserError
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, picture_in

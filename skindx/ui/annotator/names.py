@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 

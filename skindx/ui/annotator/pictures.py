@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from skindx.data.boxes.review import Review
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
-from skindx.imaging.decode import DamagedPicture, decode
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.decode import decode
 from skindx.ui.annotator.canvas import shown_size
 from skindx.ui.asgi import App, Message, Receive, Send
 
@@ -51,7 +52,7 @@ class Pictures:
         try:
             record = self.review.record(asked[1])
             return _jpeg_as_shown(decode((self.review.dataset / record.path).read_bytes()))
-        except (UserError, OSError, DamagedPicture) as error:
+        except (UserError, OSError, DamagedImage) as error:
             log.warning("picture %s cannot be shown: %s", asked[1][:12], error)
             return None
 

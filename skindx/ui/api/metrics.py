@@ -17,7 +17,7 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.expected import class_shares, familiarity_shares, score_shares, shift
 from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.pool import PoolStatus
+from skindx.workers.pool import PoolStatus
 
 if TYPE_CHECKING:
     pass

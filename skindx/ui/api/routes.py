@@ -20,7 +20,7 @@ from skindx.ui.api.metrics import Metrics
 from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema
 from skindx.ui.html import sentence
 from skindx.ui.pool.errors import Busy, Unanswered
-from skindx.ui.pool.pool import PoolStatus
+from skindx.workers.pool import PoolStatus
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

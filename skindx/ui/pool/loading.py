@@ -1,7 +1,6 @@
 """What a worker does before its first case: load the bundle, for one thread."""
 
 import socket
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,8 @@ from pathlib import Path
 from skindx.errors import UserError
 from skindx.system import go_offline
 from skindx.ui.faults import hide_messages
-from skindx.ui.pool.worker import Answerer, work
+from skindx.ui.pool.worker import Answerer, serve_cases
+from skindx.workers.process import module_command
 
 
 def worker_command(
@@ -18,7 +18,7 @@ def worker_command(
     """Return what starts a worker; `process.started` adds a connection and a folder."""
     level = "" if miss_rate is None else str(miss_rate)
     words = (str(bundle.resolve()), version, expect or "", level)
-    return (sys.executable, "-m", "skindx.ui.pool", *words)
+    return module_command("skindx.ui.pool", *words)
 
 
 def load_bundle(
@@ -55,4 +55,4 @@ def main(arguments: Sequence[str]) -> None:
     miss_rate = float(level) if level else None
     with socket.socket(fileno=int(descriptor)) as connection:
         load = partial(load_bundle, Path(bundle), version, expect or None, miss_rate)
-        work(connection, Path(folder), load)
+        serve_cases(connection, Path(folder), load)

@@ -1,16 +1,9 @@
-"""A worker: one process, one thread of arithmetic, one loaded bundle; it answers what it is sent.
-
-It ends when its server does, however that ended: a thread waits for the connection to close.
-"""
+"""A worker of the server: one process, one thread of arithmetic, one loaded bundle."""
 
 import logging
-import os
-import shutil
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from skindx.diagnosis.answer import Answer
@@ -19,41 +12,40 @@ from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.ui.faults import log_fault
 from skindx.workers import framing
+from skindx.workers.child import Answers, serve
 
 log = logging.getLogger(__name__)
 
 Answerer = Callable[[Sequence[Case]], Sequence[Answer | UserError]]
 
 
-def work(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) -> None:
-    """Answer until the connection closes; the process is over then, and `folder` is gone.
+def serve_cases(connection: socket.socket, folder: Path, load: Callable[[], Answerer]) -> None:
+    """Answer cases until the connection closes; the process ends then.
 
-    Sends `{"ready": true}` first, or `{"unusable": sentence}` where `load` raises UserError.
+    `load` returns what answers cases; a UserError that it raises is sent as why it cannot.
     """
-    inbox: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox, folder), daemon=True).start()
-    try:
+
+    def prepare() -> Answers:
         answer_many = load()
-    except UserError as error:
-        connection.sendall(framing.pack({"unusable": str(error)}))
-        return
-    connection.sendall(framing.pack({"ready": True}))
-    while True:
-        cases = [framing.rebuilt(Case, each) for each in inbox.get()]
-        connection.sendall(framing.pack(_told_of(answer_many, cases)))
+        return lambda batch: answer_cases(
+            answer_many, [framing.rebuilt(Case, plain) for plain in batch]
+        )
+
+    serve(connection, folder, prepare)
 
 
-def _told_of(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any]]:
+def answer_cases(answer_many: Answerer, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Return a message for each case; an error of one spoils it for no other."""
     try:
-        return [_told(each) for each in answer_many(cases)]
+        return [_message(answer) for answer in answer_many(cases)]
     except Exception as error:
         if len(cases) > 1:  # one of them spoils it for all
-            return [told for case in cases for told in _told_of(answer_many, [case])]
+            return [message for case in cases for message in answer_cases(answer_many, [case])]
         log_fault(log, "a case could not be answered", error)
         return [{"failed": True}]
 
 
-def _told(answer: Answer | UserError) -> dict[str, Any]:
+def _message(answer: Answer | UserError) -> dict[str, Any]:
     if isinstance(answer, Refused):
         refusals = [framing.plain(refusal) for refusal in answer.refusals]
         return {
@@ -65,27 +57,3 @@ def _told(answer: Answer | UserError) -> dict[str, Any]:
     if isinstance(answer, UserError):
         return {"error": str(answer)}
     return {"answer": framing.plain(answer)}
-
-
-def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]", folder: Path) -> None:
-    while True:
-        try:
-            size = int.from_bytes(_exactly(connection, framing.LENGTH_BYTES), "big")
-            head = _exactly(connection, size)
-            inbox.put(
-                framing.unpack(head, [_exactly(connection, n) for n in framing.blob_sizes(head)])
-            )
-        except OSError:  # the server is gone, so nobody waits for an answer
-            shutil.rmtree(folder, ignore_errors=True)
-            os._exit(0)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        read = connection.recv_into(view)
-        if not read:
-            raise ConnectionResetError
-        view = view[read:]
-    return bytes(data)

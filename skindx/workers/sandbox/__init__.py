@@ -1,4 +1,10 @@
-"""Processes that decode what nobody trusts: limited memory and time, JSON the only way back.
+"""Sandboxed calls: processes with limited memory and time for files that nobody trusts.
 
-`pool` is the caller's side, `child` the process; they speak in lines over two pipes.
+`pool` is the caller's side, `child` the process; plain messages are the only way back.
 """
+
+from skindx.workers.limits import Limits
+from skindx.workers.sandbox.functions import Work, for_each, sandboxed
+from skindx.workers.sandbox.pool import Failure, run_sandboxed
+
+__all__ = ["Failure", "Limits", "Work", "for_each", "run_sandboxed", "sandboxed"]

@@ -1,16 +1,13 @@
-"""The caller's side of the decoding processes: hands out files, and survives what they do.
+"""The caller's side of sandboxed processes: it hands out files, and survives what they do.
 
-A file may hang its decoder, crash it, or ask for all memory: only that file pays. A process tells
-when a picture is done, so that the first one not done when it ends is the suspect. If its time
-ran out it is given up; if the process died it is tried once more alone, because what kills for
-want of memory also hits the innocent.
+A file may hang its decoder, crash it, or ask for all memory: only that file is lost. A process
+says when a file is done, so that the first one not done when it ends is the suspect. If its time
+ran out it is given up; if the process died it is tried once more alone, because a lack of memory
+also ends processes that work on other files.
 """
 
-import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,7 +18,11 @@ from queue import SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from skindx.workers.sandbox.child import READY, TICK
+from skindx.workers import framing
+from skindx.workers.limits import Limits
+from skindx.workers.process import module_command, start
+from skindx.workers.sandbox.child import DONE, READY
+from skindx.workers.sandbox.functions import MakeWork, reference
 
 _BATCH = 32
 
@@ -30,31 +31,29 @@ Batch = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one decoding process may use: seconds a picture, and 10^6 bytes of memory."""
-
-    timeout_s: int
-    memory_mb: int
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
-    """The decoder of a picture ended instead of answering."""
+    """The process ended over a file instead of answering."""
 
     reason: str
     """decode-timeout or decode-crash."""
     detail: str
 
 
-def run_apart(
-    work: str, job: dict[str, Any], paths: Sequence[Path], limits: Limits, workers: int
+def run_sandboxed(
+    make_work: MakeWork, job: dict[str, Any], paths: Sequence[Path], limits: Limits, workers: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield (position, answer or Failure) once for each path, in any order.
 
-    `work` is a name in `child.WORK`, `job` its plain values. Raises RuntimeError when a decoding
-    process does not even start. Nothing of it outlives the iteration.
+    `make_work` is a function marked `@sandboxed`, `job` its plain values; what is too large for
+    an answer it writes to a file. Raises RuntimeError when a process does not even start. No
+    process outlives the iteration.
     """
-    order = {"work": work, "job": job, "timeout_s": limits.timeout_s, "memory_mb": limits.memory_mb}
+    order = {
+        "function": reference(make_work),
+        "job": job,
+        "timeout_s": limits.timeout_s,
+        "memory_mb": limits.memory_mb,
+    }
     pool = _Pool(order, paths, max(1, workers))
     try:
         yield from pool.answers()
@@ -63,7 +62,7 @@ def run_apart(
 
 
 class _Pool:
-    """`workers` threads, each with a decoding process of its own, empty one queue of batches."""
+    """`workers` threads, each with a process of its own, empty one queue of batches."""
 
     def __init__(self, order: dict[str, Any], paths: Sequence[Path], workers: int) -> None:
         self._order = order
@@ -106,17 +105,17 @@ class _Pool:
 
     def _feed(self) -> None:
         """Give one process batches until none is left, or until it ends over one of them."""
-        with TemporaryFile() as words, self._process(words) as process:
-            if _read_line(process) != READY and not self._stopping:
-                words.seek(0)
-                said = words.read().decode("utf-8", "replace").strip()
-                raise RuntimeError(f"a decoding process does not start; it said:\n{said}")
+        with TemporaryFile() as errors, self._process(errors) as process:
+            if _receive(process) != READY and not self._stopping:
+                errors.seek(0)
+                text = errors.read().decode("utf-8", "replace").strip()
+                raise RuntimeError(f"a sandboxed process does not start; it wrote:\n{text}")
             while True:
                 try:
                     batch = self._batches.popleft()
                 except IndexError:
                     return
-                done, answers = _ask(process, [str(self._paths[each]) for each in batch])
+                done, answers = _ask(process, [str(self._paths[at]) for at in batch])
                 if answers is None:
                     code = process.wait()
                     break
@@ -126,9 +125,9 @@ class _Pool:
             self._blame(batch, done, code)
 
     def _blame(self, batch: Batch, done: int, code: int) -> None:
-        """Decide what becomes of a batch whose process ended after `done` of its pictures.
+        """Decide what becomes of a batch whose process ended after `done` of its files.
 
-        Each call gives a picture up or makes its batch smaller, so there is an end to it.
+        Each call gives a file up or makes its batch smaller, so there is an end to it.
         """
         late = code == -signal.SIGALRM
         suspect, others = batch[done : done + 1], batch[:done] + batch[done + 1 :]
@@ -140,28 +139,26 @@ class _Pool:
         elif suspect:
             self._batches.appendleft(suspect)
         else:  # it died over the batch as a whole
-            self._batches.extendleft((each,) for each in others)
+            self._batches.extendleft((at,) for at in others)
             others = ()
         if others:
             self._batches.appendleft(others)
 
     @contextmanager
-    def _process(self, words: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a decoding process, whose last words go to a file; at the end it is gone."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "skindx.workers.sandbox"],
+    def _process(self, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a process that writes its errors to a file; at the end it is gone."""
+        process = start(
+            module_command("skindx.workers.sandbox"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=words,
-            # Libraries that start a thread a core would each take memory for nothing.
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            stderr=errors,
         )
         with self._lock:
             self._processes.add(process)
             if self._stopping:
                 process.kill()
         try:
-            _write_line(process, self._order)
+            _send(process, self._order)
             yield process
         finally:
             with self._lock:
@@ -171,25 +168,28 @@ class _Pool:
 
 
 def _ask(process: "subprocess.Popen[bytes]", paths: list[str]) -> tuple[int, list[Any] | None]:
-    """Return how many pictures were done, and the answers, or None if the process ended before."""
+    """Return how many files were done, and the answers, or None if the process ended before."""
     done = 0
-    _write_line(process, paths)
-    while (line := _read_line(process)) == TICK:
+    _send(process, paths)
+    while (message := _receive(process)) == DONE:
         done += 1
-    # A line that was torn by the end has no newline.
-    return done, json.loads(line) if line.endswith(b"\n") else None
+    return done, message
 
 
-def _write_line(process: "subprocess.Popen[bytes]", value: Any) -> None:
+def _send(process: "subprocess.Popen[bytes]", body: Any) -> None:
     assert process.stdin
-    with suppress(BrokenPipeError):  # it has ended, as reading will show
-        process.stdin.write(json.dumps(value).encode() + b"\n")
+    with suppress(BrokenPipeError):  # it has ended, as receiving will show
+        process.stdin.write(framing.pack(body))
         process.stdin.flush()
 
 
-def _read_line(process: "subprocess.Popen[bytes]") -> bytes:
+def _receive(process: "subprocess.Popen[bytes]") -> Any:
+    """Return the next message, None if the process ended, or sent what is no message."""
     assert process.stdout
-    return process.stdout.readline()
+    try:
+        return framing.receive(process.stdout.read)
+    except (EOFError, ValueError):
+        return None
 
 
 def _ending(code: int) -> str:

@@ -1,4 +1,4 @@
-"""Python runs this at start wherever this folder is on PYTHONPATH: some pictures kill its decoder.
+"""Python runs this at start wherever this folder is on PYTHONPATH: some images kill its decoder.
 
 What ends with POISON ends the process that decodes it, as a flaw in a decoder would; each time a
 line is added to SKINDX_POISON_LOG.

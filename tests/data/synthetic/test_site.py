@@ -20,7 +20,7 @@ from skindx.data.synthetic.server import serve_site
 from skindx.data.synthetic.site import make_site
 from skindx.data.synthetic.truth import SiteTruth
 from skindx.errors import UserError
-from skindx.imaging.formats import picture_suffix
+from skindx.imaging.formats import image_suffix
 
 PER_CLASS = 5
 
@@ -113,9 +113,9 @@ def test_a_crawl_meets_everything_planted(folder: Path, truth: SiteTruth) -> Non
         if path in truth.pictures:
             assert path in shown[truth.pictures[path].label]
             assert hashlib.sha256(body).hexdigest() == truth.pictures[path].sha256
-            assert picture_suffix(body) == ".jpg"
+            assert image_suffix(body) == ".jpg"
         if path in truth.not_pictures:
-            assert picture_suffix(body) is None
+            assert image_suffix(body) is None
 
 
 def test_enough_is_planted(truth: SiteTruth) -> None:

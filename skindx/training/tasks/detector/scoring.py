@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 
-from skindx.data.boxes import Box
+from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import Detector

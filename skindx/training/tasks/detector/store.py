@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from skindx.data.manifest import MANIFEST
+from skindx.data.layout import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
 from skindx.models.bundle.bundle import (

@@ -16,7 +16,7 @@ from PIL import Image
 from skindx.diagnosis.opening import open_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.imaging.cost import MAX_PASSES, Cost, jpeg_passes, webp_cost
-from skindx.imaging.damage import DamagedPicture
+from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode, decode_small
 
 PIXELS = paint(1)
@@ -97,7 +97,7 @@ HEADERS = {
 def test_what_costs_too_much_is_refused_by_its_header(name: str) -> None:
     data, reason = HEADERS[name]
     for read in (decode, lambda data: decode_small(data, 72)):
-        with pytest.raises(DamagedPicture) as refused:
+        with pytest.raises(DamagedImage) as refused:
             read(data)
         assert refused.value.reason == reason
         assert refused.value.__cause__ is None, "the words are a library's"
@@ -137,7 +137,7 @@ def test_a_baseline_jpeg_of_separate_colours_has_several_passes() -> None:
     scan = data.index(b"\xff\xda")
     one = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + data[scan + 14 : -2]
     assert jpeg_passes(data[:scan] + 300 * one + b"\xff\xd9") == 300
-    with pytest.raises(DamagedPicture, match="too many passes"):
+    with pytest.raises(DamagedImage, match="too many passes"):
         decode(data[:scan] + 300 * one + b"\xff\xd9")
 
 
@@ -146,7 +146,7 @@ def test_any_bytes_have_a_cost_or_are_damaged(tail: bytes) -> None:
     assert jpeg_passes(b"\xff\xd8" + tail) >= 1
     try:
         cost = webp_cost(b"RIFF1234WEBP" + tail)
-    except DamagedPicture:
+    except DamagedImage:
         return
     assert cost.width * cost.height >= 0
 
@@ -160,7 +160,7 @@ def test_whatever_passes_is_bounded(
 ) -> None:
     try:
         Cost(width, height, pixel_bytes, passes).check(cap)
-    except DamagedPicture:
+    except DamagedImage:
         return
     assert width * height <= cap
     assert width * height * pixel_bytes <= max(7 * cap, 64 << 20)

@@ -1,8 +1,8 @@
-"""What is no picture that is read has the right name."""
+"""What is no image that is read has the right name."""
 
 import pytest
 
-from skindx.imaging.formats import picture_suffix, unusable
+from skindx.imaging.formats import image_suffix, unusable
 
 UNREAD = {
     "a GIF": b"GIF87a" + bytes(20),
@@ -16,7 +16,7 @@ UNREAD = {
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_formats_that_are_not_read_are_named(name: str) -> None:
-    assert picture_suffix(UNREAD[name]) is None
+    assert image_suffix(UNREAD[name]) is None
     reason, why = unusable(UNREAD[name])
     assert reason == "unsupported-format"
     assert why.startswith(f"it is {name}, a format that is not read")

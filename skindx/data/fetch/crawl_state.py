@@ -1,4 +1,4 @@
-"""Keeps the books of a crawl: which picture is known, asked for, answered, and already had."""
+"""What a crawl knows: which image is known, asked for, answered, and already had."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.blocklist import BlockList, withheld
-from skindx.data.fetch.outcome import PASSING, Outcome
-from skindx.data.fetch.partition import OTHER_HOST
-from skindx.data.labels import stranger
+from skindx.data.fetch.outcome import OTHER_HOST, PASSING, Outcome
+from skindx.data.labels import unmapped_label
 from skindx.data.ledger import LedgerRow, LedgerWriter, now
 from skindx.taxonomy import Taxonomy
 
 _DECIDED = ("status", "detail", "sha256", "path", "size_bytes", "retrieved")
 
 
-class Book:
+class CrawlState:
     """One row a (url, label), one fetch a URL, over all runs that were ever started.
 
     A URL under two checksums counts as two: what is right for one of them is wrong for the other.
@@ -47,7 +46,7 @@ class Book:
         self._had = 0
 
     def wants(self, row: LedgerRow) -> bool:
-        """Enter a picture that a page shows; tell whether its URL must be fetched now.
+        """Enter an image that a page shows; tell whether its URL must be fetched now.
 
         A row that has a status already is written as it is.
         """
@@ -63,7 +62,7 @@ class Book:
         elif _asked(row) in self._answers:
             self._write(replace(row, **self._answers[_asked(row)]))
         elif self._taxonomy and not self._taxonomy.find(row.label):
-            status, detail = stranger(row.label, self._taxonomy)
+            status, detail = unmapped_label(row.label, self._taxonomy)
             self._write(replace(row, status=status, detail=detail, retrieved=now()))
         else:
             waiting = self._waiting.setdefault(_asked(row), [])
@@ -72,10 +71,10 @@ class Book:
         return False
 
     def status(self, row: LedgerRow) -> str:
-        """Return the status of a picture that was entered, "" while its answer is awaited."""
+        """Return the status of an image that was entered, "" while its answer is awaited."""
         return self._written.get((row.url, row.label), "")
 
-    def settle(self, asked: LedgerRow, outcome: Outcome) -> None:
+    def answer(self, asked: LedgerRow, outcome: Outcome) -> None:
         """Write what became of a row's URL, for every label under which it was found."""
         if outcome.status == OTHER_HOST:
             self._waiting.pop(_asked(asked))
@@ -85,11 +84,11 @@ class Book:
             self._write(replace(row, **self._answers[_asked(asked)]))
 
     def page_failed(self, url: str, label: str, source: str, problem: Outcome) -> None:
-        """Note a page whose pictures stay unknown.
+        """Note a page whose images stay unknown.
 
         It gets no row of its own: pages are read by every run, and only the last one counts.
         """
-        detail = f"A page could not be read, so its pictures are missing. {problem.detail}"
+        detail = f"A page could not be read, so its images are missing. {problem.detail}"
         row = LedgerRow(
             url, label, problem.status, detail, retrieved=now(), source=source, page_url=url
         )
@@ -100,20 +99,20 @@ class Book:
         self._ledger.note("failed", source=source, detail=sentence)
 
     def report(self) -> None:
-        """Note how many pictures are known, and how many of them earlier runs had done."""
+        """Note how many images are known, and how many of them earlier runs had done."""
         self._ledger.note("progress", known=len(self._known), had=self._had)
 
     def close(self) -> None:
         """Note the end of a whole crawl; without this note the run counts as broken."""
         if self._waiting:
-            raise RuntimeError(f"{len(self._waiting)} pictures never had an answer")
+            raise RuntimeError(f"{len(self._waiting)} images never had an answer")
         self.report()
         self._ledger.note("finished")
 
     def _write(self, row: LedgerRow) -> None:
         self._written[row.url, row.label] = row.status
         before = self._earlier.get((row.url, row.label))
-        # Of two pages that show one picture either may come first; the time is always another.
+        # Of two pages that show one image either may come first; the time is always another.
         if before and replace(before, retrieved=row.retrieved, page_url=row.page_url) == row:
             self._had += 1
         else:
@@ -130,7 +129,7 @@ def _answer(row: LedgerRow) -> dict[str, Any]:
 
 def _is_final(row: LedgerRow, dataset: Path) -> bool:
     if row.status == "stored":
-        # The store may have been emptied since; the ledger alone is no picture.
+        # The store may have been emptied since; the ledger alone is no image.
         file = dataset / row.path
         return file.is_file() and file.stat().st_size == row.size_bytes
     return row.status not in PASSING

@@ -1,4 +1,4 @@
-"""What a build needs of its engine, without a cluster: parts of a crawl, shards, addresses."""
+"""What a build needs of its runner, without a cluster: parts of a crawl, shards, addresses."""
 
 import re
 from collections import Counter
@@ -17,12 +17,11 @@ from network_guard import run_guarded
 from paint_pictures import paint, save
 
 from skindx.data.build.acquire import acquire
-from skindx.data.build.crawls import PARTS, fetch_in_parts, make_part
-from skindx.data.fetch.partition import Partition
-from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.fetch.parts import PARTS, fetch_in_parts, make_part
+from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
-from skindx.data.runner import Embedded
-from skindx.data.runner.cluster import Cluster, connected
+from skindx.data.runner import LocalRunner
+from skindx.data.runner.cluster import RayRunner, connected
 from skindx.data.runner.workers import Answer as WorkerAnswer
 from skindx.data.runner.workers import compare
 from skindx.data.screening import shards
@@ -32,7 +31,7 @@ from skindx.data.sources import AtlasSource
 from skindx.errors import JobError, UserError
 
 
-class Several(Embedded):
+class Several(LocalRunner):
     """Threads as workers; a task whose arguments hold a poisoned path is lost."""
 
     def __init__(self, workers: int, poisoned: Path | None = None) -> None:
@@ -91,7 +90,7 @@ def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once
     paths = [f"/{n}.jpg" for n in range(8)]
     with site_of(paths, slow_s=0.1) as here, site_of(paths) as there:
         by_name = f"http://localhost:{there.port}"
-        # Each site shows its own pictures, one of the other's, one that moved there, one ill.
+        # Each site shows its own images, one of the other's, one that moved there, one ill.
         here.pages["/moved.jpg"] = Answer(b"", 302, {"Location": f"{by_name}/7.jpg"})
         for site in (here, there):
             site.pages["/ill.jpg"] = Answer(b"", 500)
@@ -113,7 +112,7 @@ def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once
             sources,
             fetch,
             tmp_path / "parts",
-            engine=Several(two_hosts()),
+            runner=Several(two_hosts()),
             on_progress=lambda *count: told.append(count),
         )
     assert [replace(row, retrieved="") for row in parts] == [
@@ -150,7 +149,7 @@ def test_what_the_parts_of_a_killed_build_know_is_kept(tmp_path: Path) -> None:
         FetchSettings(),
         tmp_path,
         taxonomy=None,
-        engine=Embedded(),
+        runner=LocalRunner(),
         on_progress=lambda done, known: None,
     )
     urls = [each.url for each in read_ledger(tmp_path)]
@@ -172,14 +171,14 @@ def test_a_part_that_ends_its_worker_every_time_is_told(tmp_path: Path) -> None:
             FetchSettings(),
             tmp_path,
             taxonomy=None,
-            engine=Several(2, poisoned=Path("00001")),
+            runner=Several(2, poisoned=Path("00001")),
             on_progress=lambda done, known: None,
         )
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the paths of ten pictures, the eighth damaged, in a folder with shards of three."""
+    """Return the paths of ten images, the eighth damaged, in a folder with shards of three."""
     monkeypatch.setattr(shards, "SHARD_PICTURES", 3)
     paths = [f"store/{n}.jpg" for n in range(10)]
     for n, path in enumerate(paths):
@@ -188,8 +187,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def verdicts(folder: Path, paths: list[str], engine: Embedded, **options: Any) -> list[Any]:
-    screened = screen(folder, paths, ScreenSettings(), ("difference",), engine=engine, **options)
+def verdicts(folder: Path, paths: list[str], runner: LocalRunner, **options: Any) -> list[Any]:
+    screened = screen(folder, paths, ScreenSettings(), ("difference",), runner=runner, **options)
     return [(each.reason, each.width, each.codes_KO.tolist()) for each in screened]
 
 
@@ -213,11 +212,11 @@ def test_shards_give_what_screening_at_once_gives_and_are_not_made_again(
 def test_a_picture_that_ends_its_worker_costs_itself_alone(
     tmp_path: Path, store: list[str]
 ) -> None:
-    sound = verdicts(tmp_path, store, Embedded(1))
+    sound = verdicts(tmp_path, store, LocalRunner(1))
     shards.remove_shards(tmp_path)
     told: list[tuple[int, int]] = []
-    engine = Several(2, poisoned=Path(store[4]))
-    found = verdicts(tmp_path, store, engine, on_progress=lambda *c: told.append(c))
+    runner = Several(2, poisoned=Path(store[4]))
+    found = verdicts(tmp_path, store, runner, on_progress=lambda *c: told.append(c))
     assert found[4] == ("decode-crash", 0, [])
     assert found[:4] + found[5:] == sound[:4] + sound[5:]
     assert told[-1] == (10, 10)
@@ -275,7 +274,7 @@ def test_a_cluster_without_any_worker_left_is_told_and_not_waited_for(
     monkeypatch.setattr(ray, "wait", lambda refs, **_: ([], refs))
     monkeypatch.setattr(ray, "nodes", lambda: looks.pop(0))
     with pytest.raises(JobError, match=r"no worker with a core left; start one"):
-        Cluster(workers=1, driver_workers=1).run(print, [("task",)])
+        RayRunner(workers=1, driver_workers=1).run(print, [("task",)])
     assert not looks
 
 

@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from skindx.data.blocklist import BLOCKLIST
+from skindx.data.fetch.crawl import run_crawl
 from skindx.data.fetch.page_cache import PAGES
-from skindx.data.fetch.partition import Partition
-from skindx.data.fetch.settings import FetchSettings
+from skindx.data.fetch.settings import FetchSettings, Partition
+from skindx.data.layout import STORE
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
-from skindx.data.runner import Engine
+from skindx.data.runner import TaskRunner
 from skindx.data.sources import WebSource
-from skindx.data.store import STORE
 from skindx.errors import JobError, UserError
 from skindx.taxonomy import Taxonomy
 
@@ -33,10 +34,10 @@ def fetch_in_parts(
     dataset: Path,
     *,
     taxonomy: Taxonomy | None,
-    engine: Engine,
+    runner: TaskRunner,
     on_progress: Callable[[int, int], None],
 ) -> frozenset[str]:
-    """Crawl in `engine.fetch_parts` parts and merge their ledgers into the dataset's.
+    """Crawl in `runner.fetch_parts` parts and merge their ledgers into the dataset's.
 
     Returns the URLs that failed for a passing reason: the next run tries them again, this one has
     tried them often enough. The caller holds the dataset's ledger. Parts that a killed build left
@@ -44,12 +45,12 @@ def fetch_in_parts(
     every time.
     """
     merge_parts(dataset)
-    if engine.fetch_parts == 1:
+    if runner.fetch_parts == 1:
         return frozenset()
     tasks = []
     rows = read_ledger(dataset)
-    for index in range(engine.fetch_parts):
-        partition = Partition(index=index, count=engine.fetch_parts)
+    for index in range(runner.fetch_parts):
+        partition = Partition(index=index, count=runner.fetch_parts)
         part = make_part(dataset, partition, rows, sources)
         own = fetch.model_copy(update={"partition": partition})
         tasks.append((part, tuple(sources), own, taxonomy))
@@ -60,7 +61,7 @@ def fetch_in_parts(
         done += len(read_ledger(task[0]))
         on_progress(done, 0)
 
-    lost = engine.run(fetch_part, tasks, on_part)
+    lost = runner.run(fetch_part, tasks, on_part)
     failed = {row.url for row in merge_parts(dataset) if row.status in _TRIED}
     if lost:
         raise JobError(
@@ -78,10 +79,8 @@ def make_part(
 ) -> Path:
     """Make a part's folder, which knows what is known of its hosts; return its absolute path.
 
-    Where `sources` fetch a picture from a mirror, its host is the mirror's.
+    Where `sources` fetch an image from a mirror, its host is the mirror's.
     """
-    from skindx.data.blocklist import BLOCKLIST
-
     part = dataset.absolute() / PARTS / f"{partition.index:05d}"
     part.mkdir(parents=True)
     for shared in (STORE, PAGES):
@@ -105,15 +104,12 @@ def make_part(
 def fetch_part(
     part: Path, sources: Sequence[WebSource], fetch: FetchSettings, taxonomy: Taxonomy | None
 ) -> None:
-    """Crawl one part; a task of the engine."""
-    from skindx.data.build.acquire import acquire
-
+    """Crawl one part; a task of the runner."""
     try:
-        acquire(sources, fetch, part, taxonomy=taxonomy)
+        with held_ledger(part) as lock:
+            run_crawl(sources, fetch, part, taxonomy=taxonomy, lock=lock)
     except UserError:
-        # A source that gives nothing here lies on another part's host, or gives nothing at all:
-        # the crawl that follows knows which.
-        return
+        return  # such as a full disk: the crawl that follows meets it too, and says so
 
 
 def merge_parts(dataset: Path) -> list[LedgerRow]:

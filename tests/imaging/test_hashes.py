@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from paint_pictures import encode, paint
 
 from skindx.data.dedup.clusters import EQUAL
-from skindx.data.dedup.rehash import hash_pictures
+from skindx.data.dedup.links import near_links
 from skindx.imaging.decode import decode
-from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_thumbnails, near_links, thumbnail
+from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_images, hash_thumbnails, thumbnail
 
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 
 
 def turned(picture: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Return orientation 4t + 2v + h of a picture."""
+    """Return orientation 4t + 2v + h of an image."""
     picture = picture.swapaxes(0, 1) if orientation & 4 else picture
     picture = picture[::-1] if orientation & 2 else picture
     return np.ascontiguousarray(picture[:, ::-1] if orientation & 1 else picture)
@@ -138,7 +138,7 @@ def test_the_integral_image_changed_no_hash_of_real_pictures(real: Path) -> None
 @pytest.mark.real
 def test_hashing_alone_finds_the_near_pictures_that_screening_finds(real: Path) -> None:
     datas = list({f.read_bytes() for f in sorted((real / "isic9").rglob("*.jpg"))})
-    quick = hash_pictures(datas, DEFAULT)
+    quick = hash_images(datas, DEFAULT)
     exact = codes_of([decode(data) for data in datas])
     bits = np.bitwise_count(quick[:, :, 0] ^ exact[:, :, 0]).max(axis=1)
     assert bits.max() <= 2

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from paint_pictures import encode, paint
 from PIL import Image, ImageOps
 
-from skindx.imaging.decode import DamagedPicture, decode, decode_small, has_metadata, refusal
+from skindx.imaging.damage import DamagedImage, refusal
+from skindx.imaging.decode import decode, decode_small
+from skindx.imaging.orientation import has_metadata
 
 PIXELS = paint(1)
 
@@ -108,7 +110,7 @@ def test_a_small_grey_decode_is_the_large_one_shrunk(kind: str, orientation: int
     assert (small.shape[0] < small.shape[1]) == (large.shape[0] < large.shape[1])
     shrunk = cv2.resize(large, small.shape[::-1], interpolation=cv2.INTER_AREA).astype(int)
     assert np.abs(small - shrunk).mean() < 1.5
-    with pytest.raises(DamagedPicture, match="more than the cap"):
+    with pytest.raises(DamagedImage, match="more than the cap"):
         decode_small(data, 72, max_pixels=1000)
 
 
@@ -117,10 +119,10 @@ def test_reasons_are_words() -> None:
         (b"GIF89a" + bytes(20), "unsupported-format"),
         (b"\xff\xd8\xff", "damaged"),
     ):
-        with pytest.raises(DamagedPicture) as refused:
+        with pytest.raises(DamagedImage) as refused:
             decode(data)
         assert refused.value.reason == reason
-    with pytest.raises(DamagedPicture, match="it is a GIF, a format that is not read; JPEG, PNG"):
+    with pytest.raises(DamagedImage, match="it is a GIF, a format that is not read; JPEG, PNG"):
         decode(b"GIF89a" + bytes(20))
     assert refusal(MemoryError()).reason == "decode-memory"
     assert refusal(ValueError("Insufficient memory (case 4)")).reason == "decode-memory"
@@ -137,7 +139,7 @@ def test_an_animation_gives_its_first_frame() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
 def test_truncated_files_are_damaged(kind: str, share: float) -> None:
     data = encode(PIXELS, kind)
-    with pytest.raises(DamagedPicture, match=r"\w"):
+    with pytest.raises(DamagedImage, match=r"\w"):
         decode(data[: int(len(data) * share)])
 
 
@@ -151,7 +153,7 @@ def test_damage_in_mid_stream_that_pillow_passes_is_found(stop: int | None, inst
     middle, rest = data[: len(data) // 2], data[len(data) // 2 :]
     damaged = middle + instead + (rest[stop:] if stop else b"")
     Image.open(io.BytesIO(damaged)).load()
-    with pytest.raises(DamagedPicture, match="Corrupt JPEG"):
+    with pytest.raises(DamagedImage, match="Corrupt JPEG"):
         decode(damaged)
 
 
@@ -160,7 +162,7 @@ def test_a_pixel_bomb_is_refused_by_its_header() -> None:
     chunk = b"IHDR" + header
     bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
     bomb += struct.pack(">I", zlib.crc32(chunk)) + struct.pack(">I", 9) + b"IDAT"
-    with pytest.raises(DamagedPicture, match=r"60000 x 60000|pixels"):
+    with pytest.raises(DamagedImage, match=r"60000 x 60000|pixels"):
         decode(bomb)
 
 
@@ -169,7 +171,7 @@ def test_the_cap_counts_pixels() -> None:
     for kind in ("JPEG", "PNG"):
         data = encode(PIXELS, kind)
         assert decode(data, max_pixels=height * width).shape == PIXELS.shape
-        with pytest.raises(DamagedPicture, match="more than the cap"):
+        with pytest.raises(DamagedImage, match="more than the cap"):
             decode(data, max_pixels=height * width - 1)
 
 
@@ -181,7 +183,7 @@ HEADS = [encode(PIXELS, kind)[:length] for kind in KINDS for length in (16, 400)
 def test_any_bytes_are_a_picture_or_damaged(head: bytes, tail: bytes) -> None:
     try:
         pixels = decode(head + tail)
-    except DamagedPicture:
+    except DamagedImage:
         return
     assert pixels.ndim == 3
     assert pixels.dtype == np.uint8

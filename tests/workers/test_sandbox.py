@@ -15,10 +15,10 @@ from paint_pictures import paint, save
 
 import skindx
 from skindx.data.publish import clean_files
-from skindx.data.screening.screen import Screened, ScreenSettings, screen_files
+from skindx.data.screening.screen import Screened, ScreenSettings, screen_files, screening
 from skindx.imaging import thumbnails
-from skindx.workers.sandbox import pool
-from skindx.workers.sandbox.pool import Failure, Limits, run_apart
+from skindx.workers import process
+from skindx.workers.sandbox import Failure, Limits, run_sandboxed
 
 
 def pictures(folder: Path, count: int) -> list[Path]:
@@ -26,7 +26,7 @@ def pictures(folder: Path, count: int) -> list[Path]:
 
 
 def pipe_at(paths: list[Path], position: int) -> Path:
-    """Put a named pipe among the pictures: whoever opens it to read waits for a writer."""
+    """Put a named pipe among the images: whoever opens it to read waits for a writer."""
     fifo = paths[0].parent / f"fifo{position}"
     os.mkfifo(fifo)
     paths.insert(position, fifo)
@@ -143,7 +143,7 @@ def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
     paths = pictures(tmp_path, 70)
     pipe_at(paths, 69)
     job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
-    answers = run_apart("screen", job, paths, Limits(timeout_s=600, memory_mb=400), 2)
+    answers = run_sandboxed(screening, job, paths, Limits(timeout_s=600, memory_mb=400), 2)
     assert not isinstance(next(answers)[1], Failure)
     assert any(b"skindx.workers.sandbox" in command(pid) for pid in descendants(os.getpid()))
     answers.close()
@@ -160,7 +160,7 @@ def command(pid: int) -> bytes:
 HANG = """
 import sys
 from pathlib import Path
-from skindx.data.gallery import thumbnails
+from skindx.imaging import thumbnails
 from skindx.data.publish import clean_files
 from skindx.data.screening.screen import ScreenSettings, screen_files
 settings = ScreenSettings(timeout_s=2)
@@ -183,14 +183,14 @@ def test_a_hanging_decoder_does_not_outlive_a_killed_caller(tmp_path: Path) -> N
 
 
 def test_no_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.subprocess, "Popen", None)
+    monkeypatch.setattr(process.subprocess, "Popen", None)
     assert screen([]) == []
 
 
 def test_a_gallery_and_a_publication_survive_what_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gallery shows dropped pictures too, also one that its decoder never came back from."""
+    """A gallery shows dropped images too, also one that its decoder never came back from."""
     monkeypatch.setattr(thumbnails, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
     monkeypatch.setattr(clean_files, "_TIMES", 1)
     paths = pictures(tmp_path, 3)

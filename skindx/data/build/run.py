@@ -1,0 +1,37 @@
+"""What the stages of one build hand on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from skindx.data.box import Box, BoxedImage
+from skindx.data.manifest import Issue
+from skindx.data.recipe import BuildSettings
+from skindx.data.runner import TaskRunner
+from skindx.data.splits.freeze import Places
+from skindx.data.splits.groups import GroupKeys
+from skindx.progress import Progress
+from skindx.taxonomy import Taxonomy
+
+
+@dataclass(slots=True)
+class Run:
+    """The settings of a build, what it starts from, and what its stages note."""
+
+    settings: BuildSettings
+    out: Path
+    report: Progress
+    runner: TaskRunner
+    taxonomy: Taxonomy | None
+    keys: GroupKeys
+    boxes: Mapping[str, BoxedImage]
+    drawn: Mapping[str, tuple[Box, ...]]
+    """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
+    places: Places
+    """Where earlier builds put images and groups."""
+    issues: list[Issue] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    missized: list[str] = field(default_factory=list)
+    """URLs whose image has another size than the box file says."""
+    protruding: list[str] = field(default_factory=list)
+    """URLs with boxes that are empty or stand out of the image."""

@@ -1,0 +1,149 @@
+"""What a build keeps out: what was taken down or rejected, and its near copies."""
+
+from collections import defaultdict
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from skindx.data.blocklist import (
+    BLOCKLIST,
+    NEAR_REASON,
+    Blocked,
+    BlockList,
+    join,
+    web_address,
+    withheld,
+    write_blocklist,
+)
+from skindx.data.dedup.rank import LabelledImage
+from skindx.data.dedup.select import Cleaned, DedupSettings
+from skindx.data.ledger import LedgerRow, now
+from skindx.data.manifest import Issue
+from skindx.data.removal.copies import near_files
+from skindx.data.removal.purge import purge, taken_down
+from skindx.data.review import REVIEWED, read_decisions
+from skindx.data.screening.screen import Screened
+from skindx.data.store import store_files
+from skindx.errors import UserError
+from skindx.progress import Progress
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """Keeps images out of one build, as soon as they can be recognised.
+
+    By address or bytes once they are acquired, by their hashes once they are screened, by their
+    copies once duplicates are found. What is found blocked leaves the store at once.
+    """
+
+    dataset: Path
+    blocked: BlockList
+    rejected: Set[str]
+    """SHA-256 of the images that people decided to remove."""
+    dedup: DedupSettings
+    """Which hashes, and within which distance, make a near copy."""
+
+    @classmethod
+    def read(cls, dataset: Path, blocklists: Sequence[Path], dedup: DedupSettings) -> "Exclusions":
+        """Read block lists and the dataset's decisions. Raises UserError for damaged ones."""
+        decisions = read_decisions(dataset)
+        rejected = {sha for sha, decision in decisions.items() if decision.verdict == "remove"}
+        return cls(dataset, join(blocklists), rejected, dedup)
+
+    def purge(self) -> None:
+        """Take what is blocked out of the dataset that an earlier build left."""
+        if len(self.blocked):
+            write_blocklist(self.dataset / BLOCKLIST, self.blocked)
+            purge(self.dataset, self.blocked)
+
+    def of_acquired(self, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+        """Return the rows with the blocked ones taken down.
+
+        Blocked bytes that came from an address which nobody knew block that address too.
+        """
+        found = [(row, self.blocked.find(row.sha256, row.url)) for row in rows]
+        new: list[Blocked] = []
+        for row, entry in found:
+            if entry and row.path:
+                (self.dataset / row.path).unlink(missing_ok=True)
+                if web_address(row.url):
+                    new.append(_entry(row.sha256, row.url, entry, entry.reason))
+        self._block(new)
+        return [withheld(row, entry) if entry else row for row, entry in found]
+
+    def of_screened(
+        self, sound: Sequence[tuple[LedgerRow, Screened]], issues: Sequence[Issue], report: Progress
+    ) -> tuple[list[tuple[LedgerRow, Screened]], list[Issue]]:
+        """Return the sound images and the issues without near copies of what is blocked.
+
+        Also what the screening refused, as too small or too dark, may be a near copy: no manifest
+        would ever name it, but its bytes would stay in the store. Raises UserError when no sound
+        image is left.
+        """
+        if not len(self.blocked):
+            return list(sound), list(issues)
+        marked = self._refused_copies(issues, report)
+        codes_NKO = np.stack([screened.codes_KO for _, screened in sound])
+        found = self.blocked.near(codes_NKO, self.dedup.hashes, self.dedup.radius)
+        entries = []
+        for position, entry in found.items():
+            row = sound[position][0]
+            entries.append(_entry(row.sha256, row.url, entry, NEAR_REASON))
+            marked.append(taken_down(row.url, row.label, entries[-1]))
+        self._block(entries)
+        staying = [each for position, each in enumerate(sound) if position not in found]
+        if not staying:
+            raise UserError("every sound image was taken down; add other images to the sources.")
+        return staying, marked
+
+    def of_cleaned(self, cleaned: Cleaned) -> tuple[list[LabelledImage], list[Issue]]:
+        """Return the kept images but those that a person rejected, and an issue for each of these.
+
+        Duplicates are known by now: else the copy of a rejected image would step into its place.
+        """
+        copies: dict[str, set[str]] = defaultdict(set)
+        for issue in cleaned.issues:
+            copies[issue.kept_sha256].add(issue.sha256)
+        staying, issues = [], []
+        for image in cleaned.kept:
+            row = image.row
+            seen = sorted(self.rejected & {row.sha256, *copies[row.sha256]})
+            if seen:
+                which = "it" if row.sha256 in seen else f"its copy {seen[0]}"
+                detail = f"a person who looked at {which} decided to remove it"
+                issues.append(Issue(row.url, row.sha256, image.label, REVIEWED, detail))
+            else:
+                staying.append(image)
+        return staying, issues
+
+    def _refused_copies(self, issues: Sequence[Issue], report: Progress) -> list[Issue]:
+        """Block the near copies among images that have an issue already; return all issues."""
+        refused = {issue.sha256 for issue in issues if issue.sha256}
+        files = sorted(file for sha256 in refused for file in store_files(self.dataset, sha256))
+        found = near_files(files, self.blocked, self.dedup, report)
+        marked, entries = list(issues), []
+        for position, issue in enumerate(marked):
+            if near := found.get(issue.sha256):
+                entries.append(_entry(issue.sha256, issue.url, near, NEAR_REASON))
+                marked[position] = taken_down(issue.url, issue.label, entries[-1])
+        self._block(entries)
+        return marked
+
+    def _block(self, entries: Sequence[Blocked]) -> None:
+        if entries:
+            path = self.dataset / BLOCKLIST
+            write_blocklist(path, join([path], entries))
+            purge(self.dataset, BlockList(entries))
+
+
+def _entry(sha256: str, url: str, blocked: Blocked, reason: str) -> Blocked:
+    """Return the entry of an image that came in spite of `blocked`."""
+    return Blocked(
+        sha256,
+        web_address(url),
+        asked=blocked.asked or blocked.sha256,
+        reason=reason,
+        when=now(),
+    )

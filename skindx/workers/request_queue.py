@@ -1,0 +1,82 @@
+"""The queue in which requests wait for a worker: bounded, first come first served."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(eq=False)
+class Request(Generic[Q, A]):
+    """What is asked of a worker, and where the answer goes."""
+
+    question: Q
+    size_bytes: int = 0
+    answer: "asyncio.Future[A]" = field(default_factory=asyncio.Future)
+    tries: int = 0
+    """How often a worker was lost while it had this request."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.answer.done()
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an exception, unless nobody waits any more."""
+        if not self.over:
+            self.answer.set_exception(error)
+
+
+class RequestQueue(Generic[Q, A]):
+    """Requests in order; each worker takes a fair share, so that none stands idle."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._requests: deque[Request[Q, A]] = deque()
+        self._changed = asyncio.Condition()
+        self._takers = 0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._requests)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how many bytes the waiting requests hold."""
+        return sum(request.size_bytes for request in self._requests)
+
+    async def put(self, request: Request[Q, A], *, first: bool = False) -> None:
+        """Add a request at the end, or before all others."""
+        async with self._changed:
+            if first:
+                self._requests.appendleft(request)
+            else:
+                self._requests.append(request)
+            self._changed.notify_all()
+
+    def remove(self, request: Request[Q, A]) -> None:
+        """Take a request out, if it still waits."""
+        if request in self._requests:
+            self._requests.remove(request)
+
+    async def take(self, most: int) -> list[Request[Q, A]]:
+        """Wait for a request; return up to `most`, and no more than the other takers leave over.
+
+        A request that a worker was lost with comes alone: it shall harm no other.
+        """
+        async with self._changed:
+            self._takers += 1
+            try:
+                await self._changed.wait_for(lambda: self._requests)
+                share = min(most, -(-len(self._requests) // self._takers))
+            finally:
+                self._takers -= 1
+            taken = [self._requests.popleft()]
+            while len(taken) < share and not taken[0].tries:
+                if not self._requests or self._requests[0].tries:
+                    break
+                taken.append(self._requests.popleft())
+            return taken

@@ -1,0 +1,62 @@
+"""Which functions a sandboxed process may run: those of this package that are marked for it."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeVar
+
+Work = Callable[[Sequence[Path]], Iterator[list[Any] | None]]
+"""Yields None after each file, and at the end a list with the answers to all of them."""
+
+MakeWork = Callable[[dict[str, Any]], Work]
+"""Makes the work from a job of plain values, and imports all that it needs: the memory limit is
+set afterwards, when an import might fail."""
+
+_MARK = "_sandboxed"
+_MODULE = re.compile(r"skindx(\.[A-Za-z_]\w*)+")
+
+M = TypeVar("M", bound=MakeWork)
+
+
+def sandboxed(make_work: M) -> M:
+    """Mark a function of a module of skindx as one that a sandboxed process may run."""
+    setattr(make_work, _MARK, True)
+    return make_work
+
+
+def reference(make_work: MakeWork) -> str:
+    """Return MODULE:NAME of a marked function. Raises ValueError for any other."""
+    name = f"{make_work.__module__}:{getattr(make_work, '__name__', '')}"
+    if resolve(name) is not make_work:
+        raise ValueError(f"{name} is another function")
+    return name
+
+
+def resolve(name: str) -> MakeWork:
+    """Return the marked function at MODULE:NAME. Raises ValueError for any other reference."""
+    module, _, function_name = name.partition(":")
+    if not _MODULE.fullmatch(module) or not function_name.isidentifier():
+        raise ValueError(f"{name!r} names no function of skindx")
+    function = getattr(import_module(module), function_name, None)
+    if (
+        not isinstance(function, FunctionType)
+        or function.__module__ != module
+        or getattr(function, _MARK, False) is not True
+    ):
+        raise ValueError(f"{name!r} is not marked as @sandboxed")
+    return function
+
+
+def for_each(answer: Callable[[Path], Any]) -> Work:
+    """Return work that answers one file after the other."""
+
+    def work(paths: Sequence[Path]) -> Iterator[list[Any] | None]:
+        answers = []
+        for path in paths:
+            answers.append(answer(path))
+            yield None
+        yield answers
+
+    return work
