@@ -12,7 +12,7 @@ from tiny_bundle import pack_whole
 
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.storing import CHECK
 

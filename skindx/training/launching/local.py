@@ -1,7 +1,8 @@
 """Start the ranks of one machine.
 
-`python -m skindx.training.launching.local RANKS PORT MODULE ARGUMENTS` imports nothing heavy. DeepSpeed's launcher, which starts the ranks of several machines, imports
-all of DeepSpeed in two processes before the first rank begins.
+`python -m skindx.training.launching.local RANKS PORT MODULE ARGUMENTS` imports nothing heavy.
+DeepSpeed's launcher, which starts the ranks of several machines, imports all of DeepSpeed in two
+processes before the first rank begins.
 """
 
 import os
