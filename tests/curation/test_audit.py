@@ -122,7 +122,10 @@ def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -
     tiny_dataset(tmp_path / "killed", 40)
     tiny_dataset(tmp_path / "whole", 40)
     folder = str(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), folder]),
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "killed"), folder], env=environment
     )
