@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self
+from typing import Any, Generic, Self
 
 from pydantic import Field
 
@@ -13,7 +13,14 @@ from skindx.config import Settings
 from skindx.errors import JobError, UserError
 from skindx.system import cpu_count
 from skindx.workers.process import Lost, Worker, started
-from skindx.workers.request_queue import A, Q, Request, RequestQueue
+from skindx.workers.request_queue import (
+    A,
+    NoAnswerError,
+    Q,
+    QueueFullError,
+    Request,
+    RequestQueue,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +56,6 @@ class PoolStatus:
     capacity: int
     restarts: int
     problem: str
-
-
-class PoolFullError(Exception):
-    """Too many requests wait already."""
-
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"the queue is full; try again in {retry_after_s} s")
-        self.retry_after_s = retry_after_s
-
-
-class NoAnswerError(Exception):
-    """A request was taken and has no answer."""
-
-    def __init__(self, reason: Literal["failed", "late", "stopped"]) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        """failed: a worker ended over it; late: no answer came in time; stopped: the pool ended."""
 
 
 class WorkerPool(Generic[Q, A]):
@@ -137,13 +127,13 @@ class WorkerPool(Generic[Q, A]):
     async def ask(self, question: Q) -> A:
         """Return the answer to a question; never hangs.
 
-        Raises PoolFullError, NoAnswerError, or what `decode` returned.
+        Raises QueueFullError, NoAnswerError, or what `decode` returned.
         """
         request: Request[Q, A] = Request(question, self._size_bytes(question))
         size_bytes = self._queue.size_bytes + request.size_bytes
         full = len(self._queue) >= self._queue.capacity
         if full or size_bytes > self.settings.waiting_mb << 20:
-            raise PoolFullError(_RETRY_AFTER_S)
+            raise QueueFullError(_RETRY_AFTER_S)
         self._open.add(request)
         try:
             async with asyncio.timeout(self.settings.patience_s):

@@ -3,10 +3,27 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+class QueueFullError(Exception):
+    """Too many requests wait already."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"the queue is full; try again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class NoAnswerError(Exception):
+    """A request was taken and has no answer."""
+
+    def __init__(self, reason: Literal["failed", "late", "stopped"]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        """failed: a worker ended over it; late: no answer came in time; stopped: the pool ended."""
 
 
 @dataclass(eq=False)

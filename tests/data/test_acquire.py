@@ -15,9 +15,8 @@ from local_site import Answer, LocalSite, Page, category, closed_port, figures, 
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
-from skindx.data.fetch.crawl import LOG
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
-from skindx.data.layout import LEDGER
+from skindx.data.layout import LEDGER, LOG
 from skindx.data.ledger import read_ledger
 from skindx.data.recipe import BuildSettings
 from skindx.data.sources import AtlasSource

@@ -7,8 +7,8 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html, jpeg
 
 from skindx.data.build.acquire import acquire
-from skindx.data.fetch.crawl import LOG
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
+from skindx.data.layout import LOG
 from skindx.data.sources import AtlasSource
 
 

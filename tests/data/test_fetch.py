@@ -22,7 +22,7 @@ from skindx.data.fetch.robots import _NO_TRAINING
 from skindx.data.fetch.scrapy_settings import scrapy_settings
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import AtlasSource
-from skindx.data.sources.atlas import categories, next_pages, pictures, web_url
+from skindx.data.sources.atlas import categories, figures_of, next_pages, web_url
 from skindx.errors import UserError
 
 DEMO = "http://127.0.0.1:8000"
@@ -259,7 +259,7 @@ def test_licence_and_creator_come_from_the_picture_s_own_figure() -> None:
     body += '<i class="licence">CC0</i><i class="creator">Ann</i></figure>'
     body += '<figure class="picture"><a class="full" href="//b.org/ü 2.jpg"></a></figure>'
     body += '<a class="full" href="/advert.jpg"></a><i class="creator">Bob</i>'
-    (first,), (second,) = pictures(source, page(body), "Acne")
+    (first,), (second,) = figures_of(source, page(body), "Acne")
     assert (first.url, first.licence, first.creator) == ("http://a.org/atlas/1.jpg", "CC0", "Ann")
     assert (second.url, second.licence) == ("http://b.org/%C3%BC%202.jpg", "CC BY 4.0")
     assert second.creator == ""
@@ -291,7 +291,7 @@ def test_long_data_urls_stay_short_and_different() -> None:
         f'<figure class="picture"><a class="full" href="data:,{"x" * 5000}{end}"></a></figure>'
         for end in "ab"
     )
-    rows = [row for (row,) in pictures(source, page(body), "Acne")]
+    rows = [row for (row,) in figures_of(source, page(body), "Acne")]
     assert {row.status for row in rows} == {"bad-url"}
     assert len({row.url for row in rows}) == 2
     assert all(len(row.url) < 200 for row in rows)

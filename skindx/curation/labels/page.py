@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.curation.labels.review import Doubt, LabelReview
+from skindx.curation.stored_image import read_picture
+from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags
 from skindx.data.stored_image import read_picture
@@ -17,7 +19,7 @@ from skindx.imaging.thumbnails import small_jpeg
 from skindx.templates import html_environment
 from skindx.text import printable
 
-TABLE, PAGE = "label_review.csv", "label_review.html"
+TABLE, PAGE = "label_review.csv", LABEL_REVIEW
 TEMPLATE = "label_review.html.jinja"
 SHOWN = 300
 """Pictures on the page: about 2 MB; the table has them all."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.config import read_yaml
-from skindx.data.layout import RECIPE
+from skindx.data.layout import DIFF, RECIPE
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.files import write_json
 from skindx.text import cell, printable
@@ -15,7 +15,6 @@ from skindx.text import cell, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-DIFF = "diff.json"
 NO_SOURCE = "source-gone"
 _SHOWN = 5
 

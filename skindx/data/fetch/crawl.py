@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.data.fetch.settings import FetchSettings
+from skindx.data.layout import LOG
 from skindx.data.ledger import read_lines, row_of, whole_size
 from skindx.data.sources import WebSource
 from skindx.errors import JobError
@@ -16,7 +17,6 @@ from skindx.full_disk import FULL_DISK, full_disk, is_full
 from skindx.taxonomy import Taxonomy
 from skindx.workers.process import module_command, start
 
-LOG = "fetch.log"
 Progress = Callable[[int, int], None]
 """Called with how many answers there are, and how many images are known."""
 

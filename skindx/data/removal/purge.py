@@ -16,7 +16,17 @@ from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, wit
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
-from skindx.data.layout import CACHE, GALLERY, ISSUES, LEDGER, MANIFEST, SUMMARY
+from skindx.data.layout import (
+    CACHE,
+    DIFF,
+    GALLERY,
+    ISSUES,
+    LABEL_REVIEW,
+    LEDGER,
+    LOG,
+    MANIFEST,
+    SUMMARY,
+)
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
 from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.removal.purge_others import purge_others
@@ -26,7 +36,7 @@ from skindx.data.summary import totals
 from skindx.data.transaction import recover, transaction
 from skindx.files import sha256_file, write_json
 
-_REPORTS = ("label_review.html", "diff.json", "fetch.log")
+_REPORTS = (LABEL_REVIEW, DIFF, LOG)
 """What verbs leave in a dataset folder beside its tables, and can write again."""
 
 

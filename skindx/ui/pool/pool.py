@@ -9,13 +9,8 @@ from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers import framing
-from skindx.workers.pool import (
-    NoAnswerError,
-    PoolFullError,
-    PoolSettings,
-    PoolStatus,
-    WorkerPool,
-)
+from skindx.workers.pool import PoolSettings, PoolStatus, WorkerPool
+from skindx.workers.request_queue import NoAnswerError, QueueFullError
 
 _UNANSWERED = {
     "failed": "the photo could not be judged, the server failed at it; try another photo.",
@@ -57,7 +52,7 @@ class Pool:
         """Answer a case. Raises Refused, Busy, Unanswered or another UserError; never hangs."""
         try:
             return await self._pool.ask(case)
-        except PoolFullError as error:
+        except QueueFullError as error:
             raise Busy(error.retry_after_s) from None
         except NoAnswerError as error:
             raise Unanswered(_UNANSWERED[error.reason]) from None
