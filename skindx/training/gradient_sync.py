@@ -11,7 +11,7 @@ from skindx.comm.fabric import Fabric
 from skindx.comm.fused import Fused
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.profiling.tuner import Tuner
 
 

@@ -13,20 +13,20 @@ from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.joining import is_lost, join, leave
 from skindx.training.deepspeed.launch import launch
 from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
-from skindx.training.ensembles.folds import partition
+from skindx.training.ensembles.fusion import fit_fusion
 from skindx.training.ensembles.member_refs import check_soup, is_there, sources, units
 from skindx.training.ensembles.pack import pack_run
+from skindx.training.feeding.folds import partition
+from skindx.training.finished.detector import is_trained
+from skindx.training.finished.member import fingerprint, is_finished
 from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
-from skindx.training.member import fingerprint, is_finished
-from skindx.training.preparing import checkpoint_activations
+from skindx.training.parallel.mesh import resolve_accelerator, resolve_ranks
+from skindx.training.parallel.preparing import checkpoint_activations
 from skindx.training.probing import probe_members
-from skindx.training.process_group import resolve_accelerator, resolve_ranks
 from skindx.training.recipes.optimizer import layer_depths
 from skindx.training.recipes.starting import starting_weights
-from skindx.training.tasks.detector.assist import fit_fusion
-from skindx.training.tasks.detector.store import is_trained
-from skindx.training.tasks.detector.worker import check_detector
+from skindx.training.tasks.detector.job import check_detector
 from skindx.training.worker import SETTINGS
 from skindx.training.worker import train as train_members
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 
 class Watch:

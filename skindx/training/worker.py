@@ -22,15 +22,15 @@ from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all, saved_in
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import is_lost, join, leave
-from skindx.training.ensembles.folds import partition
-from skindx.training.ensembles.snapshots import snapshot_keeper
+from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.finished.member import FinishedMember, fingerprint, is_finished, save_member
+from skindx.training.finished.snapshots import snapshot_keeper
 from skindx.training.launching.notes import RANKS, write_note
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
-from skindx.training.member import FinishedMember, fingerprint, is_finished, save_member
-from skindx.training.process_group import Cluster
-from skindx.training.tasks.classifier.trainer import train_member
-from skindx.training.tasks.detector import worker as detection
+from skindx.training.loop import train_member
+from skindx.training.parallel.mesh import Cluster
+from skindx.training.tasks.detector import job as detection
 
 SETTINGS = "train.yaml"
 

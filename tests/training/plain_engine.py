@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.parallel.mesh import Cluster, EngineSettings
 
 
 class Alone(Cluster):

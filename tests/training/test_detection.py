@@ -22,20 +22,20 @@ from skindx.errors import UserError
 from skindx.training.config.detector import BoxAugment, DetectorSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.finished.detector import load_parts
+from skindx.training.parallel.mesh import Cluster, EngineSettings
 from skindx.training.tasks.detector.augment import box_changer
-from skindx.training.tasks.detector.loss import CLASS_GAIN, DetectionLoss, all_scores
-from skindx.training.tasks.detector.network import MovingAverage, build_network
-from skindx.training.tasks.detector.pictures import (
+from skindx.training.tasks.detector.images import (
     BoxedBatch,
     boxed_batches,
     looked_at,
     open_boxed,
     to_batch,
 )
+from skindx.training.tasks.detector.job import check_detector
+from skindx.training.tasks.detector.loss import CLASS_GAIN, DetectionLoss, all_scores
+from skindx.training.tasks.detector.network import MovingAverage, build_network
 from skindx.training.tasks.detector.scoring import score_detector
-from skindx.training.tasks.detector.store import load_parts
-from skindx.training.tasks.detector.worker import check_detector
 
 SIDE = 64
 CPU = torch.device("cpu")
@@ -289,7 +289,7 @@ def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> Non
     TrainSettings.parse({"engine": {"accelerator": "cpu"}, "detector": detector}).save(
         tmp_path / "train.yaml"
     )
-    command = [sys.executable, "-m", "skindx.training.tasks.detector.worker"]
+    command = [sys.executable, "-m", "skindx.training.tasks.detector.job"]
     subprocess.run([*command, str(tmp_path), str(small_dataset)], check=True, timeout=280)
     lines = (tmp_path / "detector" / "history.csv").read_text().splitlines()
     assert lines[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"

@@ -12,9 +12,9 @@ from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import join, leave
+from skindx.training.finished.detector import CHECKPOINT
 from skindx.training.launching.stopping import StoppedError
-from skindx.training.tasks.detector.store import CHECKPOINT
-from skindx.training.tasks.detector.trainer import train_detector
+from skindx.training.tasks.detector.task import train_detector
 
 SETTINGS = TrainSettings.parse(
     {

@@ -23,8 +23,8 @@ from skindx.training.ensembles.distil import (
     student_settings,
     write_targets,
 )
-from skindx.training.feeding.pictures import Reading, TrainingSet, class_numbers, training_batches
-from skindx.training.member import fingerprint
+from skindx.training.feeding.images import Reading, TrainingSet, class_numbers, training_batches
+from skindx.training.finished.member import fingerprint
 from skindx.training.recipes.losses import build_loss
 from skindx.training.run import check
 

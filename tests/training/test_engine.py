@@ -9,7 +9,7 @@ from skindx.errors import UserError
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join, leave
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.process_group import EngineSettings, resolve_accelerator, resolve_ranks
+from skindx.training.parallel.mesh import EngineSettings, resolve_accelerator, resolve_ranks
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=1.0)
 

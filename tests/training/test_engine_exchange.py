@@ -14,7 +14,7 @@ from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.topk import TopKSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join, leave
-from skindx.training.process_group import EngineSettings
+from skindx.training.parallel.mesh import EngineSettings
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 EXACT: dict[str, ExchangeSettings] = {

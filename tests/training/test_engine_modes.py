@@ -16,8 +16,8 @@ from skindx.training.deepspeed.config import deepspeed_config, read_extra
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join, leave
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.preparing import checkpoint_activations
-from skindx.training.process_group import Cluster, EngineSettings, check_precision, resolve_ranks
+from skindx.training.parallel.mesh import Cluster, EngineSettings, check_precision, resolve_ranks
+from skindx.training.parallel.preparing import checkpoint_activations
 
 MODES: dict[str, dict[str, Any]] = {
     **{f"zero {stage}": {"zero": stage} for stage in range(4)},

@@ -10,7 +10,7 @@ from torch import nn
 from skindx.training.checkpoint.state import State
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join, leave
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.parallel.mesh import Cluster, EngineSettings
 
 BATCH = 12
 

@@ -19,8 +19,8 @@ from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.ensemble.combination import log
 from skindx.models.ensemble.predicting import predict_members, predict_records
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.pack import fit_on_calibration
+from skindx.training.feeding.folds import partition
 from skindx.training.run import train
 
 PREPROCESS = {"size": 64}

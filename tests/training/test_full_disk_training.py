@@ -15,7 +15,7 @@ from skindx import cli
 from skindx.errors import UserError
 from skindx.training import worker
 from skindx.training.checkpoint.keeper import checkpoint_folder
-from skindx.training.member import FinishedMember
+from skindx.training.finished.member import FinishedMember
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join, leave
-from skindx.training.process_group import EngineSettings
+from skindx.training.parallel.mesh import EngineSettings
 
 CPU = EngineSettings(accelerator="cpu")
 TUNED = FusedSettings(profile_steps=2, trial_steps=3)

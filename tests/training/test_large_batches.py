@@ -13,14 +13,14 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.errors import UserError
-from skindx.training import member
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.config import deepspeed_config
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join, leave
-from skindx.training.member import fingerprint
-from skindx.training.process_group import EngineSettings
+from skindx.training.finished import member
+from skindx.training.finished.member import fingerprint
+from skindx.training.parallel.mesh import EngineSettings
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.recipes.schedule import peak_rate, rate_of
 

@@ -7,7 +7,7 @@ import pytest
 from skindx.errors import JobError, UserError
 from skindx.training.deepspeed import launch
 from skindx.training.launching import network
-from skindx.training.process_group import EngineSettings
+from skindx.training.parallel.mesh import EngineSettings
 
 
 def _hostfile(folder: Path, text: str) -> Path:

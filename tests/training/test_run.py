@@ -18,8 +18,8 @@ from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
 from skindx.training.config.run import TrainSettings
+from skindx.training.ensembles.fusion import fit_fusion
 from skindx.training.run import check, train
-from skindx.training.tasks.detector.assist import fit_fusion
 
 SETTINGS = {
     "engine": {"accelerator": "cpu", "ranks": 2},

@@ -13,13 +13,13 @@ from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
+from skindx.training import loop
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.loop import begin, go_on, train_member
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.position import Position
-from skindx.training.process_group import Cluster
-from skindx.training.tasks.classifier import trainer
-from skindx.training.tasks.classifier.state import MemberTraining
-from skindx.training.tasks.classifier.trainer import begin, go_on, train_member
+from skindx.training.task import MemberTraining
 
 CLASSES = ("Disc", "Stripes", "Plain")
 SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}
@@ -63,7 +63,7 @@ def begun(settings: TrainSettings, dataset: Path) -> MemberTraining:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "Engine", PlainEngine)
+    monkeypatch.setattr(loop, "Engine", PlainEngine)
 
 
 LEARNER = {**SMALL, "model": "test_efficientnet"}
@@ -191,7 +191,7 @@ def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
     settings = settings_of(**RANKS)
     dist.init_process_group("gloo")
     cluster = Cluster(dist.get_rank(), 2, torch.device("cpu"), settings.engine)
-    trainer.Engine = PlainEngine
+    loop.Engine = PlainEngine
     finished, _ = train_member(settings, settings.members[0], data_of(dataset), cluster, Silent())
     dist.destroy_process_group()
     return {name: value.numpy() for name, value in finished.state.items()}

@@ -21,11 +21,11 @@ from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import load_detector
 from skindx.training.config.detector import DetectorSettings
 from skindx.training.config.run import TrainSettings
-from skindx.training.process_group import EngineSettings
-from skindx.training.tasks.detector.pictures import looked_at
+from skindx.training.finished.detector import FOLDER, load_parts
+from skindx.training.parallel.mesh import EngineSettings
+from skindx.training.tasks.detector.images import looked_at
+from skindx.training.tasks.detector.job import SETTINGS, check_detector
 from skindx.training.tasks.detector.scoring import LEAST_CONFIDENCE
-from skindx.training.tasks.detector.store import FOLDER, load_parts
-from skindx.training.tasks.detector.worker import SETTINGS, check_detector
 
 PEER = "skindx.bench.detector.ultralytics_peer"
 
@@ -93,7 +93,7 @@ def _training(settings: Config, seed: int) -> TrainSettings:
 
 
 def _train(trainer: str, folder: Path, dataset: Path) -> None:
-    module = {"ours": "skindx.training.tasks.detector.worker", "ultralytics": PEER}[trainer]
+    module = {"ours": "skindx.training.tasks.detector.job", "ultralytics": PEER}[trainer]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])

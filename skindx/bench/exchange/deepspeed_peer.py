@@ -15,7 +15,7 @@ from torch.autograd import Function
 from skindx.comm import AnyExchange, DenseSettings
 from skindx.comm.fused import Fused, FusedSettings
 from skindx.training.deepspeed.engine import Engine, import_deepspeed
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.parallel.mesh import Cluster, EngineSettings
 
 
 class Waiting(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from skindx.bench.data.images import noisy_jpegs
 from skindx.bench.harness.clock import Figure, interleave, median, ratio
 from skindx.bench.trainer.loops import TrainerLoop, job
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 SIDE, MODEL = 224, "resnet50"
 _ENGINE = {"precision": "bf16", "channels_last": True, "compile": True}

@@ -21,7 +21,7 @@ from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
 from skindx.system import go_offline
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.pictures import (
+from skindx.training.feeding.images import (
     Reading,
     TrainingSet,
     class_numbers,
@@ -30,12 +30,12 @@ from skindx.training.feeding.pictures import (
     training_batches,
 )
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.loop import begin
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.position import count_step
-from skindx.training.process_group import Cluster
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.tasks.classifier.steps import take_steps
-from skindx.training.tasks.classifier.trainer import begin
+from skindx.training.tasks.classifier.task import take_steps
 
 CLASSES = tuple(f"class{number}" for number in range(8))
 

@@ -16,7 +16,7 @@ from skindx.training.callbacks.wandb_run import Wandb
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.config.trackers import MonitorSettings
 from skindx.training.feeding.batches import steps_of
-from skindx.training.member import member_folder
+from skindx.training.finished.member import member_folder
 
 _MONITORS: dict[str, Callable[[Any], Monitor]] = {
     "tensorboard": TensorBoard,

@@ -14,7 +14,7 @@ from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 CHECKPOINTS = "checkpoints"
 

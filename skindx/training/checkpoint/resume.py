@@ -12,8 +12,8 @@ from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.launching.stopping import StoppedError, StopRequest
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.position import Position
-from skindx.training.process_group import Cluster
 from skindx.training.step_guard import Watch
 
 _OWN = "loss_sum"

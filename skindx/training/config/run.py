@@ -15,7 +15,7 @@ from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
-from skindx.training.process_group import EngineSettings
+from skindx.training.parallel.mesh import EngineSettings
 
 
 class MemberSettings(ClassifierSettings):

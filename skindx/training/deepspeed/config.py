@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.errors import UserError
-from skindx.training.process_group import EngineSettings
+from skindx.training.parallel.mesh import EngineSettings
 
 _OURS = {
     "train_batch_size": "recipe.batch",

@@ -28,8 +28,8 @@ from skindx.training.deepspeed.sharded import (
     whole_state,
 )
 from skindx.training.gradient_sync import build_exchanging
-from skindx.training.preparing import prepare
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.preparing import prepare
 
 _DENSE = DenseSettings()
 

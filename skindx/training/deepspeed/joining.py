@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from skindx.errors import UserError
 from skindx.training.deepspeed.engine import import_deepspeed
-from skindx.training.deepspeed.memory import keep_freed_memory, unlink_shared_buffer
 from skindx.training.launching.network import choose_interface
-from skindx.training.process_group import (
+from skindx.training.memory import keep_freed_memory, unlink_shared_buffer
+from skindx.training.parallel.mesh import (
     Cluster,
     EngineSettings,
     check_precision,

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.training.deepspeed.memory import unlink_shared_buffer
 from skindx.training.launching.supervise import supervise
-from skindx.training.process_group import EngineSettings, resolve_ranks
+from skindx.training.memory import unlink_shared_buffer
+from skindx.training.parallel.mesh import EngineSettings, resolve_ranks
 
 _THIS_MACHINE = "127.0.0.1"
 

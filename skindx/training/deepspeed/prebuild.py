@@ -3,7 +3,7 @@
 import os
 
 from skindx.training.deepspeed.engine import cpu_operator
-from skindx.training.process_group import resolve_accelerator
+from skindx.training.parallel.mesh import resolve_accelerator
 
 
 def prebuild() -> str:

@@ -17,12 +17,11 @@ from skindx.models.ensemble.predicting import predict_members
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.ensembles.folds import learning
 from skindx.training.ensembles.member_refs import Mask, Source, sources
-from skindx.training.ensembles.snapshots import load_snapshots
 from skindx.training.ensembles.soup import State, cook, mixer
-from skindx.training.feeding.pictures import class_numbers
-from skindx.training.member import (
+from skindx.training.feeding.folds import learning
+from skindx.training.feeding.images import class_numbers
+from skindx.training.finished.member import (
     FinishedMember,
     fingerprint,
     fingerprint_of,
@@ -30,6 +29,7 @@ from skindx.training.member import (
     load_member,
     save_member,
 )
+from skindx.training.finished.snapshots import load_snapshots
 
 # P = pictures of train and val, in manifest order; N = those a member is judged on; C = classes
 

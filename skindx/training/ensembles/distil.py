@@ -24,9 +24,9 @@ from skindx.models.ensemble.predicting import predict_records
 from skindx.models.saving import save_tensors
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.pictures import class_numbers
-from skindx.training.member import fingerprint_of
-from skindx.training.process_group import resolve_accelerator
+from skindx.training.feeding.images import class_numbers
+from skindx.training.finished.member import fingerprint_of
+from skindx.training.parallel.mesh import resolve_accelerator
 
 STUDENT, TARGETS = "student", "targets.safetensors"
 

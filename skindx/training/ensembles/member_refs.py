@@ -11,8 +11,8 @@ from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.training.config.ensemble import ReusedSettings, SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.ensembles.folds import learning, partition
-from skindx.training.member import fingerprint, fingerprint_of, member_folder
+from skindx.training.feeding.folds import learning, partition
+from skindx.training.finished.member import fingerprint, fingerprint_of, member_folder
 from skindx.training.worker import SETTINGS
 from skindx.untrusted import read_json
 

@@ -35,9 +35,9 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import Workshop
 from skindx.training.ensembles.fitting import assemble, gather_evidence, print_ways
 from skindx.training.ensembles.member_refs import Mask, sources, units
-from skindx.training.feeding.pictures import class_numbers
-from skindx.training.process_group import resolve_accelerator
-from skindx.training.tasks.detector.store import packed_origin, packed_parts
+from skindx.training.feeding.images import class_numbers
+from skindx.training.finished.detector import packed_origin, packed_parts
+from skindx.training.parallel.mesh import resolve_accelerator
 
 REPORT = "ensemble.json"
 

@@ -19,9 +19,9 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.batches import shard
-from skindx.training.feeding.pictures import threads_for
+from skindx.training.feeding.images import threads_for
 from skindx.training.feeding.shuffler import Exchange, gloo_group
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 # N = pictures
 

@@ -9,7 +9,7 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.cache_policy import Place, Say, keep, node_of
-from skindx.training.feeding.pictures import (
+from skindx.training.feeding.images import (
     Reading,
     TrainingSet,
     ValidationSet,
@@ -17,7 +17,7 @@ from skindx.training.feeding.pictures import (
     memory_for,
     threads_for,
 )
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from skindx.data.loader.source import InMemory, rank_in_memory
 from skindx.errors import JobError
 from skindx.training.feeding.batches import owners
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 # N = pictures, M = pictures that move, P = ranks
 

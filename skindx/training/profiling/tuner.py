@@ -11,7 +11,7 @@ from skindx.comm.reducer import Reducer
 from skindx.planning.bucketing import Candidate, candidates
 from skindx.planning.cost import Cost, fit
 from skindx.planning.trace import Trace
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.profiling.recorder import Recorder
 
 _MB = 1e6

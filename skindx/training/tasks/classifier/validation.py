@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble.ensemble import Member
 from skindx.training.config.run import MemberSettings
-from skindx.training.feeding.pictures import ValidationSet
-from skindx.training.member import FinishedMember
-from skindx.training.process_group import Cluster
+from skindx.training.feeding.images import ValidationSet
+from skindx.training.finished.member import FinishedMember
+from skindx.training.parallel.mesh import Cluster
 
 # N = pictures, C = classes
 

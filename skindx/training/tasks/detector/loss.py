@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 BOX_GAIN, CLASS_GAIN, FOCAL_GAIN = 7.5, 1.0, 1.5
 """ultralytics' weights of the three terms, but twice its class term: lesions fill the picture."""

@@ -9,8 +9,8 @@ from skindx.data.boxes import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import Detector
-from skindx.training.process_group import Cluster
-from skindx.training.tasks.detector.pictures import BoxedSet
+from skindx.training.parallel.mesh import Cluster
+from skindx.training.tasks.detector.images import BoxedSet
 
 LEAST_CONFIDENCE = 0.001
 """mAP is an area under precision against recall: it needs the doubtful boxes as well."""

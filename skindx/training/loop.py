@@ -14,20 +14,20 @@ from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.memory import peak_memory
 from skindx.training.ensembles.distil import load_targets
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.reading import TrainingData, open_sets
-from skindx.training.member import FinishedMember
+from skindx.training.finished.member import FinishedMember
+from skindx.training.memory import peak_memory
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.position import count_step
-from skindx.training.process_group import Cluster
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.recipes.starting import starting_weights
 from skindx.training.step_guard import Watch
-from skindx.training.tasks.classifier.state import MemberTraining
-from skindx.training.tasks.classifier.steps import take_steps
+from skindx.training.task import MemberTraining
+from skindx.training.tasks.classifier.task import take_steps
 from skindx.training.tasks.classifier.validation import ValidationStoppedError, validate
 
 

@@ -21,13 +21,13 @@ from skindx.training.config.detector import DetectorSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.feeding.batches import epoch_plan, step_seed, steps_of
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.position import Position, count_step
-from skindx.training.process_group import Cluster
 from skindx.training.recipes.schedule import rate_at
 from skindx.training.step_guard import Watch
+from skindx.training.tasks.detector.images import BoxedBatch, BoxedSet, boxed_batches, open_boxed
 from skindx.training.tasks.detector.loss import DetectionLoss, all_scores
 from skindx.training.tasks.detector.network import DetectionNet, MovingAverage, build_network
-from skindx.training.tasks.detector.pictures import BoxedBatch, BoxedSet, boxed_batches, open_boxed
 from skindx.training.tasks.detector.scoring import score_detector
 
 

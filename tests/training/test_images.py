@@ -20,7 +20,7 @@ from skindx.models.classifier.preprocess import centre_square
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding import cache_policy
-from skindx.training.feeding.pictures import (
+from skindx.training.feeding.images import (
     Reading,
     TrainingSet,
     changer,
@@ -28,8 +28,8 @@ from skindx.training.feeding.pictures import (
     training_batches,
 )
 from skindx.training.feeding.reading import TrainingData, open_sets
-from skindx.training.member import fingerprint
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.finished.member import fingerprint
+from skindx.training.parallel.mesh import Cluster, EngineSettings
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})

@@ -20,8 +20,8 @@ from skindx.models.detector.detector import letterbox
 from skindx.training.config.detector import DetectorSettings
 from skindx.training.feeding.batches import sample_seed
 from skindx.training.feeding.cache_policy import cache_folder, node_of
-from skindx.training.feeding.pictures import Reading, memory_for, threads_for
-from skindx.training.process_group import Cluster
+from skindx.training.feeding.images import Reading, memory_for, threads_for
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.tasks.detector.augment import Boxes, Labels, box_changer
 
 # B = pictures, S = side, K = boxes of all pictures

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skindx.training.feeding.batches import step_seed
-from skindx.training.feeding.pictures import training_batches
+from skindx.training.feeding.images import training_batches
 from skindx.training.feeding.upload import on_device
 from skindx.training.recipes.mixing import Mixture, blend, draw_mixture
 from skindx.training.recipes.schedule import mix_at, rate_of, side_at
-from skindx.training.tasks.classifier.state import MemberTraining
+from skindx.training.task import MemberTraining
 
 # B = batch, L = a rank's part of it with what it borrows, S = side
 

@@ -20,7 +20,7 @@ from skindx.errors import JobError
 from skindx.training.feeding.batches import owners
 from skindx.training.feeding.cache_policy import Place, keep
 from skindx.training.feeding.shuffler import Exchange, gloo_group
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.parallel.mesh import Cluster, EngineSettings
 
 WORLD, COUNT, SEED, CHUNK = 3, 800, 4, 200_000
 SIZES = np.random.default_rng(0).integers(1, 10_000, COUNT)  # 4 MB

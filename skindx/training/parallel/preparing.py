@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 
 from skindx.errors import UserError
-from skindx.training.norms import count_once, synchronise
-from skindx.training.process_group import EngineSettings
+from skindx.training.parallel.batch_norm import count_once, synchronise
+from skindx.training.parallel.mesh import EngineSettings
 
 
 def prepare(module: nn.Module, settings: EngineSettings, world: int) -> None:

@@ -15,7 +15,7 @@ from skindx.training.callbacks.callback_list import Watching, check_monitors, wa
 from skindx.training.callbacks.history import History, write_history
 from skindx.training.config.run import TrainSettings
 
-SCRIPT = Path(__file__).parent / "watch_a_training.py"
+SCRIPT = Path(__file__).parent / "report_a_training.py"
 
 
 def row(epoch: int) -> dict[str, float]:

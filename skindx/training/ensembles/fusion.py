@@ -15,7 +15,7 @@ from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.detector.detector import Detector
 from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops, fit_weight
-from skindx.training.feeding.pictures import class_numbers
+from skindx.training.feeding.images import class_numbers
 
 _BATCH = 32
 

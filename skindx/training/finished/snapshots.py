@@ -10,8 +10,8 @@ from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 from skindx.training.config.run import MemberSettings
 from skindx.training.ensembles.soup import State
-from skindx.training.member import FinishedMember, member_folder
-from skindx.training.process_group import Cluster
+from skindx.training.finished.member import FinishedMember, member_folder
+from skindx.training.parallel.mesh import Cluster
 
 
 def snapshot_file(run: Path, name: str, epoch: int) -> Path:

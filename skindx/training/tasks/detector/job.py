@@ -1,6 +1,6 @@
 """One rank's part in a run's detector.
 
-`python -m skindx.training.tasks.detector.worker RUN DATASET` trains it alone, without the members.
+`python -m skindx.training.tasks.detector.job RUN DATASET` trains it alone, without the members.
 """
 
 import sys
@@ -18,18 +18,18 @@ from skindx.training.checkpoint.store import remove_all
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import join, leave
 from skindx.training.feeding.batches import steps_of
-from skindx.training.launching.stopping import StoppedError, StopRequest
-from skindx.training.process_group import Cluster, resolve_ranks
-from skindx.training.tasks.detector.network import build_network
-from skindx.training.tasks.detector.pictures import looked_at
-from skindx.training.tasks.detector.store import (
+from skindx.training.finished.detector import (
     CHECKPOINT,
     detector_fingerprint,
     is_trained,
     load_parts,
     save_parts,
 )
-from skindx.training.tasks.detector.trainer import train_detector
+from skindx.training.launching.stopping import StoppedError, StopRequest
+from skindx.training.parallel.mesh import Cluster, resolve_ranks
+from skindx.training.tasks.detector.images import looked_at
+from skindx.training.tasks.detector.network import build_network
+from skindx.training.tasks.detector.task import train_detector
 
 SETTINGS = "train.yaml"
 

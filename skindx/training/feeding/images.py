@@ -20,7 +20,7 @@ from skindx.system import go_offline
 from skindx.training.config.recipe import Augment
 from skindx.training.feeding.batches import epoch_plan, sample_seed
 from skindx.training.feeding.shuffler import Exchange
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Cluster
 
 # N = pictures, B = batch, S = side
 

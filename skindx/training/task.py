@@ -9,10 +9,10 @@ from skindx.training.checkpoint.stateful import Buffers
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.feeding.pictures import TrainingSet, ValidationSet
+from skindx.training.feeding.images import TrainingSet, ValidationSet
 from skindx.training.feeding.waiting import Waiting
+from skindx.training.parallel.mesh import Cluster
 from skindx.training.position import Position
-from skindx.training.process_group import Cluster
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.step_guard import Watch
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from skindx.data.manifest import SPLITS, Record
 from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.folds import learning, partition
 from skindx.training.ensembles.member_refs import check_soup, honest_P, sources, units
-from skindx.training.member import fingerprint
+from skindx.training.feeding.folds import learning, partition
+from skindx.training.finished.member import fingerprint
 
 MEMBER = {"name": "m", "model": "test_resnet"}
 

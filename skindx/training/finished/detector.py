@@ -10,7 +10,7 @@ from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec, read_detector, save_detector
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import TrainSettings
-from skindx.training.member import fingerprint_of, matches
+from skindx.training.finished.member import fingerprint_of, matches
 from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"

@@ -16,10 +16,10 @@ from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
 from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
-from skindx.training.arrays import read_arrays
 from skindx.training.callbacks.history import HISTORY, write_history
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.finished.arrays import read_arrays
 from skindx.untrusted import read_json
 
 # N = validation pictures, C = classes
