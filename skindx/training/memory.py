@@ -1,10 +1,7 @@
-"""A training process's memory: kept when it is freed, counted, and not left behind."""
+"""A training process's memory: kept when it is freed, and counted."""
 
-import contextlib
 import ctypes
-import os
 import resource
-from pathlib import Path
 
 import torch
 
@@ -31,20 +28,3 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def unlink_shared_buffer(
-    rank: int,
-    address: str,
-    port: str,
-    folder: Path = Path("/dev/shm"),  # noqa: S108
-) -> None:
-    """Remove the name of DeepSpeed's shared buffer of a rank of the ranks that met at a port.
-
-    DeepSpeed never does: 69 MB of memory a rank would stay taken after each training. Who has
-    mapped the buffer keeps it, and it goes with the last of them, however that ends; so call this
-    when all ranks have mapped it, or are gone.
-    """
-    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
-    with contextlib.suppress(FileNotFoundError):
-        (folder / name).unlink()

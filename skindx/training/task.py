@@ -1,64 +1,186 @@
-"""One member in training: what changes, and what all else is made from."""
+"""What a task gives to the training loop, and a training under way."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from skindx.models.classifier.classifier import Classifier
-from skindx.training.checkpoint.stateful import Buffers
-from skindx.training.config.recipe import Recipe
-from skindx.training.config.run import MemberSettings
+from skindx.training.checkpoint.stateful import Buffers, Shared
+from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.feeding.images import TrainingSet, ValidationSet
+from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.waiting import Waiting
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.position import Position
-from skindx.training.recipes.ema import WeightAverage
-from skindx.training.step_guard import Watch
+from skindx.training.step_guard import StepGuard
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+Row = dict[str, Any]
+"""One epoch's figures, as in the history."""
+
+Piece = tuple[Tensor, Any]
+"""What goes through the network at once, and what its loss is computed from; on the device."""
 
 
 @dataclass(frozen=True)
-class MemberTraining:
-    """One member in training.
+class Batch:
+    """This rank's part of one step."""
 
-    Stateful, so a checkpoint holds it: `engine` (weights, optimizer), `average`, `position`, and
-    the batch-norm `statistics` of both networks, which differ by rank until an epoch ends.
-    Everything else is made from the settings alone: order and shares of the pictures, their side,
-    crops, changes and mixture, the learning rate and torch's random numbers (dropout) are pure
-    functions of (seed, epoch, step), of the picture's number or of the rank, so that a training
-    that starts anywhere goes on to the bit.
+    pieces: Callable[[], Sequence[Piece]]
+    """Makes the pieces that go through the network one after the other."""
+    own: int
+    """Images of this rank."""
+    count: int
+    """Images of all ranks."""
+
+
+@dataclass(frozen=True)
+class EpochSpeed:
+    """How fast the steps of an epoch were."""
+
+    images_per_s: float
+    wait_share: float
+    """Share of the time in which this rank waited for images."""
+    memory_gb: float
+    """Peak of the memory."""
+    seconds: float
+    """Since the training began, without the time between stops."""
+
+
+class TrainingTask(Protocol[Result_co]):
+    """What is trained: its batches, its loss, its validation. The loop does everything else.
+
+    Everything that a task draws is a pure function of (seed, epoch, step), of the image's number
+    or of the rank, so that a training that starts anywhere goes on to the bit.
     """
-
-    member: MemberSettings
-    recipe: Recipe
-    cluster: Cluster
-    engine: Engine
-    average: WeightAverage | None
-    pictures: TrainingSet
-    validation: ValidationSet
-    loss: nn.Module
-    classes: int
-    statistics: Buffers
-    watch: Watch
-    position: Position = field(default_factory=Position)
-    waiting: Waiting = field(default_factory=Waiting)
-    """How long this rank waited for pictures in the current epoch."""
 
     @property
     def name(self) -> str:
-        """The member's."""
-        return self.member.name
+        """The task's name in messages."""
+
+    @property
+    def seed(self) -> int:
+        """Decides everything that is drawn."""
 
     @property
     def epochs(self) -> int:
-        """How many there will be."""
-        return self.recipe.epochs
+        """How many there will be at most."""
 
-    def judged(self) -> Classifier:
+    @property
+    def images(self) -> int:
+        """Training images of all ranks: what an epoch shows."""
+
+    @property
+    def batch(self) -> int:
+        """Images a step, over all ranks."""
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch, from step `first` on."""
+
+    def loss(self, outputs: Any, targets: Any, count: int) -> Tensor:
+        """Return the summed loss of a piece; `count` images of all ranks are in its step."""
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from the first of the training."""
+
+    def validate(
+        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+    ) -> Mapping[str, Any]:
+        """Return an epoch's figures of `network`; every rank calls this.
+
+        Raises ValidationStoppedError when any rank is `asked` to stop meanwhile.
+        """
+
+    def after_epoch(self, epoch: int) -> None:
+        """Keep what is kept of an epoch (from 1) that was validated; every rank calls this."""
+
+    def is_enough(self, history: Sequence[Row]) -> bool:
+        """True when no further epoch is needed."""
+
+    def line(self, row: Row) -> str:
+        """Return an epoch's figures as a line."""
+
+    def result(self, network: nn.Module, asked: Callable[[], bool]) -> Result_co:
+        """Return what the training gave; every rank calls this after the last epoch."""
+
+
+class ValidationStoppedError(Exception):
+    """A rank was asked to stop while it validated; raised on all of them."""
+
+
+class Average(Shared, Protocol):
+    """A moving average of a network's weights and statistics, which is evaluated and kept."""
+
+    @property
+    def module(self) -> nn.Module:
+        """A network with the averaged weights."""
+
+    def update(self, module: nn.Module, steps: int) -> None:
+        """Take in a network's weights after `steps` steps in all."""
+
+
+@dataclass(frozen=True)
+class Training(Generic[Result_co]):
+    """A task in training.
+
+    A checkpoint holds what has state: `engine` (weights, optimizer), `average`, `position`, and
+    the batch-norm `statistics` of both networks, which differ by rank until an epoch ends.
+    Everything else is made from the settings alone.
+    """
+
+    task: TrainingTask[Result_co]
+    mesh: Mesh
+    engine: Engine
+    average: Average | None
+    statistics: Buffers
+    guard: StepGuard
+    position: Position = field(default_factory=Position)
+    waiting: Waiting = field(default_factory=Waiting)
+    """How long this rank waited for images in the current epoch."""
+
+    @property
+    def name(self) -> str:
+        """The task's name in messages."""
+        return self.task.name
+
+    @property
+    def epochs(self) -> int:
+        """How many there will be at most."""
+        return self.task.epochs
+
+    def evaluated(self) -> nn.Module:
         """Return the network that is validated and kept; every rank calls this.
 
         It is the average, or the one in training; the next step changes either.
         """
-        module = self.average.module if self.average else self.engine.whole()
-        assert isinstance(module, Classifier)
-        return module
+        return self.average.module if self.average else self.engine.whole()
+
+
+def setup(
+    task: TrainingTask[Result_co],
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    average: Average | None,
+    settings: TrainSettings,
+    mesh: Mesh,
+    say: Callable[[str], None],
+) -> Training[Result_co]:
+    """Return a task before its first step; `network` lies on the mesh's device."""
+    engine = Engine(
+        network,
+        optimizer,
+        mesh,
+        task.batch,
+        exchange=settings.exchange,
+        steps_per_epoch=steps_of(task.images, task.batch),
+        say=say,
+    )
+    networks = [engine.module, *([average.module] if average else [])]
+    statistics = Buffers(networks, mesh.data.rank, mesh.data.size)
+    return Training(
+        task, mesh, engine, average, statistics, StepGuard(mesh, settings.checkpoint.bad_steps)
+    )

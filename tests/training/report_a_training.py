@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-from skindx.training.callbacks.callback_list import check_monitors, watching
+from skindx.training.callbacks.callback_list import check_monitors, member_callbacks
 from skindx.training.config.run import TrainSettings
 
 RUN = Path("run")
@@ -36,7 +36,7 @@ class StoppedError(Exception):
 
 def train(settings: TrainSettings, history: list[dict[str, float]], stop: int) -> None:
     """Four steps an epoch; `history` is what a checkpoint held."""
-    with watching(RUN, settings, settings.members[0], 40, shown=True) as progress:
+    with member_callbacks(RUN, settings, settings.members[0], 40, shown=True) as progress:
         progress.start(history)
         while len(history) < 3:
             for step in range(4):

@@ -10,10 +10,11 @@ from network_guard import Guarded, run_guarded
 
 from skindx.errors import UserError
 from skindx.training.callbacks.bar import TrainingBar
-from skindx.training.callbacks.callback import Watched
-from skindx.training.callbacks.callback_list import Watching, check_monitors, watching
-from skindx.training.callbacks.history import History, write_history
+from skindx.training.callbacks.callback import TrainingInfo
+from skindx.training.callbacks.callback_list import CallbackList, check_monitors, member_callbacks
+from skindx.training.callbacks.history import History
 from skindx.training.config.run import TrainSettings
+from skindx.training.finished.member import write_history
 
 SCRIPT = Path(__file__).parent / "report_a_training.py"
 
@@ -97,7 +98,7 @@ class Recorder:
         if call in self.failing:
             raise OSError(28, "No space left on device")
 
-    def start(self, watched, history) -> None:
+    def start(self, info, history) -> None:
         self._note("start", len(history))
 
     def step(self, step, loss) -> None:
@@ -110,13 +111,15 @@ class Recorder:
         self._note("close", finished)
 
 
-def watched(folder: Path) -> Watched:
-    return Watched(folder, folder / "members" / "a", "skin", "a", {}, 4)
+def watched(folder: Path) -> TrainingInfo:
+    return TrainingInfo(folder, folder / "members" / "a", "skin", "a", {}, 4)
 
 
 def drive(folder: Path, *monitors: Recorder, at: BaseException | None = None) -> None:
     names = [(f"recorder {index}", each) for index, each in enumerate(monitors)]
-    with Watching(watched(folder), TrainingBar("a", 8, shown=True, batch=10), names) as progress:
+    with CallbackList(
+        watched(folder), TrainingBar("a", 8, shown=True, batch=10), names
+    ) as progress:
         progress.start([])
         for epoch in (1, 2):
             progress.step(2 * epoch - 1, 0.5)
@@ -176,7 +179,7 @@ def test_a_figure_that_came_later_leaves_older_rows_empty(tmp_path: Path) -> Non
 
 def test_only_the_first_rank_tells(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = TrainSettings.parse({"monitors": ["tensorboard"]})
-    with watching(tmp_path, settings, settings.members[0], 100, shown=False) as progress:
+    with member_callbacks(tmp_path, settings, settings.members[0], 100, shown=False) as progress:
         progress.start([])
         progress.step(1, 0.5)
         progress.epoch([row(1)], "epoch 1")

@@ -6,7 +6,7 @@ from skindx.models.calibration.temperature import fit_temperature
 from skindx.models.ensemble.combination import Combination, log
 from skindx.training.config.ensemble import Auto, Greedy, Mean, Weighted
 from skindx.training.ensembles.combiners import (
-    WAYS,
+    COMBINERS,
     Evidence,
     Score,
     choose,
@@ -40,8 +40,8 @@ def test_the_plain_mean_is_fitted_as_ever() -> None:
 
 def test_every_way_is_scored_on_pictures_it_did_not_see() -> None:
     evidence = _evidence([2.0, 1.5, 0.0], pictures=80)
-    scores = cross_fit(WAYS, evidence)
-    assert [score.way for score in scores] == list(WAYS)
+    scores = cross_fit(COMBINERS, evidence)
+    assert [score.way for score in scores] == list(COMBINERS)
     assert (scores[0].gain, scores[0].gain_error) == (0, 0)
     by_hand = np.empty(len(evidence.truth_N))
     labels = [str(label) for label in evidence.truth_N]
@@ -72,7 +72,7 @@ def test_auto_leaves_the_mean_only_for_a_sure_gain() -> None:
 
 def test_one_group_cannot_be_cross_fitted() -> None:
     evidence = _evidence([1.0, 1.0], pictures=2)
-    assert cross_fit(WAYS, evidence) == []
+    assert cross_fit(COMBINERS, evidence) == []
     assert choose(Auto(), evidence, [])[1] == Mean()
 
 

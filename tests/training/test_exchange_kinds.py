@@ -9,8 +9,9 @@ from ranks import run_ranks
 from safetensors.numpy import load_file
 
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join, leave
+from skindx.training.deepspeed.joining import join
 from skindx.training.launching.stopping import StopRequest
+from skindx.training.parallel.mesh import leave
 from skindx.training.worker import train
 
 KINDS = ("dense", "fused", "topk", "gtopk", "hierarchical", "multicolor", "powersgd")

@@ -17,6 +17,7 @@ from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.classifier.preprocess import centre_square
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding import cache_policy
@@ -28,22 +29,22 @@ from skindx.training.feeding.images import (
     training_batches,
 )
 from skindx.training.feeding.reading import TrainingData, open_sets
-from skindx.training.finished.member import fingerprint
-from skindx.training.parallel.mesh import Cluster, EngineSettings
+from skindx.training.finished.fingerprint import fingerprint
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 CLASSES = ("Disc", "Stripes", "Plain")
 MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})
 
 
-class Alike(Cluster):
+class Alike(Mesh):
     """One rank of several whose answers are all the same, without the others."""
 
     def gather(self, value):
-        return [value] * self.world
+        return [value] * self.data.size
 
 
-def rank_of(rank: int, world: int) -> Cluster:
-    return Alike(rank, world, torch.device("cpu"), EngineSettings(accelerator="cpu"))
+def rank_of(rank: int, world: int) -> Mesh:
+    return Alike(ProcessGroup(rank, world), torch.device("cpu"), EngineSettings(accelerator="cpu"))
 
 
 def data_of(dataset: Path) -> TrainingData:
@@ -57,10 +58,10 @@ def settings_of(**loader: object) -> LoaderSettings:
 
 def epoch_of(dataset: Path, rank: int, world: int, **loader: object) -> dict[int, np.ndarray]:
     """Load one epoch of one rank; return its pictures by their number."""
-    cluster = rank_of(rank, world)
-    training, _ = open_sets(data_of(dataset), MEMBER, settings_of(**loader), cluster, print)
+    mesh = rank_of(rank, world)
+    training, _ = open_sets(data_of(dataset), MEMBER, settings_of(**loader), mesh, print)
     training.enter(0, 1)
-    shares = [step[rank] for step in training.plan(8, 0, 1, cluster)]
+    shares = [step[rank] for step in training.plan(8, 0, 1, mesh)]
     loaded = training_batches(training, shares, Augment(), side=32, seed=0, epoch=1)
     found: dict[int, np.ndarray] = {}
     for (pictures, labels), indices in zip(loaded, shares, strict=True):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from skindx.errors import JobError, UserError
+from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import launch
 from skindx.training.launching import network
-from skindx.training.parallel.mesh import EngineSettings
 
 
 def _hostfile(folder: Path, text: str) -> Path:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from skindx.data.manifest import SPLITS, Record
 from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.member_refs import check_soup, honest_P, sources, units
+from skindx.training.ensembles.member_refs import check_soup, honest_P, member_refs, units
 from skindx.training.feeding.folds import learning, partition
-from skindx.training.finished.member import fingerprint
+from skindx.training.finished.fingerprint import fingerprint
 
 MEMBER = {"name": "m", "model": "test_resnet"}
 
@@ -72,33 +72,33 @@ def test_each_fold_is_a_member() -> None:
 
 def test_what_all_units_are_honest_on() -> None:
     settings = _settings([{**MEMBER, "fold": "each"}, {**MEMBER, "name": "plain"}], folds=3)
-    found = units(settings, sources(Path("run"), settings), RECORDS)
+    found = units(settings, member_refs(Path("run"), settings), RECORDS)
     assert [list(unit) for unit in found.values()] == [["m-fold0", "m-fold1", "m-fold2"], ["plain"]]
     pool = learning(RECORDS)
     honest = honest_P(found)
     assert [each.split == "val" for each in pool] == honest.tolist()
     folds_only = _settings([{**MEMBER, "fold": "each"}], folds=3)
-    assert honest_P(units(folds_only, sources(Path("run"), folds_only), RECORDS)).all()
+    assert honest_P(units(folds_only, member_refs(Path("run"), folds_only), RECORDS)).all()
 
 
 def test_members_without_a_common_honest_picture_are_refused() -> None:
     folds = [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "model": "test_vit", "fold": 1}]
     settings = _settings(folds)
     with pytest.raises(UserError, match="no picture that none of m, n trained on"):
-        units(settings, sources(Path("run"), settings), RECORDS)
+        units(settings, member_refs(Path("run"), settings), RECORDS)
     soup = _settings(
         [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "fold": 1}],
         soups=[{"name": "s", "of": ["m", "n"]}],
     )
     with pytest.raises(UserError, match="soup s: its ingredients leave out different folds"):
-        units(soup, sources(Path("run"), soup), RECORDS)
+        units(soup, member_refs(Path("run"), soup), RECORDS)
 
 
 def test_a_soup_takes_the_place_of_its_ingredients() -> None:
     members = [MEMBER, {**MEMBER, "name": "n"}, {**MEMBER, "name": "o"}]
     soups = [{"name": "s", "of": ["m", "n"]}, {"name": "t", "of": ["m", "o"], "instead": False}]
     settings = _settings(members, soups=soups)
-    assert list(units(settings, sources(Path("run"), settings), RECORDS)) == ["o", "s", "t"]
+    assert list(units(settings, member_refs(Path("run"), settings), RECORDS)) == ["o", "s", "t"]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_soups_are_of_one_start(change: dict[str, object], said: str) -> None:
     soups = [{"name": "s", "of": ["m", "n"]}]
     settings = _settings([MEMBER, {**MEMBER, "name": "n", **change}], soups=soups)
     with pytest.raises(UserError, match=said):
-        check_soup(settings.soups[0], sources(Path("run"), settings))
+        check_soup(settings.soups[0], member_refs(Path("run"), settings))
 
 
 def test_from_given_weights_heads_may_differ() -> None:
     given_weights = {**MEMBER, "weights": "some.safetensors"}
     members = [given_weights, {**given_weights, "name": "n", "seed": 1}]
     settings = _settings(members, soups=[{"name": "s", "of": ["m", "n"]}])
-    check_soup(settings.soups[0], sources(Path("run"), settings))
+    check_soup(settings.soups[0], member_refs(Path("run"), settings))
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_a_run_that_is_not_there_is_told(tmp_path: Path) -> None:
     settings = TrainSettings.parse({"reused": [{"run": str(tmp_path), "member": "m"}]})
     assert settings.members == ()
     with pytest.raises(UserError, match="is no run"):
-        sources(Path("run"), settings)
+        member_refs(Path("run"), settings)
     config = tmp_path / "config.yaml"
     _settings([{**MEMBER, "seed": 7}]).save(config)
     planned = TrainSettings.parse(
         {"reused": [{"run": str(tmp_path), "member": "m", "config": str(config)}]}
     )
-    assert sources(Path("run"), planned)["m"].member.seed == 7
+    assert member_refs(Path("run"), planned)["m"].member.seed == 7
     _settings([MEMBER]).save(tmp_path / "train.yaml")
-    assert sources(Path("run"), settings)["m"].member.name == "m"
+    assert member_refs(Path("run"), settings)["m"].member.name == "m"
     other = TrainSettings.parse({"reused": [{"run": str(tmp_path), "member": "x"}]})
     with pytest.raises(UserError, match="trains no member 'x'; it has m"):
-        sources(Path("run"), other)
+        member_refs(Path("run"), other)
 
 
 def test_only_what_decides_weights_is_in_the_fingerprint(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_only_what_decides_weights_is_in_the_fingerprint(tmp_path: Path) -> None
 
 def test_the_committed_ensemble_is_sound() -> None:
     settings = TrainSettings.load(Path(__file__).parents[2] / "configs" / "ensemble-skin10.yaml")
-    trained = sources(Path("run"), settings)
+    trained = member_refs(Path("run"), settings)
     for soup in settings.soups:
         check_soup(soup, trained)
     found = units(settings, trained, RECORDS)

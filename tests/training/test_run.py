@@ -17,9 +17,10 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
+from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.fusion import fit_fusion
-from skindx.training.run import check, train
+from skindx.training.run import train
 
 SETTINGS = {
     "engine": {"accelerator": "cpu", "ranks": 2},

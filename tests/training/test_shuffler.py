@@ -17,10 +17,11 @@ from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files, InMemory, rank_in_memory
 from skindx.data.manifest import Record
 from skindx.errors import JobError
+from skindx.training.config.engine import EngineSettings
 from skindx.training.feeding.batches import owners
-from skindx.training.feeding.cache_policy import Place, keep
-from skindx.training.feeding.shuffler import Exchange, gloo_group
-from skindx.training.parallel.mesh import Cluster, EngineSettings
+from skindx.training.feeding.cache_policy import CacheContext, open_cached
+from skindx.training.feeding.shuffler import ShardShuffler, gloo_group
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 WORLD, COUNT, SEED, CHUNK = 3, 800, 4, 200_000
 SIZES = np.random.default_rng(0).integers(1, 10_000, COUNT)  # 4 MB
@@ -45,31 +46,31 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _cluster() -> Cluster:
+def _mesh() -> Mesh:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     settings = EngineSettings(accelerator="cpu", timeout_s=30)
-    return Cluster(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), settings)
+    return Mesh(ProcessGroup(dist.get_rank(), dist.get_world_size()), torch.device("cpu"), settings)
 
 
-def _exchange(folder: Path, cluster: Cluster, group: Any, kept: float = 1.0) -> Exchange:
+def _exchange(folder: Path, mesh: Mesh, group: Any, kept: float = 1.0) -> ShardShuffler:
     source = InMemory(folder, RECORDS, kept)
-    kept_P = np.array(cluster.gather(kept))
-    return Exchange(source, SIZES, kept_P, cluster, group, chunk_bytes=CHUNK)
+    kept_P = np.array(mesh.gather(kept))
+    return ShardShuffler(source, SIZES, kept_P, mesh, group, chunk_bytes=CHUNK)
 
 
-def _held(exchange: Exchange) -> list[int]:
+def _held(exchange: ShardShuffler) -> list[int]:
     return [index for index in range(COUNT) if index in exchange.source]
 
 
-def _read_share(exchange: Exchange, epoch: int) -> None:
+def _read_share(exchange: ShardShuffler, epoch: int) -> None:
     """Do what an epoch does: read every picture of this rank's share."""
-    own = np.flatnonzero(owners(COUNT, SEED, epoch, exchange.cluster.world) == dist.get_rank())
+    own = np.flatnonzero(owners(COUNT, SEED, epoch, exchange.mesh.data.size) == dist.get_rank())
     for index in own.tolist():
         assert exchange.source.read(index) == content(index)
 
 
-def _several_epochs(folder: Path, cluster: Cluster, group: Any) -> dict[str, Any]:
-    exchange = _exchange(folder, cluster, group)
+def _several_epochs(folder: Path, mesh: Mesh, group: Any) -> dict[str, Any]:
+    exchange = _exchange(folder, mesh, group)
     exchange.enter(SEED, 0)
     assert not _held(exchange)
     _read_share(exchange, 0)
@@ -85,8 +86,8 @@ def _several_epochs(folder: Path, cluster: Cluster, group: Any) -> dict[str, Any
     return {"held": held, "sent": sent}
 
 
-def _peak(folder: Path, cluster: Cluster, group: Any) -> dict[str, float]:
-    exchange = _exchange(folder, cluster, group)
+def _peak(folder: Path, mesh: Mesh, group: Any) -> dict[str, float]:
+    exchange = _exchange(folder, mesh, group)
     exchange.enter(SEED, 0)
     tracemalloc.start()
     empty = tracemalloc.get_traced_memory()[0]
@@ -99,34 +100,34 @@ def _peak(folder: Path, cluster: Cluster, group: Any) -> dict[str, float]:
     return {"before": before, "after": now, "peak": peak}
 
 
-def _part_kept(folder: Path, cluster: Cluster, group: Any) -> int:
+def _part_kept(folder: Path, mesh: Mesh, group: Any) -> int:
     """The ranks keep different parts of their shares; the rest is read from files as before."""
     kept = (0.3, 1.0, 0.6)
-    exchange = _exchange(folder, cluster, group, kept[cluster.rank])
+    exchange = _exchange(folder, mesh, group, kept[mesh.data.rank])
     for epoch in range(3):
         exchange.enter(SEED, epoch)
         _read_share(exchange, epoch)
-        assert all(rank_in_memory(index) < kept[cluster.rank] for index in _held(exchange))
+        assert all(rank_in_memory(index) < kept[mesh.data.rank] for index in _held(exchange))
     return exchange.sent_bytes
 
 
-def _shared_memory(folder: Path, cluster: Cluster) -> tuple[bool, int, int]:
+def _shared_memory(folder: Path, mesh: Mesh) -> tuple[bool, int, int]:
     """Unsharded, the node's ranks read each file once and hold one copy."""
-    place = Place(LoaderSettings(), Node(WORLD, WORLD, 10**9), cluster, print)
-    kept = keep(Files(folder, RECORDS), None, place)
+    context = CacheContext(LoaderSettings(), Node(WORLD, WORLD, 10**9), mesh, print)
+    kept = open_cached(Files(folder, RECORDS), None, context)
     assert isinstance(kept.source, NodeMemory)
-    for index in range(cluster.rank, COUNT, WORLD):
+    for index in range(mesh.data.rank, COUNT, WORLD):
         kept.source.read(index)
-    cluster.barrier()
+    mesh.barrier()
     kept.source.dataset = folder / "gone"
     assert all(kept.source.read(index) == content(index) for index in range(COUNT))
     held = os.fstat(kept.source._descriptor)
     return kept.sharded, held.st_ino, held.st_blocks * 512
 
 
-def _resumed(folder: Path, cluster: Cluster, group: Any) -> list[list[int]]:
+def _resumed(folder: Path, mesh: Mesh, group: Any) -> list[list[int]]:
     """A training that starts in the middle reads its share, and then exchanges as all others."""
-    exchange, held = _exchange(folder, cluster, group), []
+    exchange, held = _exchange(folder, mesh, group), []
     for epoch in (2, 3):
         exchange.enter(SEED, epoch)
         _read_share(exchange, epoch)
@@ -135,19 +136,19 @@ def _resumed(folder: Path, cluster: Cluster, group: Any) -> list[list[int]]:
 
 
 def _all(folder: Path) -> dict[str, Any]:
-    cluster = _cluster()
-    group = gloo_group(cluster)
+    mesh = _mesh()
+    group = gloo_group(mesh)
     result = {
-        "epochs": _several_epochs(folder, cluster, group),
-        "peak": _peak(folder, cluster, group),
-        "part": _part_kept(folder, cluster, group),
-        "shared": _shared_memory(folder, cluster),
-        "resumed": _resumed(folder, cluster, group),
+        "epochs": _several_epochs(folder, mesh, group),
+        "peak": _peak(folder, mesh, group),
+        "part": _part_kept(folder, mesh, group),
+        "shared": _shared_memory(folder, mesh),
+        "resumed": _resumed(folder, mesh, group),
     }
-    last = _exchange(folder, cluster, group)
+    last = _exchange(folder, mesh, group)
     last.enter(SEED, 0)
-    cluster.barrier()
-    if cluster.rank == 0:
+    mesh.barrier()
+    if mesh.data.rank == 0:
         return result  # its process ends, as if it had been killed
     with pytest.raises(JobError) as caught:
         last.enter(SEED, 1)

@@ -7,28 +7,28 @@ import torch
 from plain_engine import Alone
 
 from skindx.training.feeding.upload import on_device
-from skindx.training.step_guard import Watch
+from skindx.training.step_guard import StepGuard
 
 
 def test_the_loss_comes_with_what_was_asked_for() -> None:
     asked, due = [False], [False]
-    watch = Watch(Alone(), 3, asked=lambda: asked[0], due=lambda: due[0])
+    guard = StepGuard(Alone(), 3, asked=lambda: asked[0], due=lambda: due[0])
     loss = torch.tensor(0.1, requires_grad=True)
-    assert watch.look(loss * 1) == loss.item()
-    assert (watch.stop, watch.save) == (False, False)
+    assert guard.check(loss * 1) == loss.item()
+    assert (guard.stop, guard.save) == (False, False)
     due[0] = True
-    assert watch.look(loss) == loss.item()
-    assert (watch.stop, watch.save) == (False, True)
+    assert guard.check(loss) == loss.item()
+    assert (guard.stop, guard.save) == (False, True)
     asked[0] = True
-    assert watch.look(loss) == loss.item()
-    assert (watch.stop, watch.save) == (True, True)
+    assert guard.check(loss) == loss.item()
+    assert (guard.stop, guard.save) == (True, True)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_is_none(bad: float) -> None:
-    watch = Watch(Alone(), 3, asked=lambda: True)
-    assert watch.look(torch.tensor(bad)) is None
-    assert watch.stop
+    guard = StepGuard(Alone(), 3, asked=lambda: True)
+    assert guard.check(torch.tensor(bad)) is None
+    assert guard.stop
 
 
 def test_on_a_cpu_batches_stay_where_they_are() -> None:

@@ -10,8 +10,8 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Watched:
-    """The training that is watched."""
+class TrainingInfo:
+    """Which training it is."""
 
     run: Path
     """The run's folder."""
@@ -28,7 +28,7 @@ class Watched:
 class Monitor(Protocol):
     """Told of a member's training by the first rank; what it raises stops no training."""
 
-    def start(self, watched: Watched, history: Sequence[Row]) -> None:
+    def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
         """Begin; `history` has the epochs that are done, when a training goes on."""
 
     def step(self, step: int, loss: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.files import write_json
-from skindx.training.callbacks.callback import Row, Watched
+from skindx.training.callbacks.callback import Row, TrainingInfo
 
 
 class RunId:
@@ -15,8 +15,8 @@ class RunId:
     told once. One that starts from the beginning is a new run.
     """
 
-    def __init__(self, kind: str, watched: Watched, history: Sequence[Row]) -> None:
-        self._file: Path = watched.folder / f"tracker-{kind}.json"
+    def __init__(self, kind: str, info: TrainingInfo, history: Sequence[Row]) -> None:
+        self._file: Path = info.folder / f"tracker-{kind}.json"
         self.value: str | None = None
         self.told = 0
         if history and self._file.is_file():

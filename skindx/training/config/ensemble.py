@@ -47,8 +47,8 @@ class Auto(Settings):
     kind: Literal["auto"] = "auto"
 
 
-Way = Mean | Weighted | Greedy | Vote
-Combine = Annotated[Way | Auto, Field(discriminator="kind")]
+Combiner = Mean | Weighted | Greedy | Vote
+Combine = Annotated[Combiner | Auto, Field(discriminator="kind")]
 
 
 class EnsembleSettings(Settings):

@@ -187,7 +187,7 @@ class Recipe(Settings):
             )
         return self
 
-    def decisive(self) -> dict[str, Any]:
+    def fingerprint_fields(self) -> dict[str, Any]:
         """Return what decides the weights; younger settings stand in it only where they are used.
 
         So a member that was trained before they came is still known as what it is.

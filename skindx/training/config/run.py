@@ -12,10 +12,13 @@ from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.ensemble.views import Views
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
-from skindx.training.parallel.mesh import EngineSettings
+
+SETTINGS = "train.yaml"
+"""The settings of a run, in its folder."""
 
 
 class MemberSettings(ClassifierSettings):
@@ -155,7 +158,7 @@ class TrainSettings(Settings):
                 )
         return self
 
-    def exchanged(self) -> dict[str, Any]:
+    def exchange_fields(self) -> dict[str, Any]:
         """Return what of the exchange decides the weights: nothing of the engine's own."""
         dense = isinstance(self.exchange, DenseSettings)
         return {} if dense else {"exchange": self.exchange.model_dump(mode="json")}

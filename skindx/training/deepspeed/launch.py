@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from skindx.errors import UserError
+from skindx.training.config.engine import EngineSettings
+from skindx.training.deepspeed.library import environment, unlink_shared_buffer
 from skindx.training.launching.supervise import supervise
-from skindx.training.memory import unlink_shared_buffer
-from skindx.training.parallel.mesh import EngineSettings, resolve_ranks
+from skindx.training.parallel.devices import resolve_ranks
 
 _THIS_MACHINE = "127.0.0.1"
 
@@ -33,11 +34,11 @@ def launch(
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    environment, port = {**os.environ, "DS_ACCELERATOR": accelerator}, str(_free_port())
+    variables, port = os.environ | environment(accelerator), str(_free_port())
     if engine.hostfile:
         where = _on_hosts(engine, engine.hostfile)
     else:
-        where = _here(ranks, accelerator, environment, port)
+        where = _here(ranks, accelerator, variables, port)
     command = [
         *(sys.executable, "-m", "deepspeed.launcher.runner"),
         *where,
@@ -47,22 +48,22 @@ def launch(
     ]
     try:
         expected = None if engine.hostfile else ranks
-        supervise(command, environment, notes, grace_s, local=not engine.hostfile, ranks=expected)
+        supervise(command, variables, notes, grace_s, local=not engine.hostfile, ranks=expected)
     finally:
         for rank in range(ranks):  # they do so themselves, but not while they are joining
             unlink_shared_buffer(rank, _THIS_MACHINE, port)
 
 
-def _here(ranks: int, accelerator: str, environment: dict[str, str], port: str) -> list[str]:
-    """Return the launcher's options for ranks that meet at `port`; change their `environment`."""
+def _here(ranks: int, accelerator: str, variables: dict[str, str], port: str) -> list[str]:
+    """Return the launcher's options for ranks that meet at `port`; adds to `variables`."""
     # Ranks that each start a thread a core would fight over the cores.
-    environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     # An empty hostfile: DeepSpeed has one of its own at /job/hostfile.
     where = ["--hostfile", "", "--master_addr", _THIS_MACHINE, "--master_port", port]
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
     if accelerator == "cuda" and visible:
         # Beside --num_accelerators DeepSpeed would pass over the user's choice of GPUs.
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:ranks])
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:ranks])
         return where
     return [*where, "--num_accelerators", str(ranks)]
 

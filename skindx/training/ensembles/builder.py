@@ -17,19 +17,13 @@ from skindx.models.ensemble.predicting import predict_members
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.ensembles.member_refs import Mask, Source, sources
-from skindx.training.ensembles.soup import State, cook, mixer
+from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs
+from skindx.training.ensembles.soup import cook, mixer
 from skindx.training.feeding.folds import learning
 from skindx.training.feeding.images import class_numbers
-from skindx.training.finished.member import (
-    FinishedMember,
-    fingerprint,
-    fingerprint_of,
-    is_finished,
-    load_member,
-    save_member,
-)
-from skindx.training.finished.snapshots import load_snapshots
+from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.member import FinishedMember, is_finished, load_member, save_member
+from skindx.training.finished.snapshots import State, load_snapshots
 
 # P = pictures of train and val, in manifest order; N = those a member is judged on; C = classes
 
@@ -37,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Part:
+class EnsemblePart:
     """One network of the ensemble before it is packed."""
 
     name: str
@@ -48,7 +42,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class EnsembleBuilder:
     """What it takes to load, mix and judge members."""
 
     run: Path
@@ -63,22 +57,22 @@ class Workshop:
         """The pictures of train and val."""
         return learning(self.records)
 
-    def parts(self, wanted: Sequence[str]) -> list[Part]:
+    def parts(self, wanted: Sequence[str]) -> list[EnsemblePart]:
         """Return the networks of these names; soups that are not there yet are made."""
-        trained = sources(self.run, self.settings)
+        trained = member_refs(self.run, self.settings)
         soups = {soup.name: soup for soup in self.settings.soups}
         return [
             self._soup(soups[name], trained) if name in soups else _trained(trained[name])
             for name in wanted
         ]
 
-    def judge(self, part: Part, held_P: Mask) -> Floats:
+    def judge(self, part: EnsemblePart, held_P: Mask) -> Floats:
         """Return raw log-probabilities N x C of the pictures it did not train on, as it serves."""
         if part.exact:
             return part.finished.validation_NC
         return self._predict(self._member(part.member, part.finished.state), held_P)
 
-    def spec(self, part: Part, temperature: float) -> MemberSpec:
+    def spec(self, part: EnsemblePart, temperature: float) -> MemberSpec:
         """Return how the bundle is to rebuild a part."""
         classifier = _classifier(part.member)
         views = part.member.views
@@ -87,7 +81,10 @@ class Workshop:
         )
 
     def ensemble(
-        self, members: Sequence[tuple[Part, float]], temperature: float, combination: Combination
+        self,
+        members: Sequence[tuple[EnsemblePart, float]],
+        temperature: float,
+        combination: Combination,
     ) -> Ensemble:
         """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
         ready = tuple(
@@ -108,7 +105,7 @@ class Workshop:
         log_MNC = predict_members([member], self.dataset, chosen)
         return np.asarray(log_MNC[0])
 
-    def _soup(self, soup: SoupSettings, trained: dict[str, Source]) -> Part:
+    def _soup(self, soup: SoupSettings, trained: dict[str, MemberRef]) -> EnsemblePart:
         origin = [trained[name] for name in soup.of]
         marks = [fingerprint(each.settings, each.member, self.dataset) for each in origin]
         mark = fingerprint_of({"soup": soup.kind, "of": marks})
@@ -118,12 +115,14 @@ class Workshop:
             finished, used = self._cook(soup, origin, settings, held_P)
             history = [{"ingredients": " ".join(used)}]
             save_member(self.run, soup.name, finished, history, mark)
-        return Part(soup.name, settings, load_member(self.run, soup.name), settings.views == 1)
+        return EnsemblePart(
+            soup.name, settings, load_member(self.run, soup.name), settings.views == 1
+        )
 
     def _cook(
         self,
         soup: SoupSettings,
-        origin: Sequence[Source],
+        origin: Sequence[MemberRef],
         settings: MemberSettings,
         held_P: Mask,
     ) -> tuple[FinishedMember, list[str]]:
@@ -140,7 +139,7 @@ class Workshop:
         return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
 
 
-def _ingredients(origin: Sequence[Source]) -> tuple[list[State], list[str]]:
+def _ingredients(origin: Sequence[MemberRef]) -> tuple[list[State], list[str]]:
     states, names = [], []
     for source in origin:
         if source.member.snapshots:
@@ -153,11 +152,11 @@ def _ingredients(origin: Sequence[Source]) -> tuple[list[State], list[str]]:
     return states, names
 
 
-def _trained(source: Source) -> Part:
+def _trained(source: MemberRef) -> EnsemblePart:
     finished = load_member(source.run, source.member.name)
     # Trained in half precision, it was also validated in it; it is served in full.
     exact = source.member.views == 1 and source.settings.engine.precision == "fp32"
-    return Part(source.name, source.member, finished, exact)
+    return EnsemblePart(source.name, source.member, finished, exact)
 
 
 def _classifier(member: MemberSettings) -> ClassifierSettings:

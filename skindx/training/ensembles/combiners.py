@@ -14,14 +14,14 @@ from skindx.metrics import balanced_accuracy, expected_calibration_error, top_k_
 from skindx.models.calibration.temperature import apply_temperature, fit_temperature
 from skindx.models.ensemble.combination import Combination, combine, log, pool
 from skindx.models.ensemble.weighting import fit_weights, select_greedily
-from skindx.training.config.ensemble import Auto, Combine, Greedy, Mean, Vote, Way, Weighted
+from skindx.training.config.ensemble import Auto, Combine, Combiner, Greedy, Mean, Vote, Weighted
 
 # U = units, N = pictures, C = classes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WAYS: dict[str, Way] = {
+COMBINERS: dict[str, Combiner] = {
     "mean of probabilities": Mean(),
     "mean of logits": Mean(space="logit"),
     "weighted probabilities": Weighted(),
@@ -79,14 +79,14 @@ class Score:
     calibration_error: float
 
 
-def fit(way: Way, evidence: Evidence) -> Fitted:
+def fit(way: Combiner, evidence: Evidence) -> Fitted:
     """Fit the units' temperatures, then the combination, then the ensemble's temperature."""
     temperatures = tuple(fit_temperature(log_NC, evidence.truth_N) for log_NC in evidence.log_UNC)
     return _fit_softened(way, evidence, temperatures, soften(evidence.log_UNC, temperatures))
 
 
 def _fit_softened(
-    way: Way, evidence: Evidence, temperatures: tuple[float, ...], soft_UNC: Floats
+    way: Combiner, evidence: Evidence, temperatures: tuple[float, ...], soft_UNC: Floats
 ) -> Fitted:
     combination = _combination(way, soft_UNC, evidence.truth_N)
     pooled_NC = pool(soft_UNC, combination)
@@ -100,7 +100,7 @@ def soften(log_UNC: Floats, temperatures: Sequence[float]) -> Floats:
     )
 
 
-def _combination(way: Way, soft_UNC: Floats, truth_N: Ints) -> Combination:
+def _combination(way: Combiner, soft_UNC: Floats, truth_N: Ints) -> Combination:
     if len(soft_UNC) == 1:
         return Combination()
     if isinstance(way, Mean):
@@ -114,7 +114,7 @@ def _combination(way: Way, soft_UNC: Floats, truth_N: Ints) -> Combination:
     return Combination(rule=way.space, weights=tuple(weights_U.tolist()))
 
 
-def cross_fit(ways: dict[str, Way], evidence: Evidence) -> list[Score]:
+def cross_fit(ways: dict[str, Combiner], evidence: Evidence) -> list[Score]:
     """Score each way on every picture, fitted on the folds without it; folds keep groups whole.
 
     So also what is fitted to few pictures is judged by others. The first way is the one that
@@ -164,16 +164,16 @@ def _grouped_error(value_N: Floats, groups: Sequence[str]) -> float:
     return float(np.sqrt(count / (count - 1) * (total_G**2).sum()) / len(value_N))
 
 
-def choose(combine: Combine, evidence: Evidence, scores: Sequence[Score]) -> tuple[str, Way]:
+def choose(combine: Combine, evidence: Evidence, scores: Sequence[Score]) -> tuple[str, Combiner]:
     """Return the name and the way to combine by.
 
     `auto` takes the way with the largest gain, but only of those whose gain is above its own
     standard error: else the first, the plain mean, since every other rests on more choices.
     """
     if not isinstance(combine, Auto):
-        named = (name for name, way in WAYS.items() if way == combine)
+        named = (name for name, way in COMBINERS.items() if way == combine)
         return next(named, AS_SET), combine
     sure = [score for score in scores if score.gain > score.gain_error]
     best = max(sure, key=lambda score: score.gain, default=None)
-    name = best.way if best and len(evidence.log_UNC) > 1 else next(iter(WAYS))
-    return name, WAYS[name]
+    name = best.way if best and len(evidence.log_UNC) > 1 else next(iter(COMBINERS))
+    return name, COMBINERS[name]

@@ -6,16 +6,14 @@ al. 2022), but makes every step of a small network as dear as a step of all larg
 mixtures of the student's recipe go on as ever; only the label of a picture becomes soft.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.errors import UserError
+from skindx.data.manifest import read_manifest, split_of
 from skindx.files import atomic_file
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.calibration.temperature import apply_temperature
@@ -25,8 +23,8 @@ from skindx.models.saving import save_tensors
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.images import class_numbers
-from skindx.training.finished.member import fingerprint_of
-from skindx.training.parallel.mesh import resolve_accelerator
+from skindx.training.finished.fingerprint import fingerprint_of
+from skindx.training.parallel.devices import resolve_accelerator
 
 STUDENT, TARGETS = "student", "targets.safetensors"
 
@@ -85,21 +83,6 @@ def soft_targets(
     soft_NC = apply_temperature(log(said_NC), temperature)
     label_NC: NDArray[np.float64] = np.eye(said_NC.shape[1])[truth_N]
     return share * soft_NC + (1 - share) * label_NC
-
-
-def load_targets(file: Path, records: Sequence[Record]) -> NDArray[np.float32]:
-    """Read the soft targets of these training pictures, N x C. Raises UserError."""
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            targets_NC: NDArray[np.float32] = opened.get_tensor("targets")
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"soft targets {file} cannot be read ({error}); distil anew.") from None
-    if len(targets_NC) != len(records):
-        raise UserError(
-            f"{file} has targets for {len(targets_NC)} pictures, but {len(records)} are trained "
-            "on; distil anew on this dataset."
-        )
-    return targets_NC
 
 
 def _mark(file: Path) -> str | None:

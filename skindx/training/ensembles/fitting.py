@@ -11,7 +11,7 @@ from skindx.models.ensemble.combination import Combination
 from skindx.training.config.ensemble import Auto, Combine
 from skindx.training.ensembles.combiners import (
     AS_SET,
-    WAYS,
+    COMBINERS,
     Evidence,
     Fitted,
     Score,
@@ -102,9 +102,9 @@ def assemble(
 ) -> Assembly:
     """Fit what is asked for, and score all ways; members without weight are left out."""
     several = len(members_of) > 1
-    ways = WAYS
-    if not isinstance(combine, Auto) and combine not in WAYS.values():
-        ways = {**WAYS, AS_SET: combine}
+    ways = COMBINERS
+    if not isinstance(combine, Auto) and combine not in COMBINERS.values():
+        ways = {**COMBINERS, AS_SET: combine}
     scores = cross_fit(ways, evidence) if several else []
     name, way = choose(combine, evidence, scores)
     fitted = fit(way, evidence)

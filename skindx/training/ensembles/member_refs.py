@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.training.config.ensemble import ReusedSettings, SoupSettings
-from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.feeding.folds import learning, partition
-from skindx.training.finished.member import fingerprint, fingerprint_of, member_folder
-from skindx.training.worker import SETTINGS
+from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.member import member_folder
 from skindx.untrusted import read_json
 
 # P = pictures of train and val, in manifest order
@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Source:
+class MemberRef:
     """A trained member: the run it lies in, that run's settings, its own."""
 
     name: str
@@ -46,13 +46,13 @@ class Source:
         return np.array([each.path in names for each in learning(records)])
 
 
-def sources(run: Path, settings: TrainSettings) -> dict[str, Source]:
+def member_refs(run: Path, settings: TrainSettings) -> dict[str, MemberRef]:
     """Return the trained members by name, those of other runs last. Raises UserError."""
-    own = [Source(member.name, run, settings, member) for member in settings.members]
+    own = [MemberRef(member.name, run, settings, member) for member in settings.members]
     return {each.name: each for each in [*own, *(_reused(each) for each in settings.reused)]}
 
 
-def _reused(reused: ReusedSettings) -> Source:
+def _reused(reused: ReusedSettings) -> MemberRef:
     file = reused.run / SETTINGS
     if not file.is_file():
         if reused.config is None:
@@ -67,25 +67,25 @@ def _reused(reused: ReusedSettings) -> Source:
         raise UserError(
             f"run {reused.run} trains no member {reused.member!r}; it has {', '.join(members)}."
         )
-    return Source(reused.known_as, reused.run, settings, members[reused.member])
+    return MemberRef(reused.known_as, reused.run, settings, members[reused.member])
 
 
-def is_there(source: Source, dataset: Path) -> bool:
+def is_there(ref: MemberRef, dataset: Path) -> bool:
     """True when a reused member is finished. Raises UserError when it is not of this dataset."""
-    file = member_folder(source.run, source.member.name) / "member.json"
+    file = member_folder(ref.run, ref.member.name) / "member.json"
     if not file.is_file():
         return False
-    mark = fingerprint(source.settings, source.member, dataset)
+    mark = fingerprint(ref.settings, ref.member, dataset)
     if read_json(file, finite=False).get("fingerprint") != mark:
         raise UserError(
-            f"member {source.member.name} of {source.run} was trained on other data than {dataset} "
+            f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} "
             f"or with other settings than that run's {SETTINGS}; train it anew, or leave it out."
         )
     return True
 
 
 def units(
-    settings: TrainSettings, trained: dict[str, Source], records: Sequence[Record]
+    settings: TrainSettings, trained: dict[str, MemberRef], records: Sequence[Record]
 ) -> dict[str, dict[str, Mask]]:
     """Return the ensemble's members, each with the pictures it is honest on, by unit.
 
@@ -93,12 +93,12 @@ def units(
     every picture, since each was judged on what it did not train on. A soup is honest where all
     its ingredients are. Raises UserError when the units share no picture to be fitted on.
     """
-    held = {name: source.held_P(records) for name, source in trained.items()}
+    held = {name: ref.held_P(records) for name, ref in trained.items()}
     left_out = {name for soup in settings.soups if soup.instead for name in soup.of}
     found: dict[str, dict[str, Mask]] = {}
-    for name, source in trained.items():
+    for name, ref in trained.items():
         if name not in left_out:
-            found.setdefault(source.family, {})[name] = held[name]
+            found.setdefault(ref.family, {})[name] = held[name]
     for soup in settings.soups:
         mask_P = np.logical_and.reduce([held[name] for name in soup.of])
         if not mask_P.any():
@@ -124,7 +124,7 @@ def honest_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
     return every
 
 
-def check_soup(soup: SoupSettings, trained: dict[str, Source]) -> None:
+def check_soup(soup: SoupSettings, trained: dict[str, MemberRef]) -> None:
     """Raise UserError for ingredients whose weights cannot be averaged."""
     first, *others = [trained[name] for name in soup.of]
     given = first.member.weights or first.member.pretrained

@@ -32,12 +32,12 @@ from skindx.models.ood.collecting import CAP, Collector
 from skindx.models.ood.storing import OodPart
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.builder import Workshop
+from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.ensembles.fitting import assemble, gather_evidence, print_ways
-from skindx.training.ensembles.member_refs import Mask, sources, units
+from skindx.training.ensembles.member_refs import Mask, member_refs, units
 from skindx.training.feeding.images import class_numbers
 from skindx.training.finished.detector import packed_origin, packed_parts
-from skindx.training.parallel.mesh import resolve_accelerator
+from skindx.training.parallel.devices import resolve_accelerator
 
 REPORT = "ensemble.json"
 
@@ -49,16 +49,16 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     """
     records = read_manifest(dataset)
     device = resolve_accelerator(settings.engine.accelerator)
-    workshop = Workshop(run, dataset, settings, taxonomy, records, device)
-    by_unit = units(settings, sources(run, settings), records)
+    builder = EnsembleBuilder(run, dataset, settings, taxonomy, records, device)
+    by_unit = units(settings, member_refs(run, settings), records)
     names = [name for unit in by_unit.values() for name in unit]
-    parts = {part.name: part for part in workshop.parts(names)}
+    parts = {part.name: part for part in builder.parts(names)}
     judged = {
-        name: workshop.judge(parts[name], held_P)
+        name: builder.judge(parts[name], held_P)
         for unit in by_unit.values()
         for name, held_P in unit.items()
     }
-    pictures = workshop.pictures
+    pictures = builder.pictures
     truth_P = class_numbers(pictures, taxonomy.keys)
     evidence = gather_evidence(by_unit, judged, truth_P, [each.group for each in pictures])
     assembly = assemble(
@@ -71,7 +71,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     packed = [
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
-    ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
+    ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
     collector = Collector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
     gallery = make_gallery(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
@@ -82,7 +82,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         run / "bundle",
         settings.name,
         taxonomy,
-        [(workshop.spec(part, t), part.finished.state) for part, t in packed],
+        [(builder.spec(part, t), part.finished.state) for part, t in packed],
         temperature=assembly.temperature,
         combination=assembly.combination,
         detector=packed_parts(run, settings),

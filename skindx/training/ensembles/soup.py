@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from skindx.metrics import balanced_accuracy
 from skindx.models.ensemble.ensemble import Member
+from skindx.training.finished.snapshots import State
 
 # N = pictures, C = classes
-
-State = dict[str, Tensor]
 
 
 def average(states: Sequence[State]) -> State:

@@ -19,8 +19,8 @@ from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.system import go_offline
 from skindx.training.config.recipe import Augment
 from skindx.training.feeding.batches import epoch_plan, sample_seed
-from skindx.training.feeding.shuffler import Exchange
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.feeding.shuffler import ShardShuffler
+from skindx.training.parallel.mesh import Mesh
 
 # N = pictures, B = batch, S = side
 
@@ -66,7 +66,7 @@ class TrainingSet:
     """What to learn in place of the labels."""
     redrawn: bool = False
     """The shard is another one in each epoch."""
-    exchange: Exchange | None = None
+    exchange: ShardShuffler | None = None
     """Brings the next shard into memory."""
 
     def __len__(self) -> int:
@@ -77,16 +77,14 @@ class TrainingSet:
         if self.exchange:
             self.exchange.enter(seed, epoch)
 
-    def plan(
-        self, batch: int, seed: int, epoch: int, cluster: Cluster
-    ) -> list[list[NDArray[np.int64]]]:
+    def plan(self, batch: int, seed: int, epoch: int, mesh: Mesh) -> list[list[NDArray[np.int64]]]:
         """Return every rank's picture numbers for each step; see `epoch_plan`."""
         return epoch_plan(
             len(self),
             batch,
             seed,
             epoch,
-            cluster.world,
+            mesh.data.size,
             sharded=self.sharded,
             redrawn=self.redrawn,
         )

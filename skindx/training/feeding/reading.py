@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
+from skindx.errors import UserError
 from skindx.training.config.run import MemberSettings
-from skindx.training.feeding.cache_policy import Place, Say, keep, node_of
+from skindx.training.feeding.cache_policy import CacheContext, Say, node_of, open_cached
 from skindx.training.feeding.images import (
     Reading,
     TrainingSet,
@@ -17,7 +22,7 @@ from skindx.training.feeding.images import (
     memory_for,
     threads_for,
 )
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -31,24 +36,27 @@ class TrainingData:
 
 
 def open_sets(
-    data: TrainingData, member: MemberSettings, loader: LoaderSettings, cluster: Cluster, say: Say
+    data: TrainingData, member: MemberSettings, loader: LoaderSettings, mesh: Mesh, say: Say
 ) -> tuple[TrainingSet, ValidationSet]:
     """Return the training pictures and this rank's validation pictures; every rank calls this.
 
     `say` is told, in one line, what takes time or changes the order of the pictures. Raises
     UserError for a picture that is gone and for a cache that cannot be written.
     """
-    node = node_of(cluster)
+    node = node_of(mesh)
     threads = threads_for(loader.threads, node.ranks)
-    reading = Reading(threads, loader.prefetch, memory_for(cluster.device))
-    kept = keep(Files(data.dataset, data.train), member, Place(loader, node, cluster, say))
-    own_val = data.val[cluster.rank :: cluster.world]
+    reading = Reading(threads, loader.prefetch, memory_for(mesh.device))
+    kept = open_cached(
+        Files(data.dataset, data.train), member, CacheContext(loader, node, mesh, say)
+    )
+    own_val = data.val[mesh.data.rank :: mesh.data.size]
     return (
         TrainingSet(
             kept.source,
             class_numbers(data.train, data.classes),
             kept.sharded,
             reading,
+            targets_NC=load_targets(member.targets, data.train) if member.targets else None,
             redrawn=kept.redrawn,
             exchange=kept.exchange,
         ),
@@ -60,3 +68,18 @@ def open_sets(
             keep=loader.cache.kind != "none",
         ),
     )
+
+
+def load_targets(file: Path, records: Sequence[Record]) -> NDArray[np.float32]:
+    """Read the soft targets of these training pictures, N x C. Raises UserError."""
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            targets_NC: NDArray[np.float32] = opened.get_tensor("targets")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"soft targets {file} cannot be read ({error}); distil anew.") from None
+    if len(targets_NC) != len(records):
+        raise UserError(
+            f"{file} has targets for {len(targets_NC)} pictures, but {len(records)} are trained "
+            "on; distil anew on this dataset."
+        )
+    return targets_NC

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from skindx.data.loader.source import InMemory, rank_in_memory
 from skindx.errors import JobError
 from skindx.training.feeding.batches import owners
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
 
 # N = pictures, M = pictures that move, P = ranks
 
@@ -29,7 +29,7 @@ The exchange takes twice that beside the share, and a few pictures for each part
 
 
 @dataclass
-class Exchange:
+class ShardShuffler:
     """Brings a rank's memory from one epoch's share to the next one's.
 
     What an epoch's share is follows from (seed, epoch, ranks) alone: a training that goes on from
@@ -41,7 +41,7 @@ class Exchange:
     """Bytes of the files of all pictures."""
     kept_P: NDArray[np.float64]
     """The share of its pictures that each rank can keep in memory."""
-    cluster: Cluster
+    mesh: Mesh
     group: Any
     """A gloo group of all ranks (see `gloo_group`); none: pictures are read from the files."""
     chunk_bytes: int = CHUNK_BYTES
@@ -64,11 +64,11 @@ class Exchange:
         self.sent_bytes = 0
         if self.group is not None and self._at == (seed, epoch - 1):
             self._exchange(self._owners(seed, epoch - 1), after_N, epoch)
-        self.source.forget_all_but(after_N == self.cluster.rank)
+        self.source.forget_all_but(after_N == self.mesh.data.rank)
         self._at = (seed, epoch)
 
     def _owners(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        return owners(len(self.sizes_N), seed, epoch, self.cluster.world)
+        return owners(len(self.sizes_N), seed, epoch, self.mesh.data.size)
 
     def _exchange(
         self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int
@@ -83,8 +83,8 @@ class Exchange:
             except RuntimeError as error:
                 raise JobError(
                     f"the exchange of pictures before epoch {epoch + 1} failed on rank "
-                    f"{self.cluster.rank}: another rank is gone or silent for "
-                    f"{self.cluster.settings.timeout_s:g} s ({' '.join(str(error).split())})"
+                    f"{self.mesh.data.rank}: another rank is gone or silent for "
+                    f"{self.mesh.settings.timeout_s:g} s ({' '.join(str(error).split())})"
                 ) from None
 
     def _waves(
@@ -96,7 +96,7 @@ class Exchange:
         share grows or shrinks evenly to its next size. What a rank sends and receives in a wave is
         at most a chunk, and one picture more for each partner.
         """
-        rank, world = self.cluster.rank, self.cluster.world
+        rank, world = self.mesh.data.rank, self.mesh.data.size
         # What either end does not keep is read from its file anyway.
         both_N = np.minimum(self.kept_P[before_N], self.kept_P[after_N])
         moving_M = np.flatnonzero((before_N != after_N) & (self._places_N < both_N))
@@ -151,9 +151,9 @@ class Exchange:
             at = end
 
 
-def gloo_group(cluster: Cluster) -> Any:
+def gloo_group(mesh: Mesh) -> Any:
     """Return a group of all ranks for bytes in memory, whatever serves the gradients.
 
     Every rank calls this. A collective in it that waits longer than `engine.timeout_s` fails.
     """
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=cluster.settings.timeout_s))
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=mesh.settings.timeout_s))

@@ -10,28 +10,13 @@ from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import DetectorSpec, read_detector, save_detector
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.config.run import TrainSettings
-from skindx.training.finished.member import fingerprint_of, matches
+from skindx.training.finished.fingerprint import detector_fingerprint, matches
 from skindx.untrusted import read_json
 
 FOLDER, INDEX = "detector", "detector.json"
 
 CHECKPOINT = "_detector"
 """Its folder among the members' checkpoints, whose names begin otherwise."""
-
-
-def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
-    """Return a hash of everything that decides the detector's weights."""
-    assert settings.detector is not None
-    return fingerprint_of(
-        {
-            "detector": settings.detector.model_dump(mode="json"),
-            "pixels": settings.loader.cache.kind == "disk",
-            "precision": settings.engine.precision,
-            "gradient_clip": settings.engine.gradient_clip,
-            **settings.exchanged(),
-            "manifest": sha256_file(dataset / MANIFEST),
-        }
-    )
 
 
 def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
@@ -41,22 +26,22 @@ def is_trained(run: Path, settings: TrainSettings, dataset: Path) -> bool:
     """
     if settings.detector is None or settings.detector.from_run:
         return True
-    mark = detector_fingerprint(settings, dataset)
-    if matches(run / FOLDER / INDEX, mark):
+    fingerprint = detector_fingerprint(settings, dataset)
+    if matches(run / FOLDER / INDEX, fingerprint):
         return True
-    refuse_others(checkpoint_folder(run, CHECKPOINT), mark)
+    refuse_others(checkpoint_folder(run, CHECKPOINT), fingerprint)
     return False
 
 
 def save_parts(
-    run: Path, dataset: Path, parts: DetectorParts, history: list[dict[str, Any]], mark: str
+    run: Path, dataset: Path, parts: DetectorParts, history: list[dict[str, Any]], fingerprint: str
 ) -> None:
     """Write RUN/detector in one step: it is there whole, or not at all."""
     with atomic_folder(run / FOLDER) as folder:
         save_detector(folder, parts.config, parts.state)
         write_csv(folder / "history.csv", history[0], [row.values() for row in history])
         index = {
-            "fingerprint": mark,
+            "fingerprint": fingerprint,
             "manifest": sha256_file(dataset / MANIFEST),
             "spec": parts.spec.model_dump(mode="json"),
             **history[-1],
@@ -69,7 +54,7 @@ def load_parts(run: Path) -> DetectorParts:
     file = run / FOLDER / INDEX
     spec = _index(run).get("spec")
     if not isinstance(spec, dict):
-        raise UserError(f"{file} does not say how its detector is asked; train one first.")
+        raise UserError(f"{file} has no detector spec; train one first.")
     config, state = read_detector(run / FOLDER)
     return DetectorParts(DetectorSpec.parse(spec, str(file), expand=False), config, state)
 

@@ -4,14 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.models.saving import save_tensors
 from skindx.models.tensors import load_tensors
 from skindx.training.config.run import MemberSettings
-from skindx.training.ensembles.soup import State
 from skindx.training.finished.member import FinishedMember, member_folder
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
+
+State = dict[str, Tensor]
 
 
 def snapshot_file(run: Path, name: str, epoch: int) -> Path:
@@ -27,13 +30,15 @@ def save_snapshot(run: Path, name: str, epoch: int, state: State) -> None:
 
 
 def snapshot_keeper(
-    run: Path, member: MemberSettings, epochs: int, cluster: Cluster
+    run: Path, member: MemberSettings, epochs: int, mesh: Mesh
 ) -> Callable[[int, FinishedMember], None]:
     """Return a function that keeps a member's last epochs; all ranks call it, the first writes."""
 
     def keep(epoch: int, finished: FinishedMember) -> None:
         if epoch > epochs - member.snapshots:
-            cluster.from_first(partial(save_snapshot, run, member.name, epoch, finished.state))
+            mesh.broadcast_from_main(
+                partial(save_snapshot, run, member.name, epoch, finished.state)
+            )
 
     return keep
 

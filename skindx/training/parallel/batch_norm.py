@@ -8,11 +8,13 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from skindx.training.parallel.mesh import Mesh
+
 # C = channels
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalise by mean and variance over the pictures of all ranks, however many each has."""
+    """Normalise by mean and variance over the images of all ranks, however many each has."""
 
     @staticmethod
     def forward(
@@ -95,7 +97,7 @@ _SYNCHRONISED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def synchronise(module: nn.Module) -> None:
-    """Let every affine batch norm of `module` use the pictures of all ranks (CPU and GPU).
+    """Let every affine batch norm of `module` use the images of all ranks (CPU and GPU).
 
     The modules stay where they are, with their weights and names: only their class changes. Norms
     of other classes (a group norm, one without statistics or weights) are left alone.
@@ -134,3 +136,22 @@ class _Once:
         if again:
             assert norm.num_batches_tracked is not None
             norm.num_batches_tracked.sub_(1)  # the pass adds one
+
+
+def average_buffers(module: nn.Module, mesh: Mesh) -> None:
+    """Average batch-norm statistics over the ranks, which each saw their own share only.
+
+    Shares of a step differ by one image at most, so that all ranks weigh the same.
+    """
+    if mesh.data.size == 1:
+        return
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.reshape(-1).float() for buffer in buffers])
+    dist.all_reduce(flat)
+    flat /= mesh.data.size
+    offset = 0
+    for buffer in buffers:
+        buffer.copy_(flat[offset : offset + buffer.numel()].view_as(buffer))
+        offset += buffer.numel()

@@ -1,12 +1,12 @@
-"""What the engine's settings change about a network before DeepSpeed gets it."""
+"""What the engine's settings change about a network before the engine gets it."""
 
 from typing import Any
 
 from torch import nn
 
 from skindx.errors import UserError
+from skindx.training.config.engine import EngineSettings
 from skindx.training.parallel.batch_norm import count_once, synchronise
-from skindx.training.parallel.mesh import EngineSettings
 
 
 def prepare(module: nn.Module, settings: EngineSettings, world: int) -> None:

@@ -11,7 +11,7 @@ from skindx.comm.reducer import Reducer
 from skindx.planning.bucketing import Candidate, candidates
 from skindx.planning.cost import Cost, fit
 from skindx.planning.trace import Trace
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.profiling.recorder import Recorder
 
 _MB = 1e6
@@ -30,11 +30,11 @@ class Tuner:
         fused: Fused,
         reducer: Reducer,
         fabric: Fabric,
-        cluster: Cluster,
+        mesh: Mesh,
         say: Callable[[str], None],
     ) -> None:
         self._fused, self._reducer, self._fabric = fused, reducer, fabric
-        self._cluster, self._say = cluster, say
+        self._mesh, self._say = mesh, say
         self._recorder: Recorder | None = None
         self._work = self._tune()
 
@@ -64,7 +64,7 @@ class Tuner:
         self._recorder = None
         trace = self._trace(recorders)
         cost = self._cost(trace)
-        plans = self._cluster.from_first(lambda: candidates(trace, cost))
+        plans = self._mesh.broadcast_from_main(lambda: candidates(trace, cost))
         times: list[list[float]] = [[] for _ in plans]
         for _ in range(self._fused.settings.trial_steps):
             for each, seconds in zip(plans, times, strict=True):
@@ -77,7 +77,7 @@ class Tuner:
     def _record(self, steps: int) -> Generator[bool, None, list[Recorder]]:
         found = []
         for _ in range(steps):
-            self._recorder = Recorder(self._cluster.device)
+            self._recorder = Recorder(self._mesh.device)
             yield True
             found.append(self._recorder)
         return found
@@ -90,9 +90,9 @@ class Tuner:
             for name in recorders[-1].ready_s()
         }
         forward_s = median(recorder.forward_s for recorder in recorders)
-        order = self._cluster.from_first(lambda: _completed(list(ready), gradients.names))
+        order = self._mesh.broadcast_from_main(lambda: _completed(list(ready), gradients.names))
         gradients.reorder(order)
-        every = self._cluster.gather((ready, forward_s))
+        every = self._mesh.gather((ready, forward_s))
         ready_s = list(
             accumulate((_latest(name, [each for each, _ in every]) for name in order), max)
         )
@@ -106,7 +106,7 @@ class Tuner:
 
     def _cost(self, trace: Trace) -> Cost:
         samples = probe(self._fabric, sum(trace.sizes_bytes))
-        every = self._cluster.gather(samples)
+        every = self._mesh.gather(samples)
         slowest = [
             (size, max(each[number][1] for each in every))
             for number, (size, _) in enumerate(samples)
@@ -116,7 +116,7 @@ class Tuner:
     def _keep(
         self, plans: Sequence[Candidate], medians: Sequence[float], trace: Trace, cost: Cost
     ) -> None:
-        every = self._cluster.gather(list(medians))
+        every = self._mesh.gather(list(medians))
         slowest = [max(each[number] for each in every) for number in range(len(plans))]
         best = min(range(len(plans)), key=slowest.__getitem__)
         self._fused.plan(plans[best].plan)

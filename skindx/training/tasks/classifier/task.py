@@ -1,117 +1,169 @@
-"""The steps of an epoch: mixed pictures forward, gradients backward, weights and average moved."""
+"""Classification as a task: mixed images and their labels, the recipe's loss, validation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from skindx.training.feeding.batches import step_seed
-from skindx.training.feeding.images import training_batches
+from skindx.metrics import balanced_accuracy
+from skindx.models.classifier.classifier import Classifier
+from skindx.training.config.recipe import Recipe
+from skindx.training.config.run import MemberSettings
+from skindx.training.feeding.batches import steps_of
+from skindx.training.feeding.images import TrainingSet, ValidationSet, training_batches
 from skindx.training.feeding.upload import on_device
+from skindx.training.finished.member import FinishedMember
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.recipes.mixing import Mixture, blend, draw_mixture
 from skindx.training.recipes.schedule import mix_at, rate_of, side_at
-from skindx.training.task import MemberTraining
+from skindx.training.task import Batch, EpochSpeed, Piece, Row
+from skindx.training.tasks.classifier.validation import validate
 
 # B = batch, L = a rank's part of it with what it borrows, S = side
 
-
-def take_steps(training: MemberTraining) -> Iterator[tuple[float | None, int, int]]:
-    """Take the steps that are left of an epoch.
-
-    Yields this rank's summed loss, or None when the step was skipped; its pictures; all ranks'.
-    """
-    recipe, seed, rank = training.recipe, training.member.seed, training.cluster.rank
-    epoch, first = training.position.epoch, training.position.step
-    plan = training.pictures.plan(recipe.batch, seed, epoch, training.cluster)
-    mixtures = _mixtures(training, plan[first:])
-    with training.waiting.counted():
-        training.pictures.enter(seed, epoch)
-    loaded = training_batches(
-        training.pictures,
-        [
-            np.concatenate([shares[rank], mixture.borrowed]) if mixture else shares[rank]
-            for shares, mixture in zip(plan[first:], mixtures, strict=True)
-        ],
-        recipe.augment,
-        side=side_at(recipe, training.member.preprocess.size, epoch),
-        seed=seed,
-        epoch=epoch,
-    )
-    training.engine.train()
-    loaded = on_device(loaded, training.cluster.device)
-    batches = enumerate(training.waiting.over(loaded), start=first)
-    for step, (pictures_LSS3, labels_L) in batches:
-        torch.manual_seed(step_seed(seed, epoch, step, rank))
-        inputs, targets = _mixed(training, pictures_LSS3, labels_L, mixtures[step - first])
-        count = sum(len(share) for share in plan[step])
-        loss_sum = _backward(training, inputs, targets, count)
-        if loss_sum is not None and not _update(training, epoch * len(plan) + step, len(plan)):
-            training.statistics.go_back()
-            loss_sum = None
-        yield loss_sum, len(inputs), count
+Keep = Callable[[int, FinishedMember], None]
+"""Called on every rank with the number of an epoch (from 1) and what it gave."""
 
 
-def _update(training: MemberTraining, done: int, per_epoch: int) -> bool:
-    """Move the weights, and their average, after `done` steps in all; False: see `Engine.step`."""
-    engine = training.engine
-    if not engine.step(rate_of(training.recipe, done, per_epoch)):
-        return False
-    if training.average:
-        # `whole` copies a compiled network; its weights are in the module itself below ZeRO 3.
-        source = engine.whole() if engine.cluster.settings.zero == 3 else engine.module
-        training.average.update(source, done + 1)
-    return True
+@dataclass
+class ClassifierTask:
+    """One member, trained on all ranks."""
 
+    member: MemberSettings
+    recipe: Recipe
+    mesh: Mesh
+    training: TrainingSet
+    validation: ValidationSet
+    criterion: nn.Module
+    classes: int
+    keep: Keep = lambda epoch, finished: None
+    _finished: FinishedMember | None = field(default=None, init=False)
+    """What the last validation in this process gave."""
 
-def _mixtures(
-    training: MemberTraining, plan: list[list[NDArray[np.int64]]]
-) -> list[Mixture | None]:
-    """Return how this rank mixes each step that is left of the epoch."""
-    position, sharded = training.position, training.pictures.sharded
-    mix = mix_at(training.recipe, position.epoch)
-    if mix is None:
-        return [None] * len(plan)
-    return [
-        draw_mixture(
-            mix,
-            shares,
-            training.cluster.rank,
-            (training.member.seed, position.epoch, step),
-            sharded=sharded,
+    @property
+    def name(self) -> str:
+        """The member's."""
+        return self.member.name
+
+    @property
+    def seed(self) -> int:
+        """The member's."""
+        return self.member.seed
+
+    @property
+    def epochs(self) -> int:
+        """The recipe's."""
+        return self.recipe.epochs
+
+    @property
+    def images(self) -> int:
+        """Training images of all ranks."""
+        return len(self.training)
+
+    @property
+    def batch(self) -> int:
+        """The recipe's."""
+        return self.recipe.batch
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch, from step `first` on."""
+        rank = self.mesh.data.rank
+        plan = self.training.plan(self.batch, self.seed, epoch, self.mesh)[first:]
+        mixtures = self._mixtures(plan, epoch, first)
+        self.training.enter(self.seed, epoch)
+        loaded = training_batches(
+            self.training,
+            [
+                np.concatenate([shares[rank], mixture.borrowed]) if mixture else shares[rank]
+                for shares, mixture in zip(plan, mixtures, strict=True)
+            ],
+            self.recipe.augment,
+            side=side_at(self.recipe, self.member.preprocess.size, epoch),
+            seed=self.seed,
+            epoch=epoch,
         )
-        for step, shares in enumerate(plan, start=position.step)
-    ]
+        uploaded = on_device(loaded, self.mesh.device)
+        for shares, mixture, (images_LSS3, labels_L) in zip(plan, mixtures, uploaded, strict=True):
+            yield Batch(
+                self._pieces(images_LSS3, labels_L, mixture),
+                own=len(shares[rank]),
+                count=sum(len(share) for share in shares),
+            )
 
+    def _mixtures(
+        self, plan: Sequence[Sequence[NDArray[np.int64]]], epoch: int, first: int
+    ) -> list[Mixture | None]:
+        """Return how this rank mixes each step of the plan."""
+        mix = mix_at(self.recipe, epoch)
+        if mix is None:
+            return [None] * len(plan)
+        rank, sharded = self.mesh.data.rank, self.training.sharded
+        return [
+            draw_mixture(mix, shares, rank, (self.seed, epoch, step), sharded=sharded)
+            for step, shares in enumerate(plan, start=first)
+        ]
 
-def _mixed(
-    training: MemberTraining, pictures_LSS3: Tensor, labels_L: Tensor, mixture: Mixture | None
-) -> tuple[Tensor, Tensor]:
-    """Return this rank's pictures and their targets, mixed."""
-    if mixture is None:
-        return pictures_LSS3, labels_L
-    return blend(mixture, pictures_LSS3, labels_L, training.classes)
+    def _pieces(
+        self, images_LSS3: Tensor, labels_L: Tensor, mixture: Mixture | None
+    ) -> Callable[[], Sequence[Piece]]:
+        """Return what mixes a step's images and targets and cuts them into the recipe's pieces."""
 
+        def pieces() -> Sequence[Piece]:
+            inputs, targets = images_LSS3, labels_L
+            if mixture:
+                inputs, targets = blend(mixture, images_LSS3, labels_L, self.classes)
+            count = self.recipe.accumulate
+            return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
 
-def _backward(
-    training: MemberTraining, inputs: Tensor, targets: Tensor, count: int
-) -> float | None:
-    """Accumulate the gradients of this rank's part of `count` pictures; return its summed loss.
+        return pieces
 
-    None, and nothing has changed on any rank, when the loss is not finite on one of them.
-    """
-    total, pieces = 0.0, training.recipe.accumulate
-    parts = zip(inputs.tensor_split(pieces), targets.tensor_split(pieces), strict=True)
-    training.statistics.remember()
-    for number, (inputs_BSS3, part) in enumerate(parts, start=1):
-        logits_BC = training.engine(inputs_BSS3)
-        loss_sum = training.loss(logits_BC.float(), part)
-        value = training.watch.look(loss_sum)
-        if value is None:
-            training.engine.discard()
-            training.statistics.go_back()
-            return None
-        training.engine.backward(loss_sum, count, last=number == pieces)
-        total += value
-    return total
+    def loss(self, outputs: Any, targets: Any, count: int) -> Tensor:
+        """Return the summed loss of some images."""
+        loss_sum: Tensor = self.criterion(outputs.float(), targets)
+        return loss_sum
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return rate_of(self.recipe, step, steps_of(self.images, self.batch))
+
+    def validate(
+        self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Return accuracy on the validation images, and the speed."""
+        finished = self._finished = self._validate(network, asked)
+        score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
+        right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
+        return {
+            "val_top1": round(float(right_N.mean()), 4),
+            "val_balanced": round(float(score), 4),
+            "pictures_per_s": speed.images_per_s,
+            "wait_share": speed.wait_share,
+            "memory_gb": speed.memory_gb,
+        }
+
+    def _validate(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
+        assert isinstance(network, Classifier)
+        return validate(network, self.member, self.validation, self.mesh, asked)
+
+    def after_epoch(self, epoch: int) -> None:
+        """Keep the weights, where the member keeps snapshots."""
+        assert self._finished is not None
+        self.keep(epoch, self._finished)
+
+    def is_enough(self, history: Sequence[Row]) -> bool:
+        """A member is trained for all its epochs."""
+        return False
+
+    def line(self, row: Row) -> str:
+        """Return an epoch's figures as a line."""
+        return (
+            f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val top-1 {row['val_top1']:.3f}  "
+            f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} images/s"
+        )
+
+    def result(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
+        """Return the member as the last epoch left it."""
+        return self._finished or self._validate(network, asked)

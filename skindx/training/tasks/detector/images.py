@@ -1,4 +1,4 @@
-"""Training pictures and their boxes as batches: letterboxed and changed on threads."""
+"""Training images and their boxes as batches: letterboxed and changed on threads."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -21,15 +21,15 @@ from skindx.training.config.detector import DetectorSettings
 from skindx.training.feeding.batches import sample_seed
 from skindx.training.feeding.cache_policy import cache_folder, node_of
 from skindx.training.feeding.images import Reading, memory_for, threads_for
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.detector.augment import Boxes, Labels, box_changer
 
-# B = pictures, S = side, K = boxes of all pictures
+# B = images, S = side, K = boxes of all images
 
 
 @dataclass(frozen=True)
 class BoxedSet:
-    """Pictures that somebody looked at; one without boxes teaches what is no lesion."""
+    """Images that somebody looked at; one without boxes teaches what is no lesion."""
 
     source: Source
     records: Sequence[Record]
@@ -40,7 +40,7 @@ class BoxedSet:
         return len(self.records)
 
     def boxes(self, index: int) -> tuple[Boxes, Labels]:
-        """Return a picture's boxes as shares of its width and height, and their class numbers."""
+        """Return a image's boxes as shares of its width and height, and their class numbers."""
         record = self.records[index]
         drawn = record.boxes or ()
         size = np.array([record.width, record.height] * 2, np.float64)
@@ -49,11 +49,11 @@ class BoxedSet:
         return boxes_K4 / size, labels_K
 
     def square(self, index: int, size: int) -> tuple[NDArray[np.uint8], Boxes, Labels]:
-        """Return a picture in its grey square, its boxes in pixels of the square, their classes."""
-        picture_HW3 = self.source.picture(index)
+        """Return a image in its grey square, its boxes in pixels of the square, their classes."""
+        image_HW3 = self.source.picture(index)
         shares_K4, labels_K = self.boxes(index)
-        height, width = picture_HW3.shape[:2]
-        square_SS3, scale, (left, top) = letterbox(picture_HW3, size)
+        height, width = image_HW3.shape[:2]
+        square_SS3, scale, (left, top) = letterbox(image_HW3, size)
         boxes_K4 = shares_K4 * np.array([width, height] * 2) * scale + np.array([left, top] * 2)
         return square_SS3, boxes_K4, labels_K
 
@@ -62,12 +62,12 @@ class BoxedSet:
 class BoxedBatch:
     """uint8 squares B x S x S x 3, and the boxes of all of them as the loss takes them."""
 
-    pictures_BSS3: Tensor
+    images_BSS3: Tensor
     boxes_K4: Tensor
     """Centre x, y, width, height as shares of the square."""
     labels_K: Tensor
-    picture_K: Tensor
-    """The place in the batch of each box's picture."""
+    image_K: Tensor
+    """The place in the batch of each box's image."""
 
 
 def open_boxed(
@@ -75,19 +75,19 @@ def open_boxed(
     records: Sequence[Record],
     size: int,
     loader: LoaderSettings,
-    cluster: Cluster,
+    mesh: Mesh,
 ) -> tuple[BoxedSet, BoxedSet]:
-    """Return the training pictures of all ranks, and this rank's validation pictures.
+    """Return the training images of all ranks, and this rank's validation images.
 
-    Only pictures that somebody looked at. Every rank calls this. Raises UserError for a picture
+    Only images that somebody looked at. Every rank calls this. Raises UserError for a image
     that is gone and for a cache that cannot be written.
     """
     labels = box_labels(records)
     train, val = looked_at(records, "train"), looked_at(records, "val")
-    own_val = val[cluster.rank :: cluster.world]
-    node = node_of(cluster)
+    own_val = val[mesh.data.rank :: mesh.data.size]
+    node = node_of(mesh)
     reading = Reading(
-        threads_for(loader.threads, node.ranks), loader.prefetch, memory_for(cluster.device)
+        threads_for(loader.threads, node.ranks), loader.prefetch, memory_for(mesh.device)
     )
     files = Files(dataset, train)
     source: Source = files
@@ -104,19 +104,19 @@ def open_boxed(
 
 
 def looked_at(records: Sequence[Record], split: Split) -> list[Record]:
-    """Return a split's pictures in which somebody looked for boxes, also those without any."""
+    """Return a split's images in which somebody looked for boxes, also those without any."""
     return [each for each in split_of(records, split) if each.boxes is not None]
 
 
 def boxed_batches(
     data: BoxedSet, shares: Sequence[NDArray[np.int64]], settings: DetectorSettings, epoch: int
 ) -> Iterator[BoxedBatch]:
-    """Yield changed pictures and their boxes for each index array.
+    """Yield changed images and their boxes for each index array.
 
-    Raises UserError for a picture that is gone or damaged.
+    Raises UserError for a image that is gone or damaged.
     """
     change, size = box_changer(settings.augment), settings.size
-    moved: dict[int, tuple[Boxes, Labels]] = {}  # a picture comes once in an epoch
+    moved: dict[int, tuple[Boxes, Labels]] = {}  # a image comes once in an epoch
 
     def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
         seed = sample_seed(settings.seed, epoch, index)
@@ -124,24 +124,22 @@ def boxed_batches(
         moved[index] = boxes_K4, labels_K
 
     with closing(data.reading.load(fill, shares, size)) as batches:
-        for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
+        for images_BSS3, indices_B in zip(batches, shares, strict=True):
             targets = [moved.pop(int(index)) for index in indices_B]
-            yield to_batch(pictures_BSS3, targets)
+            yield to_batch(images_BSS3, targets)
 
 
-def to_batch(
-    pictures_BSS3: NDArray[np.uint8], targets: Sequence[tuple[Boxes, Labels]]
-) -> BoxedBatch:
-    """Put the boxes of all pictures (pixels of the square, class numbers) one after another."""
+def to_batch(images_BSS3: NDArray[np.uint8], targets: Sequence[tuple[Boxes, Labels]]) -> BoxedBatch:
+    """Put the boxes of all images (pixels of the square, class numbers) one after another."""
     corners_K4 = np.concatenate([np.zeros((0, 4)), *(boxes for boxes, _ in targets)])
-    corners_K4 /= pictures_BSS3.shape[1]
+    corners_K4 /= images_BSS3.shape[1]
     centre_K2 = (corners_K4[:, :2] + corners_K4[:, 2:]) / 2
     size_K2 = corners_K4[:, 2:] - corners_K4[:, :2]
     labels_K = np.concatenate([np.zeros(0, np.int64), *(labels for _, labels in targets)])
-    picture_K = np.repeat(np.arange(len(targets)), [len(labels) for _, labels in targets])
+    image_K = np.repeat(np.arange(len(targets)), [len(labels) for _, labels in targets])
     return BoxedBatch(
-        torch.from_numpy(pictures_BSS3),
+        torch.from_numpy(images_BSS3),
         torch.from_numpy(np.hstack([centre_K2, size_K2])).float(),
         torch.from_numpy(labels_K).float(),
-        torch.from_numpy(picture_K).float(),
+        torch.from_numpy(image_K).float(),
     )

@@ -9,7 +9,7 @@ from skindx.data.boxes import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import Detector
-from skindx.training.parallel.mesh import Cluster
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.detector.images import BoxedSet
 
 LEAST_CONFIDENCE = 0.001
@@ -20,14 +20,14 @@ _BATCH = 16
 Boxes = tuple[Box, ...]
 
 
-def score_detector(detector: Detector, own: BoxedSet, cluster: Cluster) -> DetectionScore | None:
+def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionScore | None:
     """Return the mAP over the pictures of all ranks, on every rank; None when none has a box.
 
     `own` are this rank's pictures. A picture without boxes counts: what is found there is a false
     alarm.
     """
     pairs = list(zip(_truth(own), _find(detector, own), strict=True))
-    everyone = [pair for part in cluster.gather(pairs) for pair in part]
+    everyone = [pair for part in mesh.gather(pairs) for pair in part]
     return mean_average_precision(
         [truth for truth, _ in everyone], [found for _, found in everyone]
     )
