@@ -13,6 +13,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import join
 from skindx.training.finished.detector import CHECKPOINT
 from skindx.training.launching.stopping import StoppedError
+from skindx.training.loop import train
 from skindx.training.parallel.mesh import leave
 from skindx.training.tasks.detector.job import DetectorJob
 
@@ -42,7 +43,7 @@ class _Stop:
 
 
 def _train_in_pieces(dataset: Path, run: Path) -> dict[str, Any]:
-    cluster = join(SETTINGS.engine)
+    mesh = join(SETTINGS.engine)
     job = DetectorJob(run, dataset, SETTINGS, read_manifest(dataset))
 
     def in_one_sitting(folder: str, stop_after: int) -> Any:
