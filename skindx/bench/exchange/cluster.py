@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from skindx.bench.harness.netlab import INTERFACE, NetLab
 from skindx.errors import JobError
-from skindx.training.deepspeed.library import environment as deepspeed_environment
+from skindx.training.deepspeed.library import accelerator_variables
 
 _PORT = "29500"  # a namespace has ports of its own
 
@@ -37,7 +37,7 @@ class Cluster:
             "RANK": str(rank),
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_RANK": "0",
-            **deepspeed_environment("cpu"),
+            **accelerator_variables("cpu"),
             "MASTER_ADDR": self.lab.address(0),
             "MASTER_PORT": _PORT,
             "GLOO_SOCKET_IFNAME": INTERFACE,

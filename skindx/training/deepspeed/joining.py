@@ -11,7 +11,7 @@ import torch.distributed as dist
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import (
-    environment,
+    accelerator_variables,
     import_deepspeed,
     ranks_on_node,
     unlink_shared_buffer,
@@ -29,7 +29,7 @@ def join(settings: EngineSettings) -> Mesh:
     """
     accelerator = resolve_accelerator(settings.accelerator)
     check_precision(settings, accelerator)
-    os.environ.update(environment(accelerator))
+    os.environ.update(accelerator_variables(accelerator))
     for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
         os.environ.setdefault(name, alone)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")

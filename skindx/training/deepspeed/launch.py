@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed.library import environment, unlink_shared_buffer
+from skindx.training.deepspeed.library import accelerator_variables, unlink_shared_buffer
 from skindx.training.launching.supervise import supervise
 from skindx.training.parallel.devices import resolve_ranks
 
@@ -34,7 +34,7 @@ def launch(
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    variables, port = os.environ | environment(accelerator), str(_free_port())
+    variables, port = os.environ | accelerator_variables(accelerator), str(_free_port())
     if engine.hostfile:
         where = _on_hosts(engine, engine.hostfile)
     else:

@@ -30,7 +30,7 @@ def import_deepspeed() -> Any:
     return deepspeed
 
 
-def environment(accelerator: str) -> dict[str, str]:
+def accelerator_variables(accelerator: str) -> dict[str, str]:
     """Return the variable that chooses its accelerator: left alone it takes any GPU it finds."""
     return {"DS_ACCELERATOR": accelerator}
 

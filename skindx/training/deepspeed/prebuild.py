@@ -3,7 +3,7 @@
 import os
 import sys
 
-from skindx.training.deepspeed.library import cpu_operator, environment
+from skindx.training.deepspeed.library import accelerator_variables, cpu_operator
 
 COMMAND = (sys.executable, "-m", "skindx.training.deepspeed.prebuild")
 """Does it in a process of its own."""
@@ -15,7 +15,7 @@ def prebuild() -> str:
 
     if resolve_accelerator("auto") == "cuda":
         return "not needed: NCCL serves this machine's GPUs"
-    os.environ.update(environment("cpu"))
+    os.environ.update(accelerator_variables("cpu"))
     builder = cpu_operator()
     if not builder.is_compatible(verbose=False):
         return "not compatible with this CPU: gloo serves alone"

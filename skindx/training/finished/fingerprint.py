@@ -14,7 +14,7 @@ from skindx.errors import UserError
 from skindx.files import sha256_file
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.deepspeed.config import fingerprint_fields as deepspeed_fields
+from skindx.training.deepspeed.config import fingerprint_fields as extra_fields
 from skindx.untrusted import read_json
 
 
@@ -69,7 +69,7 @@ def _engine_fields(engine: EngineSettings) -> dict[str, Any]:
     parts: dict[str, Any] = {"precision": engine.precision, "gradient_clip": engine.gradient_clip}
     if engine.sync_batch_norm:
         parts["sync_batch_norm"] = True
-    return {**parts, **deepspeed_fields(engine)}
+    return {**parts, **extra_fields(engine)}
 
 
 def _pixels(loader: LoaderSettings) -> str:
