@@ -1,4 +1,4 @@
-"""What a task gives to the training loop, and a training under way."""
+"""What a task gives to the training loop, and the state of a training."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -67,14 +67,14 @@ def _network() -> torch.nn.Module:
 
 
 def _batch(numbers: NDArray[np.int64]) -> BoxedBatch:
-    """Return seven pictures' share; picture 2 shows nothing, picture 3 three boxes."""
+    """Return seven images' share; image 2 shows nothing, image 3 three boxes."""
     random = np.random.default_rng(0)
-    pictures = random.integers(0, 256, (7, SIDE, SIDE, 3), dtype=np.uint8)
+    images = random.integers(0, 256, (7, SIDE, SIDE, 3), dtype=np.uint8)
     targets = []
     for count in (1, 1, 0, 3, 1, 2, 1):
         corner, size = random.uniform(0, 20, (count, 2)), random.uniform(16, 40, (count, 2))
         targets.append((np.hstack([corner, corner + size]), random.integers(0, 2, count)))
-    return to_batch(pictures[numbers], [targets[number] for number in numbers])
+    return to_batch(images[numbers], [targets[number] for number in numbers])
 
 
 def _pixels(batch: BoxedBatch) -> torch.Tensor:
@@ -104,7 +104,7 @@ def _gradients_of_one_rank() -> list[NDArray[np.float32]]:
 
 @pytest.mark.distributed
 def test_uneven_ranks_give_the_gradients_of_one() -> None:
-    """Two ranks with 4 and 3 pictures, against ultralytics' own loss of all seven."""
+    """Two ranks with 4 and 3 images, against ultralytics' own loss of all seven."""
     from ultralytics.utils.loss import v8DetectionLoss
 
     everyone = run_ranks(2, _gradients_of_one_rank)
@@ -147,7 +147,7 @@ augments = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(augments, st.data(), st.integers(0, 2**32 - 1))
-def test_boxes_move_with_the_picture(augment: BoxAugment, data: st.DataObject, seed: int) -> None:
+def test_boxes_move_with_the_image(augment: BoxAugment, data: st.DataObject, seed: int) -> None:
     x, y = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
     width, height = data.draw(st.integers(12, 96 - x)), data.draw(st.integers(12, 96 - y))
     square = np.full((96, 96, 3), 200, np.uint8)
@@ -178,7 +178,7 @@ def test_colours_leave_boxes_alone_and_the_seed_decides() -> None:
     assert not (first == square).all()
 
 
-def test_pictures_without_boxes_are_negatives_and_unseen_ones_stay_out(small_dataset: Path) -> None:
+def test_images_without_boxes_are_negatives_and_unseen_ones_stay_out(small_dataset: Path) -> None:
     records = read_manifest(small_dataset)
     first = next(n for n, record in enumerate(records) if record.split == "train")
     records[first] = dataclasses.replace(records[first], boxes=None)
@@ -189,10 +189,10 @@ def test_pictures_without_boxes_are_negatives_and_unseen_ones_stay_out(small_dat
     assert sum(not record.boxes for record in train.records) == 18
     (batch,) = boxed_batches(train, [np.arange(53)], DetectorSettings(size=96), 0)
     assert batch.images_BSS3.shape == (53, 96, 96, 3)
-    # Of 35 boxes hardly any is moved out, and each lies in the picture it was drawn in.
-    pictures = batch.image_K.long().tolist()
-    assert len(pictures) >= 30
-    assert all(train.records[n].boxes for n in pictures)
+    # Of 35 boxes hardly any is moved out, and each lies in the image it was drawn in.
+    images = batch.image_K.long().tolist()
+    assert len(images) >= 30
+    assert all(train.records[n].boxes for n in images)
     assert 0 <= float(batch.boxes_K4.min()) <= float(batch.boxes_K4.max()) <= 1
 
 
@@ -221,7 +221,7 @@ def test_the_true_boxes_score_one_and_false_alarms_cost(small_dataset: Path) -> 
     for answers in (truth, wrong):
         left = list(answers)
         detector = SimpleNamespace(
-            detect=lambda pictures, confidence, left=left: [left.pop(0) for _ in pictures]
+            detect=lambda images, confidence, left=left: [left.pop(0) for _ in images]
         )
         score = score_detector(detector, val, ALONE)
         assert score is not None
@@ -285,7 +285,7 @@ def test_settings_with_a_run_survive_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> None:
-    """From random weights, where a third of the pictures shows no lesion; it stops by itself."""
+    """From random weights, where a third of the images shows no lesion; it stops by itself."""
     detector = {"size": 64, "epochs": 30, "batch": 6, "learning_rate": 0.002, "stop_map50": 0.6}
     TrainSettings.parse({"engine": {"accelerator": "cpu"}, "detector": detector}).save(
         tmp_path / "train.yaml"

@@ -57,7 +57,7 @@ def test_soft_targets_by_hand() -> None:
     )
 
 
-def test_targets_are_the_teachers_words_of_the_training_pictures(
+def test_targets_are_the_teachers_words_of_the_training_images(
     small_dataset: Path, tmp_path: Path
 ) -> None:
     settings, teacher = _settings(), _teacher(tmp_path / "bundle", small_dataset)
@@ -75,11 +75,11 @@ def test_targets_are_the_teachers_words_of_the_training_pictures(
     assert member.targets.stat().st_mtime_ns == stamp
     write_targets(tmp_path, small_dataset, _settings(share=0.5), teacher)
     assert fingerprint(student_settings(tmp_path, settings), member, small_dataset) != before
-    with pytest.raises(UserError, match="targets for 54 pictures, but 53 are trained on"):
+    with pytest.raises(UserError, match="targets for 54 images, but 53 are trained on"):
         load_targets(member.targets, records[1:])
 
 
-def test_a_step_learns_the_targets_of_its_own_pictures(small_dataset: Path) -> None:
+def test_a_step_learns_the_targets_of_its_own_images(small_dataset: Path) -> None:
     records = split_of(read_manifest(small_dataset), "train")
     labels_N = class_numbers(records, ("Disc", "Stripes", "Plain"))
     targets_NC = np.random.default_rng(0).dirichlet(np.ones(3), len(records)).astype(np.float32)
@@ -87,10 +87,10 @@ def test_a_step_learns_the_targets_of_its_own_pictures(small_dataset: Path) -> N
         Files(small_dataset, records), labels_N, False, Reading(1, 2, Pool()), targets_NC
     )
     shares = [np.array([3, 1, 40]), np.array([7, 9])]
-    for _, (pictures, learned) in zip(
+    for _, (images, learned) in zip(
         shares, training_batches(soft, shares, Augment(), side=32, seed=0, epoch=0), strict=True
     ):
-        assert pictures.shape[0] == len(learned)
+        assert images.shape[0] == len(learned)
         loss = build_loss(labels_N, 3, Recipe())(torch.zeros(len(learned), 3), learned)
         assert loss.item() == pytest.approx(len(learned) * np.log(3), rel=1e-5)
     batches = training_batches(soft, shares, Augment(), side=32, seed=0, epoch=0)

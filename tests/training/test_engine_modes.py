@@ -33,7 +33,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "synchronised": {"sync_batch_norm": True},
     "synchronised, checkpointed": {"sync_batch_norm": True, "activation_checkpointing": True},
 }
-COUNT, BATCH = 19, 6  # steps of 6 or 7 pictures: the ranks' shares are uneven
+COUNT, BATCH = 19, 6  # steps of 6 or 7 images: the ranks' shares are uneven
 
 
 def _frozen_norm() -> nn.Module:

@@ -57,23 +57,23 @@ def settings_of(**loader: object) -> LoaderSettings:
 
 
 def epoch_of(dataset: Path, rank: int, world: int, **loader: object) -> dict[int, np.ndarray]:
-    """Load one epoch of one rank; return its pictures by their number."""
+    """Load one epoch of one rank; return its images by their number."""
     mesh = rank_of(rank, world)
     training, _ = open_sets(data_of(dataset), MEMBER, settings_of(**loader), mesh, print)
     training.enter(0, 1)
     shares = [step[rank] for step in training.plan(8, 0, 1, mesh)]
     loaded = training_batches(training, shares, Augment(), side=32, seed=0, epoch=1)
     found: dict[int, np.ndarray] = {}
-    for (pictures, labels), indices in zip(loaded, shares, strict=True):
+    for (images, labels), indices in zip(loaded, shares, strict=True):
         assert labels.tolist() == training.labels_N[indices].tolist()
-        for picture, index in zip(pictures.numpy(), indices.tolist(), strict=True):
+        for image, index in zip(images.numpy(), indices.tolist(), strict=True):
             assert index not in found
-            found[index] = picture.copy()
+            found[index] = image.copy()
     return found
 
 
 @pytest.mark.parametrize("kind", ["none", "memory", "disk"])
-def test_ranks_shards_and_threads_change_no_picture(small_dataset: Path, kind: str) -> None:
+def test_ranks_shards_and_threads_change_no_image(small_dataset: Path, kind: str) -> None:
     count = len(split_of(read_manifest(small_dataset), "train"))
     alone = epoch_of(small_dataset, 0, 1, cache={"kind": kind}, threads=1)
     assert sorted(alone) == list(range(count))
@@ -97,7 +97,7 @@ def test_ranks_shards_and_threads_change_no_picture(small_dataset: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", ["none", "memory"])
-def test_shares_drawn_anew_change_no_picture(small_dataset: Path, kind: str) -> None:
+def test_shares_drawn_anew_change_no_image(small_dataset: Path, kind: str) -> None:
     alone = epoch_of(small_dataset, 0, 1)
     parts = [
         epoch_of(small_dataset, rank, 3, cache={"kind": kind}, sharded=True, exchange="read")
@@ -145,9 +145,7 @@ def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.Mo
     assert not said
     monkeypatch.setattr(node_memory, "create", lambda sizes: None)
     assert opened(2).sharded
-    assert said == [
-        "each of the 2 ranks sees its own share of the pictures, the same in each epoch"
-    ]
+    assert said == ["each of the 2 ranks sees its own share of the images, the same in each epoch"]
     assert not opened(1).sharded
     assert not opened(2, sharded=False).sharded
     assert not opened(2, cache={"kind": "none"}).sharded
@@ -166,8 +164,8 @@ def test_validation_sees_what_evaluation_sees(small_dataset: Path, kind: str) ->
             squares = np.concatenate(list(validation.squares()))
             assert len(squares) == len(own) == len(validation)
             for record, square in zip(own, squares, strict=True):
-                picture = decode((small_dataset / record.path).read_bytes())
-                assert (square == centre_square(picture, MEMBER.preprocess)).all()
+                image = decode((small_dataset / record.path).read_bytes())
+                assert (square == centre_square(image, MEMBER.preprocess)).all()
         assert [CLASSES[label] for label in validation.labels_N] == [each.label for each in own]
 
 
@@ -227,8 +225,8 @@ def test_batches_are_the_same_on_any_threads(
     )
     shares = [np.array(order[:4]), np.array(order[4:])]
     found = np.empty((9, 32, 32, 3), np.uint8)
-    for pictures, labels in training_batches(training, shares, Augment(), side=32, seed=5, epoch=2):
-        found[labels.numpy()] = pictures.numpy()
+    for images, labels in training_batches(training, shares, Augment(), side=32, seed=5, epoch=2):
+        found[labels.numpy()] = images.numpy()
     reference = _REFERENCE.setdefault("views", found)
     assert (found == reference).all()
 
@@ -246,12 +244,12 @@ def test_tensors_share_the_loaders_memory(small_dataset: Path) -> None:
     records = read_manifest(small_dataset)[:5]
     source = Files(small_dataset, records)
     training = TrainingSet(source, np.zeros(5, np.int64), False, Reading(1, 1, allocate))
-    ((pictures, labels),) = training_batches(
+    ((images, labels),) = training_batches(
         training, [np.arange(5)], Augment(), side=32, seed=0, epoch=0
     )
-    assert pictures.data_ptr() == pools[0].ctypes.data
-    assert pictures.shape == (5, 32, 32, 3)
-    assert pictures.dtype == torch.uint8
+    assert images.data_ptr() == pools[0].ctypes.data
+    assert images.shape == (5, 32, 32, 3)
+    assert images.dtype == torch.uint8
     assert labels.dtype == torch.int64
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from skindx.data.manifest import SPLITS, Record
 from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.member_refs import check_soup, honest_P, member_refs, units
+from skindx.training.ensembles.member_refs import check_soup, member_refs, out_of_fold_P, units
 from skindx.training.feeding.folds import learning, partition
 from skindx.training.finished.fingerprint import fingerprint
 
@@ -43,14 +43,14 @@ def test_folds_keep_groups_whole(drawn: list[tuple[int, str, str]], folds: int) 
         _record(number, group, label, split_of_group.setdefault(group, split))
         for number, (group, label, split) in enumerate(drawn)
     ]
-    pool, judged = learning(records), []
+    pool, validated = learning(records), []
     for fold in range(folds):
         train, held = partition(records, fold, folds)
         assert {each.group for each in train}.isdisjoint(each.group for each in held)
         assert [each for each in pool if each in train or each in held] == pool
         assert len(train) + len(held) == len(pool)
-        judged += held
-    assert sorted(judged, key=lambda each: int(each.path[:-4])) == pool
+        validated += held
+    assert sorted(validated, key=lambda each: int(each.path[:-4])) == pool
     assert all(each.split in ("train", "val") for each in pool)
 
 
@@ -70,21 +70,21 @@ def test_each_fold_is_a_member() -> None:
     assert TrainSettings.parse(settings.model_dump(mode="json")) == settings
 
 
-def test_what_all_units_are_honest_on() -> None:
+def test_what_no_unit_trained_on() -> None:
     settings = _settings([{**MEMBER, "fold": "each"}, {**MEMBER, "name": "plain"}], folds=3)
     found = units(settings, member_refs(Path("run"), settings), RECORDS)
     assert [list(unit) for unit in found.values()] == [["m-fold0", "m-fold1", "m-fold2"], ["plain"]]
     pool = learning(RECORDS)
-    honest = honest_P(found)
-    assert [each.split == "val" for each in pool] == honest.tolist()
+    chosen = out_of_fold_P(found)
+    assert [each.split == "val" for each in pool] == chosen.tolist()
     folds_only = _settings([{**MEMBER, "fold": "each"}], folds=3)
-    assert honest_P(units(folds_only, member_refs(Path("run"), folds_only), RECORDS)).all()
+    assert out_of_fold_P(units(folds_only, member_refs(Path("run"), folds_only), RECORDS)).all()
 
 
-def test_members_without_a_common_honest_picture_are_refused() -> None:
+def test_members_without_a_common_held_out_image_are_refused() -> None:
     folds = [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "model": "test_vit", "fold": 1}]
     settings = _settings(folds)
-    with pytest.raises(UserError, match="no picture that none of m, n trained on"):
+    with pytest.raises(UserError, match="no image that none of m, n trained on"):
         units(settings, member_refs(Path("run"), settings), RECORDS)
     soup = _settings(
         [{**MEMBER, "fold": 0}, {**MEMBER, "name": "n", "fold": 1}],
@@ -186,7 +186,7 @@ def test_the_committed_ensemble_is_sound() -> None:
         check_soup(soup, trained)
     found = units(settings, trained, RECORDS)
     assert [len(unit) for unit in found.values()] == [5, 1]
-    assert honest_P(found).any()
+    assert out_of_fold_P(found).any()
     assert settings.distil is not None
     for member in [*settings.members, settings.distil.student]:
         assert timm.get_pretrained_cfg(member.model).has_weights

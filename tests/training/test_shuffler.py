@@ -39,7 +39,7 @@ RECORDS = [record(index) for index in range(COUNT)]
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
     for index in range(COUNT):
         (folder / str(index)).write_bytes(content(index))
@@ -63,7 +63,7 @@ def _held(exchange: ShardShuffler) -> list[int]:
 
 
 def _read_share(exchange: ShardShuffler, epoch: int) -> None:
-    """Do what an epoch does: read every picture of this rank's share."""
+    """Do what an epoch does: read every image of this rank's share."""
     own = np.flatnonzero(owners(COUNT, SEED, epoch, exchange.mesh.data.size) == dist.get_rank())
     for index in own.tolist():
         assert exchange.source.read(index) == content(index)
@@ -156,12 +156,12 @@ def _all(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ranks(pictures: Path) -> list[dict[str, Any]]:
-    return run_ranks(WORLD, _all, pictures, timeout_s=240)
+def ranks(images: Path) -> list[dict[str, Any]]:
+    return run_ranks(WORLD, _all, images, timeout_s=240)
 
 
 @pytest.mark.distributed
-def test_each_epoch_has_every_picture_once_and_ranks_see_others(ranks: list[Any]) -> None:
+def test_each_epoch_has_every_image_once_and_ranks_see_others(ranks: list[Any]) -> None:
     epochs = [each["epochs"]["held"] for each in ranks]
     for epoch in range(5):
         assert Counter(index for held in epochs for index in held[epoch]) == Counter(range(COUNT))
@@ -225,5 +225,5 @@ def test_a_rank_that_is_gone_ends_the_others_with_a_sentence(ranks: list[Any]) -
     for rank in (1, 2):
         said = ranks[rank]["said"]
         assert said.startswith(
-            f"the exchange of pictures before epoch 2 failed on rank {rank}: another rank is gone"
+            f"the exchange of images before epoch 2 failed on rank {rank}: another rank is gone"
         )

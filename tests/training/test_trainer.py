@@ -128,7 +128,7 @@ def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> Non
 
     whole = begun(settings, small_dataset)
     finished = fit(whole, Silent(), keep)
-    assert len(kept) == 3 * (4 + 1)  # 54 pictures in batches of 15 are 4 steps
+    assert len(kept) == 3 * (4 + 1)  # 54 images in batches of 15 are 4 steps
     for weights, optimizer, average, position in (kept[5], kept[4], kept[-1]):
         again = begun(settings, small_dataset)
         assert again.average is not None
@@ -200,7 +200,7 @@ def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.distributed
 def test_uneven_ranks_equal_one_with_everything_on(small_dataset: Path) -> None:
-    """Steps of 13 and 14 pictures on two ranks: shares of 7 and 6 end inside a pair."""
+    """Steps of 13 and 14 images on two ranks: shares of 7 and 6 end inside a pair."""
     results = run_ranks(2, _train_on_ranks, small_dataset, timeout_s=270)
     alone = _state(settings_of(**RANKS), small_dataset)
     for result in results:

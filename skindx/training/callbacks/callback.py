@@ -1,4 +1,4 @@
-"""What a monitor is told, and what it is asked to do with it."""
+"""What a monitor records of a training, and what it knows of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class TrainingInfo:
 
 
 class Monitor(Protocol):
-    """Told of a member's training by the first rank; what it raises stops no training."""
+    """Records a member's training on the main rank; what it raises stops no training."""
 
     def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
         """Begin; `history` has the epochs that are done, when a training goes on."""
 
     def step(self, step: int, loss: float) -> None:
-        """`step` steps are done since the first epoch; `loss` is the first rank's mean."""
+        """`step` steps are done since the first epoch; `loss` is the main rank's mean."""
 
     def epoch(self, history: Sequence[Row]) -> None:
         """One more epoch is done: the last row."""

@@ -14,7 +14,7 @@ _LONGEST = 500
 
 
 class Mlflow:
-    """Tells settings as parameters and figures by epoch."""
+    """Logs settings as parameters and figures by epoch."""
 
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
@@ -54,10 +54,10 @@ class Mlflow:
         return experiment
 
     def step(self, step: int, loss: float) -> None:
-        """Steps are not told."""
+        """Steps are not logged."""
 
     def epoch(self, history: Sequence[Row]) -> None:
-        """Tell the epochs that were not told yet."""
+        """Log the epochs that were not logged yet."""
         import time
 
         from mlflow.entities import Metric
@@ -66,7 +66,7 @@ class Mlflow:
         now_ms = int(time.time() * 1000)
         metrics = [
             Metric(key, float(value), now_ms, row["epoch"])
-            for row in history[self._id.told :]
+            for row in history[self._id.logged :]
             for key, value in row.items()
             if key != "epoch"
         ]

@@ -12,7 +12,7 @@ from skindx.training.config.trackers import WandbSettings
 
 
 class Wandb:
-    """Tells figures by epoch; no code, console, hardware or package list goes with them."""
+    """Logs figures by epoch; no code, console, hardware or package list goes with them."""
 
     def __init__(self, settings: WandbSettings) -> None:
         self._settings = settings
@@ -47,14 +47,14 @@ class Wandb:
             settings=settings,
         )
         self._run.define_metric("*", step_metric="epoch")
-        self._id.keep(self._run.id, self._id.told)
+        self._id.keep(self._run.id, self._id.logged)
 
     def step(self, step: int, loss: float) -> None:
-        """Steps are not told."""
+        """Steps are not logged."""
 
     def epoch(self, history: Sequence[Row]) -> None:
-        """Tell the epochs that were not told yet."""
-        for row in history[self._id.told :]:
+        """Log the epochs that were not logged yet."""
+        for row in history[self._id.logged :]:
             self._run.log(dict(row), step=row["epoch"])
         self._id.keep(self._run.id, len(history))
 

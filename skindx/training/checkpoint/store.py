@@ -1,7 +1,7 @@
 """The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
 
 epoch-0003-step-000017/        two epochs and 17 steps are done
-    shared/                    what all ranks hold alike: written by the first
+    shared/                    what all ranks hold alike: written by the main rank
     rank-0/ rank-1/ …          what each rank holds alone
     index.json                 every file's hash, written last; a hash of itself
 """
@@ -30,7 +30,7 @@ _NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 
 
 class At(NamedTuple):
-    """A place in a training."""
+    """A point of a training."""
 
     epoch: int
     """Whole epochs that are done."""
@@ -39,7 +39,7 @@ class At(NamedTuple):
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint that is not what was written; the text says in which way."""
+    """A checkpoint that is not as it was written; the text says what differs."""
 
 
 class RankStates(Sequence[State]):
@@ -95,7 +95,7 @@ def begin(folder: Path) -> None:
 
 
 def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
-    """Write one rank's part and return each file's hash and size; the first brings `shared`."""
+    """Write one rank's part and return each file's hash and size; the main one brings `shared`."""
     parts = {_rank_folder(rank): own}
     if shared is not None:
         parts[_SHARED] = shared

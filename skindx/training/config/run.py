@@ -40,7 +40,7 @@ class MemberSettings(ClassifierSettings):
     snapshots: int = Field(0, ge=0, le=50)
     """Keep the weights of so many last epochs, for a soup."""
     views: Views = 1
-    """Test-time augmentation: each picture is seen in so many flips and turns."""
+    """Test-time augmentation: each image is seen in so many flips and turns."""
     targets: Path | None = None
     """Learn these probabilities in place of the labels: a file that `distil` writes."""
 
@@ -56,7 +56,7 @@ class DistilSettings(Settings):
 
     student: MemberSettings
     temperature: float = Field(2.0, gt=0)
-    """Softens the teacher: what else a picture looks like is most of what it can teach."""
+    """Softens the teacher: what else an image looks like is most of what it can teach."""
     share: float = Field(0.7, gt=0, le=1)
     """Share of the teacher in what the student learns; the rest is the label."""
 
@@ -83,7 +83,7 @@ class TrainSettings(Settings):
     fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
     monitors: tuple[MonitorSettings, ...] = ()
-    """Trackers that are told of each epoch, beside the bar and RUN/members/NAME/history.csv.
+    """Trackers that log each epoch, beside the bar and RUN/members/NAME/history.csv.
 
     tensorboard, wandb, mlflow: by name, or as `kind: …` with settings. Nothing leaves this machine
     unless wandb's `mode` is online or mlflow has a `uri` elsewhere.

@@ -1,4 +1,4 @@
-"""Trained members and soups, loaded and ready to be judged and packed."""
+"""Trained members and soups, loaded and ready to predict and to be packed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
 from skindx.training.finished.member import FinishedMember, is_finished, load_member, save_member
 from skindx.training.finished.snapshots import State, load_snapshots
 
-# P = pictures of train and val, in manifest order; N = those a member is judged on; C = classes
+# P = images of train and val, in manifest order; N = those held out of a training; C = classes
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class EnsemblePart:
 
 @dataclass(frozen=True)
 class EnsembleBuilder:
-    """What it takes to load, mix and judge members."""
+    """Loads members, mixes soups, predicts and makes the ensemble of them."""
 
     run: Path
     dataset: Path
@@ -53,8 +53,8 @@ class EnsembleBuilder:
     device: str
 
     @property
-    def pictures(self) -> list[Record]:
-        """The pictures of train and val."""
+    def images(self) -> list[Record]:
+        """The images of train and val."""
         return learning(self.records)
 
     def parts(self, wanted: Sequence[str]) -> list[EnsemblePart]:
@@ -66,8 +66,8 @@ class EnsembleBuilder:
             for name in wanted
         ]
 
-    def judge(self, part: EnsemblePart, held_P: Mask) -> Floats:
-        """Return raw log-probabilities N x C of the pictures it did not train on, as it serves."""
+    def predict(self, part: EnsemblePart, held_P: Mask) -> Floats:
+        """Return raw log-probabilities N x C of the images it did not train on, as it serves."""
         if part.exact:
             return part.finished.validation_NC
         return self._predict(self._member(part.member, part.finished.state), held_P)
@@ -100,21 +100,21 @@ class EnsembleBuilder:
         return Member(settings.name, classifier, settings.preprocess, views=settings.views)
 
     def _predict(self, member: Member, chosen_P: Mask) -> Floats:
-        pictures = self.pictures
-        chosen = [pictures[index] for index in np.flatnonzero(chosen_P)]
+        images = self.images
+        chosen = [images[index] for index in np.flatnonzero(chosen_P)]
         log_MNC = predict_members([member], self.dataset, chosen)
         return np.asarray(log_MNC[0])
 
     def _soup(self, soup: SoupSettings, trained: dict[str, MemberRef]) -> EnsemblePart:
         origin = [trained[name] for name in soup.of]
-        marks = [fingerprint(each.settings, each.member, self.dataset) for each in origin]
-        mark = fingerprint_of({"soup": soup.kind, "of": marks})
+        origins = [fingerprint(ref.settings, ref.member, self.dataset) for ref in origin]
+        expected = fingerprint_of({"soup": soup.kind, "of": origins})
         settings = origin[0].member.model_copy(update={"name": soup.name})
-        if not is_finished(self.run, soup.name, mark):
+        if not is_finished(self.run, soup.name, expected):
             held_P = np.logical_and.reduce([each.held_P(self.records) for each in origin])
             finished, used = self._cook(soup, origin, settings, held_P)
             history = [{"ingredients": " ".join(used)}]
-            save_member(self.run, soup.name, finished, history, mark)
+            save_member(self.run, soup.name, finished, history, expected)
         return EnsemblePart(
             soup.name, settings, load_member(self.run, soup.name), settings.views == 1
         )
@@ -133,8 +133,8 @@ class EnsembleBuilder:
             judge=lambda mixed: self._predict(mixed, held_P),
             learn=lambda mixed: self._predict(mixed, ~held_P),
         )
-        judged = [self.pictures[index] for index in np.flatnonzero(held_P)]
-        truth_N = class_numbers(judged, self.taxonomy.keys)
+        held = [self.images[index] for index in np.flatnonzero(held_P)]
+        truth_N = class_numbers(held, self.taxonomy.keys)
         state, log_NC, used = cook(states, mix, truth_N, greedy=soup.kind == "greedy")
         return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
 

@@ -19,21 +19,21 @@ from skindx.training.feeding.images import class_numbers
 
 _BATCH = 32
 
-Pictures = list[NDArray[np.uint8]]
+Images = list[NDArray[np.uint8]]
 Crops = Mapping[int, NDArray[np.uint8]]
 
 
 def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
-    """Fit the weight on the validation pictures in which the bundle's detector is sure of a box.
+    """Fit the weight on the validation images in which the bundle's detector is sure of a box.
 
     Conformal sets and thresholds of the urgent risk are fitted again, on calibration alone, since
-    they must fit what is served; those of the whole picture stay beside them, for whoever serves
+    they must fit what is served; those of the whole image stay beside them, for whoever serves
     it without the detector.
-    Raises UserError for a picture that cannot be read, and without ultralytics.
+    Raises UserError for an image that cannot be read, and without ultralytics.
     """
     bundle = open_bundle(path)
     if FOLDED in bundle.spec.provenance:
-        print("no fusion: members learned from validation pictures, which its weight is fitted on")
+        print("no fusion: members learned from validation images, which its weight is fitted on")
         return bundle
     ensemble, detector = bundle.ensemble(), bundle.detector()
     assert detector is not None
@@ -41,9 +41,9 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     val = split_of(records, "val")
     truth_N = class_numbers(val, classes)
     whole, crop, seen = [], [], []
-    for first, pictures, crops in _looked(detector, dataset, val, margin):
+    for first, images, crops in _looked(detector, dataset, val, margin):
         if crops:
-            whole.append(ensemble.probabilities([pictures[index] for index in crops])[0])
+            whole.append(ensemble.probabilities([images[index] for index in crops])[0])
             crop.append(ensemble.probabilities(list(crops.values()))[0])
             seen += [first + index for index in crops]
     weight = 0.0
@@ -51,7 +51,7 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
         weight = fit_weight(np.concatenate(whole), np.concatenate(crop), truth_N[seen])
     print(
         f"the crop around the best box counts {weight:.2f}, fitted on {len(seen)} of {len(val)} "
-        "validation pictures; of the others no sure box shows less than the whole"
+        "validation images; of the others no sure box shows less than the whole"
     )
     fusion = FusionSpec(weight=weight, margin=margin)
     plain = bundle.spec.whole_conformal or bundle.spec.conformal
@@ -72,11 +72,11 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
 
 def _looked(
     detector: Detector, dataset: Path, records: Sequence[Record], margin: float
-) -> Iterator[tuple[int, Pictures, Crops]]:
-    """Yield batches: the number of the first picture, the pictures, the crops of those with one."""
+) -> Iterator[tuple[int, Images, Crops]]:
+    """Yield batches: the number of the first image, the images, the crops of those with one."""
     files = Files(dataset, records)
     for first in range(0, len(records), _BATCH):
         last = min(first + _BATCH, len(records))
-        pictures = [files.picture(number) for number in range(first, last)]
-        boxes = detector.detect(pictures)
-        yield first, pictures, box_crops(pictures, boxes, detector.spec.confidence, margin)
+        images = [files.picture(number) for number in range(first, last)]
+        boxes = detector.detect(images)
+        yield first, images, box_crops(images, boxes, detector.spec.confidence, margin)

@@ -1,4 +1,4 @@
-"""Where the members of an ensemble come from, and which pictures each did not train on."""
+"""Where the members of an ensemble come from, and which images each did not train on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
 from skindx.training.finished.member import member_folder
 from skindx.untrusted import read_json
 
-# P = pictures of train and val, in manifest order
+# P = images of train and val, in manifest order
 
 Mask = NDArray[np.bool_]
 
@@ -40,7 +40,7 @@ class MemberRef:
         return fingerprint_of({**parts, "recipe": recipe, "folds": self.settings.folds})
 
     def held_P(self, records: Sequence[Record]) -> Mask:  # noqa: N802
-        """True for the pictures that it was judged on and did not train on."""
+        """True for the images that it was validated on and did not train on."""
         _, held = partition(records, self.member.fold, self.settings.folds)
         names = {each.path for each in held}
         return np.array([each.path in names for each in learning(records)])
@@ -75,8 +75,8 @@ def is_there(ref: MemberRef, dataset: Path) -> bool:
     file = member_folder(ref.run, ref.member.name) / "member.json"
     if not file.is_file():
         return False
-    mark = fingerprint(ref.settings, ref.member, dataset)
-    if read_json(file, finite=False).get("fingerprint") != mark:
+    expected = fingerprint(ref.settings, ref.member, dataset)
+    if read_json(file, finite=False).get("fingerprint") != expected:
         raise UserError(
             f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} "
             f"or with other settings than that run's {SETTINGS}; train it anew, or leave it out."
@@ -87,11 +87,11 @@ def is_there(ref: MemberRef, dataset: Path) -> bool:
 def units(
     settings: TrainSettings, trained: dict[str, MemberRef], records: Sequence[Record]
 ) -> dict[str, dict[str, Mask]]:
-    """Return the ensemble's members, each with the pictures it is honest on, by unit.
+    """Return the ensemble's members by unit, each with the images that it did not train on.
 
-    A unit is a member, or all fold members of one kind: together these have an honest word on
-    every picture, since each was judged on what it did not train on. A soup is honest where all
-    its ingredients are. Raises UserError when the units share no picture to be fitted on.
+    A unit is a member, or all fold members of one kind: together these have out-of-fold predictions
+    for every image. For a soup these are the images that no ingredient trained on. Raises UserError
+    when the units share no image to be fitted on.
     """
     held = {name: ref.held_P(records) for name, ref in trained.items()}
     left_out = {name for soup in settings.soups if soup.instead for name in soup.of}
@@ -104,20 +104,20 @@ def units(
         if not mask_P.any():
             raise UserError(
                 f"soup {soup.name}: its ingredients leave out different folds, so that together "
-                "they trained on every picture; take ingredients of one fold, or none with a fold."
+                "they trained on every image; take ingredients of one fold, or none with a fold."
             )
         found[soup.name] = {soup.name: mask_P}
-    if not honest_P(found).any():
+    if not out_of_fold_P(found).any():
         names = ", ".join(name for unit in found.values() for name in unit)
         raise UserError(
-            f"there is no picture that none of {names} trained on, so their weights and "
+            f"there is no image that none of {names} trained on, so their weights and "
             "temperature cannot be fitted; train all folds (fold: each), or leave some out."
         )
     return found
 
 
-def honest_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
-    """Return the pictures on which every unit has a member that did not train on them."""
+def out_of_fold_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
+    """Return the images on which every unit has a member that did not train on them."""
     every: Mask = np.logical_and.reduce(
         [np.logical_or.reduce(list(unit.values())) for unit in found.values()]
     )

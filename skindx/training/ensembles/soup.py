@@ -11,7 +11,7 @@ from skindx.metrics import balanced_accuracy
 from skindx.models.ensemble.ensemble import Member
 from skindx.training.finished.snapshots import State
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 def average(states: Sequence[State]) -> State:
@@ -57,7 +57,7 @@ def recompute_statistics(net: nn.Module, batches: Callable[[], object]) -> None:
 
 
 Mix = Callable[[Sequence[State]], tuple[State, NDArray[np.float64]]]
-"""Mixes ingredients; returns the soup and its log-probabilities of the validation pictures."""
+"""Mixes ingredients; returns the soup and its log-probabilities of the validation images."""
 
 
 def cook(
@@ -91,8 +91,8 @@ def mixer(
 ) -> Mix:
     """Return a function that mixes states in `member`'s network.
 
-    `judge` gives its log-probabilities of the validation pictures; `learn` sends the training
-    pictures through it.
+    `judge` gives its log-probabilities of the validation images; `learn` sends the training
+    images through it.
     """
 
     def mix(states: Sequence[State]) -> tuple[State, NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Choose where training pictures are kept between epochs, the same on all ranks."""
+"""Choose where training images are kept between epochs, the same on all ranks."""
 
 import os
 import socket
@@ -23,14 +23,14 @@ from skindx.training.feeding.images import threads_for
 from skindx.training.feeding.shuffler import ShardShuffler, gloo_group
 from skindx.training.parallel.mesh import Mesh
 
-# N = pictures
+# N = images
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class CacheContext:
-    """What decides where pictures are kept."""
+    """What decides where images are kept."""
 
     loader: LoaderSettings
     node: Node
@@ -40,19 +40,19 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CachedSource:
-    """Where training reads its pictures."""
+    """Where training reads its images."""
 
     source: Source
     sharded: bool
-    """This rank sees a share of the pictures alone."""
+    """This rank sees a share of the images alone."""
     redrawn: bool = False
     """The share is another one in each epoch."""
     exchange: ShardShuffler | None = None
-    """Brings the next share, where pictures are in memory."""
+    """Brings the next share, where images are in memory."""
 
 
 class Shard:
-    """Every `world`-th picture of a larger set, asked for by its number there."""
+    """Every `world`-th image of a larger set, asked for by its number there."""
 
     def __init__(self, source: Source, world: int) -> None:
         self.source = source
@@ -63,7 +63,7 @@ class Shard:
         return self.source.size(index // self.world)
 
     def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-        """Return a picture."""
+        """Return an image."""
         return self.source.picture(index // self.world, at_least)
 
 
@@ -74,7 +74,7 @@ def node_of(mesh: Mesh) -> Node:
 
 
 def open_cached(files: Files, member: MemberSettings, context: CacheContext) -> CachedSource:
-    """Return where the pictures of `files` are kept; every rank calls this."""
+    """Return where the images of `files` are kept; every rank calls this."""
     cache = context.loader.cache
     if isinstance(cache, MemoryCache):
         return _in_memory(files, context)
@@ -85,7 +85,7 @@ def open_cached(files: Files, member: MemberSettings, context: CacheContext) -> 
 
 
 def _in_memory(files: Files, context: CacheContext) -> CachedSource:
-    """Keep encoded bytes: one copy for the node, or each rank its own share of the pictures."""
+    """Keep encoded bytes: one copy for the node, or each rank its own share of the images."""
     loader, node, mesh = context.loader, context.node, context.mesh
     sizes_N = _sizes(files, mesh)
     total = int(sizes_N.sum())
@@ -116,14 +116,12 @@ def _sharded(total: int, copies: int, context: CacheContext) -> bool:
         sharded = any(mesh.gather(wants_shards(total, context.node, copies)))
     if sharded:
         which = "drawn anew for each epoch" if context.loader.redraws else "the same in each epoch"
-        context.say(
-            f"each of the {mesh.data.size} ranks sees its own share of the pictures, {which}"
-        )
+        context.say(f"each of the {mesh.data.size} ranks sees its own share of the images, {which}")
     return sharded
 
 
 def _sizes(files: Files, mesh: Mesh) -> NDArray[np.int64]:
-    """Return the size of every training picture's file, in bytes."""
+    """Return the size of every training image's file, in bytes."""
     count = len(files.records)
     sizes_N = np.empty(count, np.int64)
     # Each rank asks for a part of the sizes: a network file system answers slowly.
@@ -155,7 +153,7 @@ def _share_memory(sizes_N: NDArray[np.int64], node: Node, mesh: Mesh) -> int | N
 
 
 def _on_disk(files: Files, side: int, cache: DiskCache, context: CacheContext) -> CachedSource:
-    """Open one file of shrunk pictures for all ranks of the node, or one for each rank's shard."""
+    """Open one file of shrunk images for all ranks of the node, or one for each rank's shard."""
     mesh = context.mesh
     sharded = _sharded(pixels_bytes(files, side), 1, context)
     part = ""
@@ -165,7 +163,7 @@ def _on_disk(files: Files, side: int, cache: DiskCache, context: CacheContext) -
     file = cache_folder(files.dataset, cache) / f"train-{side}{part}.pixels"
 
     def on_write(size_bytes: int) -> None:
-        context.say(f"writing {len(files.records)} pictures, {size_bytes / 1e9:.2g} GB, to {file}")
+        context.say(f"writing {len(files.records)} images, {size_bytes / 1e9:.2g} GB, to {file}")
 
     # While one rank writes, the others wait: it may take their cores.
     pixels = open_pixels(file, files, side, threads=threads_for("auto", 1), on_write=on_write)
@@ -173,7 +171,7 @@ def _on_disk(files: Files, side: int, cache: DiskCache, context: CacheContext) -
 
 
 def cache_folder(dataset: Path, cache: DiskCache) -> Path:
-    """Return where a dataset's mapped pictures lie."""
+    """Return where a dataset's mapped images lie."""
     if cache.folder is None:
         return dataset / CACHE
     # Several datasets may share one disk.

@@ -1,4 +1,4 @@
-"""Which pictures a member learns from and which it is judged on: the splits, or folds."""
+"""Which images a member learns from and is validated on: the splits, or folds."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _SEED = 0
 def partition(
     records: Sequence[Record], fold: int | None, folds: int
 ) -> tuple[list[Record], list[Record]]:
-    """Return the training and the validation pictures of a member, each in manifest order.
+    """Return the training and the validation images of a member, each in manifest order.
 
     Without a fold these are the splits train and val. With one, both splits together are dealt
     out anew by whole groups: the fold validates, all others train. Test and calibration are never
@@ -27,5 +27,5 @@ def partition(
 
 
 def learning(records: Sequence[Record]) -> list[Record]:
-    """Return the pictures of train and val, in manifest order."""
+    """Return the images of train and val, in manifest order."""
     return [each for each in records if each.split in ("train", "val")]

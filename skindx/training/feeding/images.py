@@ -1,4 +1,4 @@
-"""Training and validation pictures as batches: cropped, changed and labelled on threads."""
+"""Training and validation images as batches: cropped, changed and labelled on threads."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ from skindx.training.feeding.batches import epoch_plan, sample_seed
 from skindx.training.feeding.shuffler import ShardShuffler
 from skindx.training.parallel.mesh import Mesh
 
-# N = pictures, B = batch, S = side
+# N = images, B = batch, S = side
 
 RATIO = (0.8, 1.25)
 """Aspects of the random crop, width / height."""
@@ -32,7 +32,7 @@ _VALIDATION_BATCH = 64
 
 @dataclass(frozen=True)
 class Reading:
-    """How a rank works on its pictures: threads, and batches in work ahead of the consumer."""
+    """How a rank works on its images: threads, and batches in work ahead of the consumer."""
 
     threads: int
     prefetch: int
@@ -55,7 +55,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """The training pictures of all ranks, as far as this rank reads them."""
+    """The training images of all ranks, as far as this rank reads them."""
 
     source: Source
     labels_N: NDArray[np.int64]
@@ -73,12 +73,12 @@ class TrainingSet:
         return len(self.labels_N)
 
     def enter(self, seed: int, epoch: int) -> None:
-        """Get ready for an epoch; every rank calls this before it loads pictures of it."""
+        """Get ready for an epoch; every rank calls this before it loads images of it."""
         if self.exchange:
             self.exchange.enter(seed, epoch)
 
     def plan(self, batch: int, seed: int, epoch: int, mesh: Mesh) -> list[list[NDArray[np.int64]]]:
-        """Return every rank's picture numbers for each step; see `epoch_plan`."""
+        """Return every rank's image numbers for each step; see `epoch_plan`."""
         return epoch_plan(
             len(self),
             batch,
@@ -92,7 +92,7 @@ class TrainingSet:
 
 @dataclass
 class ValidationSet:
-    """This rank's validation pictures, as evaluation and diagnosis see them, bit for bit."""
+    """This rank's validation images, as evaluation and diagnosis see them, bit for bit."""
 
     source: Source
     labels_N: NDArray[np.int64]
@@ -188,11 +188,11 @@ def training_batches(
     seed: int,
     epoch: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield augmented pictures (B x S x S x 3 uint8) and their labels for each index array.
+    """Yield augmented images (B x S x S x 3 uint8) and their labels for each index array.
 
     Labels are class numbers (B), or where the set has `targets_NC` these rows (B x C).
 
-    Raises UserError for a picture that is gone or damaged.
+    Raises UserError for an image that is gone or damaged.
     """
     change = changer(augment)
 
@@ -204,8 +204,8 @@ def training_batches(
 
     learned = data.labels_N if data.targets_NC is None else data.targets_NC
     with closing(data.reading.load(fill, shares, side)) as batches:
-        for pictures_BSS3, indices_B in zip(batches, shares, strict=True):
-            yield torch.from_numpy(pictures_BSS3), torch.from_numpy(learned[indices_B])
+        for images_BSS3, indices_B in zip(batches, shares, strict=True):
+            yield torch.from_numpy(images_BSS3), torch.from_numpy(learned[indices_B])
 
 
 def memory_for(device: torch.device) -> Allocate:

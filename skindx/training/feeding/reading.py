@@ -1,4 +1,4 @@
-"""Open a member's pictures, the same on all ranks."""
+"""Open a member's images, the same on all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,10 +38,10 @@ class TrainingData:
 def open_sets(
     data: TrainingData, member: MemberSettings, loader: LoaderSettings, mesh: Mesh, say: Say
 ) -> tuple[TrainingSet, ValidationSet]:
-    """Return the training pictures and this rank's validation pictures; every rank calls this.
+    """Return the training images and this rank's validation images; every rank calls this.
 
-    `say` is told, in one line, what takes time or changes the order of the pictures. Raises
-    UserError for a picture that is gone and for a cache that cannot be written.
+    `say` gets a line for what takes time or changes the order of the images. Raises
+    UserError for an image that is gone and for a cache that cannot be written.
     """
     node = node_of(mesh)
     threads = threads_for(loader.threads, node.ranks)
@@ -71,7 +71,7 @@ def open_sets(
 
 
 def load_targets(file: Path, records: Sequence[Record]) -> NDArray[np.float32]:
-    """Read the soft targets of these training pictures, N x C. Raises UserError."""
+    """Read the soft targets of these training images, N x C. Raises UserError."""
     try:
         with safe_open(file, framework="numpy") as opened:
             targets_NC: NDArray[np.float32] = opened.get_tensor("targets")
@@ -79,7 +79,7 @@ def load_targets(file: Path, records: Sequence[Record]) -> NDArray[np.float32]:
         raise UserError(f"soft targets {file} cannot be read ({error}); distil anew.") from None
     if len(targets_NC) != len(records):
         raise UserError(
-            f"{file} has targets for {len(targets_NC)} pictures, but {len(records)} are trained "
+            f"{file} has targets for {len(targets_NC)} images, but {len(records)} are trained "
             "on; distil anew on this dataset."
         )
     return targets_NC

@@ -1,6 +1,6 @@
-"""Ranks send each other the pictures of their next shares (Kumar et al. 2017, arXiv 1711.00705).
+"""Ranks send each other the images of their next shares (Kumar et al. 2017, arXiv 1711.00705).
 
-Shares that stay for ever would show a rank the same pictures in each epoch, and its batch norms
+Shares that stay for ever would show a rank the same images in each epoch, and its batch norms
 with them; between epochs they are drawn anew, and the encoded bytes travel instead of being read.
 """
 
@@ -19,12 +19,12 @@ from skindx.errors import JobError
 from skindx.training.feeding.batches import owners
 from skindx.training.parallel.mesh import Mesh
 
-# N = pictures, M = pictures that move, P = ranks
+# N = images, M = images that move, P = ranks
 
 CHUNK_BYTES = 64 * 2**20
 """What a rank sends and receives at a time.
 
-The exchange takes twice that beside the share, and a few pictures for each partner.
+The exchange takes twice that beside the share, and a few images for each partner.
 """
 
 
@@ -38,12 +38,12 @@ class ShardShuffler:
 
     source: InMemory
     sizes_N: NDArray[np.int64]
-    """Bytes of the files of all pictures."""
+    """Bytes of the files of all images."""
     kept_P: NDArray[np.float64]
-    """The share of its pictures that each rank can keep in memory."""
+    """The share of its images that each rank can keep in memory."""
     mesh: Mesh
     group: Any
-    """A gloo group of all ranks (see `gloo_group`); none: pictures are read from the files."""
+    """A gloo group of all ranks (see `gloo_group`); none: images are read from the files."""
     chunk_bytes: int = CHUNK_BYTES
     sent_bytes: int = 0
     """What this rank has sent in the last exchange."""
@@ -82,7 +82,7 @@ class ShardShuffler:
                 self._move(outgoing, incoming, sending, received)
             except RuntimeError as error:
                 raise JobError(
-                    f"the exchange of pictures before epoch {epoch + 1} failed on rank "
+                    f"the exchange of images before epoch {epoch + 1} failed on rank "
                     f"{self.mesh.data.rank}: another rank is gone or silent for "
                     f"{self.mesh.settings.timeout_s:g} s ({' '.join(str(error).split())})"
                 ) from None
@@ -92,9 +92,9 @@ class ShardShuffler:
     ) -> Iterator[tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]]:
         """Yield what goes to and what comes from each rank, in pieces that fit a chunk.
 
-        Every pair of ranks cuts its pictures into the same number of pieces, so that a rank's
+        Every pair of ranks cuts its images into the same number of pieces, so that a rank's
         share grows or shrinks evenly to its next size. What a rank sends and receives in a wave is
-        at most a chunk, and one picture more for each partner.
+        at most a chunk, and one image more for each partner.
         """
         rank, world = self.mesh.data.rank, self.mesh.data.size
         # What either end does not keep is read from its file anyway.
@@ -128,7 +128,7 @@ class ShardShuffler:
         """Send one piece to every rank and receive one from each, in one collective."""
         out_splits = [int(self.sizes_N[each].sum()) for each in outgoing]
         in_splits = [int(self.sizes_N[each].sum()) for each in incoming]
-        # A picture leaves the share as it enters the buffer, so that no chunk is held twice.
+        # An image leaves the share as it enters the buffer, so that no chunk is held twice.
         at = 0
         for index in np.concatenate(outgoing).tolist():
             data = self.source.take(index)

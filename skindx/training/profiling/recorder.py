@@ -34,7 +34,7 @@ class Recorder:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the step, without the wait for its pictures."""
+        """Seconds of the step, without the wait for its images."""
         assert self._begun
         assert self._ended
         return self._ended.seconds_since(self._begun)

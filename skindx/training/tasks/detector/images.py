@@ -40,7 +40,7 @@ class BoxedSet:
         return len(self.records)
 
     def boxes(self, index: int) -> tuple[Boxes, Labels]:
-        """Return a image's boxes as shares of its width and height, and their class numbers."""
+        """Return an image's boxes as shares of its width and height, and their class numbers."""
         record = self.records[index]
         drawn = record.boxes or ()
         size = np.array([record.width, record.height] * 2, np.float64)
@@ -49,7 +49,7 @@ class BoxedSet:
         return boxes_K4 / size, labels_K
 
     def square(self, index: int, size: int) -> tuple[NDArray[np.uint8], Boxes, Labels]:
-        """Return a image in its grey square, its boxes in pixels of the square, their classes."""
+        """Return an image in its grey square, its boxes in pixels of the square, their classes."""
         image_HW3 = self.source.picture(index)
         shares_K4, labels_K = self.boxes(index)
         height, width = image_HW3.shape[:2]
@@ -79,7 +79,7 @@ def open_boxed(
 ) -> tuple[BoxedSet, BoxedSet]:
     """Return the training images of all ranks, and this rank's validation images.
 
-    Only images that somebody looked at. Every rank calls this. Raises UserError for a image
+    Only images that somebody looked at. Every rank calls this. Raises UserError for an image
     that is gone and for a cache that cannot be written.
     """
     labels = box_labels(records)
@@ -113,10 +113,10 @@ def boxed_batches(
 ) -> Iterator[BoxedBatch]:
     """Yield changed images and their boxes for each index array.
 
-    Raises UserError for a image that is gone or damaged.
+    Raises UserError for an image that is gone or damaged.
     """
     change, size = box_changer(settings.augment), settings.size
-    moved: dict[int, tuple[Boxes, Labels]] = {}  # a image comes once in an epoch
+    moved: dict[int, tuple[Boxes, Labels]] = {}  # an image comes once in an epoch
 
     def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
         seed = sample_seed(settings.seed, epoch, index)

@@ -2,7 +2,7 @@
 
 The loss (box, class and distribution focal terms) is a sum over anchors, divided by the sum of the
 target scores of the batch (task-aligned learning: Feng et al. 2021, arXiv 2108.07755). That divisor
-couples the images of a batch: a mean of the ranks' own losses would weigh a image by what else
+couples the images of a batch: a mean of the ranks' own losses would weigh an image by what else
 its rank drew. So each rank returns its sum and its scores, and the divisor is that of all ranks.
 What still differs between N ranks and one is batch norm, whose statistics each rank takes from its
 own share unless they are synchronised.

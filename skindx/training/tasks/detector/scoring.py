@@ -21,9 +21,9 @@ Boxes = tuple[Box, ...]
 
 
 def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionScore | None:
-    """Return the mAP over the pictures of all ranks, on every rank; None when none has a box.
+    """Return the mAP over the images of all ranks, on every rank; None when none has a box.
 
-    `own` are this rank's pictures. A picture without boxes counts: what is found there is a false
+    `own` are this rank's images. An image without boxes counts: what is found there is a false
     alarm.
     """
     pairs = list(zip(_truth(own), _find(detector, own), strict=True))
@@ -44,10 +44,10 @@ def _truth(own: BoxedSet) -> list[Boxes]:
 def _find(detector: Detector, own: BoxedSet) -> Sequence[Boxes]:
     found: list[Boxes] = []
     ahead = 2 * _BATCH
-    pictures = work_ahead(
+    images = work_ahead(
         own.source.picture, range(len(own)), threads=own.reading.threads, ahead=ahead
     )
-    with closing(pictures):
-        while batch := list(islice(pictures, _BATCH)):
+    with closing(images):
+        while batch := list(islice(images, _BATCH)):
             found += detector.detect(batch, LEAST_CONFIDENCE)
     return found
