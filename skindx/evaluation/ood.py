@@ -23,7 +23,12 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.evaluation.evaluate import leave_out_seen
 from skindx.evaluation.no_skin import KINDS
-from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
+from skindx.metrics import (
+    Interval,
+    Ranked,
+    bootstrap_interval,
+    share_interval,
+)
 from skindx.models.ood.check import OodCheck, p_values
 from skindx.models.ood.features import Features
 from skindx.models.ood.measuring import features_of

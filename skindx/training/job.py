@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from skindx.training.callbacks.callback_list import CallbackList
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.task import Row, Training
+from skindx.training.state import Training
+from skindx.training.task import Row
 
 
 class Job(Protocol):

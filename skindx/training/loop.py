@@ -9,8 +9,9 @@ from skindx.training.feeding.batches import steps_of
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.batch_norm import average_buffers
 from skindx.training.position import count_step
+from skindx.training.state import Training
 from skindx.training.steps import take_step
-from skindx.training.task import EpochSpeed, Result_co, Row, Training, ValidationStoppedError
+from skindx.training.task import EpochSpeed, Result_co, Row, ValidationStoppedError
 
 AfterStep = Callable[[Training[Any]], None]
 """Called after each step, and again after each epoch (then `position.step` is 0), on every rank.

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from skindx.training.feeding.batches import step_seed, steps_of
-from skindx.training.task import Batch, Training
+from skindx.training.state import Training
+from skindx.training.task import Batch
 
 
 def take_step(training: Training[Any], batch: Batch) -> float | None:

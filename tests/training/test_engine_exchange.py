@@ -123,3 +123,37 @@ def test_a_gradient_that_is_not_finite_is_not_taken_by_any_rank(
         for key, run in result.items():
             assert run["taken"] == [True, True, False, True], key
             assert run["unchanged"], key
+
+
+def _to_signs(module: nn.Module) -> None:
+    for weight in module.parameters():
+        if weight.grad is not None:
+            weight.grad.sign_()
+
+
+def _preconditioned() -> dict[str, list[float]]:
+    """One step on the signs of the gradient; return the distinct lengths that weights moved by."""
+    mesh, moved = join(CPU), {}
+    for name in ("dense", "fused"):
+        net = _Net()
+        before = nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+        engine = Engine(net, torch.optim.SGD(net.parameters()), mesh, 8, exchange=EXACT[name])
+        engine.precondition = _to_signs
+        generator = torch.Generator().manual_seed(mesh.data.rank)
+        outputs = engine(torch.randn(4, 3, 5, 5, generator=generator))
+        engine.backward(outputs.square().sum(), 4 * mesh.data.size)
+        assert engine.step(1.0)
+        after = nn.utils.parameters_to_vector(net.parameters()).detach()
+        engine.close()
+        moved[name] = [float((after - before).norm()), *(after - before).abs().aminmax()]
+    leave()
+    return {name: [float(each) for each in lengths] for name, lengths in moved.items()}
+
+
+@pytest.mark.distributed
+def test_a_preconditioner_stands_between_reduction_and_clipping() -> None:
+    for result in run_ranks(2, _preconditioned):
+        for whole, least, most in result.values():
+            assert whole == pytest.approx(CPU.gradient_clip, rel=1e-3)
+            assert least == 0  # the unused parameter
+            assert most == pytest.approx(CPU.gradient_clip / 900**0.5, rel=0.01)

@@ -13,14 +13,14 @@ from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
-from skindx.training import task
+from skindx.training import state
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.finished.member import FinishedMember
 from skindx.training.loop import fit, train
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.position import Position
-from skindx.training.task import Training
+from skindx.training.state import Training
 from skindx.training.tasks.classifier.job import setup_member
 
 CLASSES = ("Disc", "Stripes", "Plain")
@@ -65,7 +65,7 @@ def begun(settings: TrainSettings, dataset: Path) -> Training[FinishedMember]:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "Engine", PlainEngine)
+    monkeypatch.setattr(state, "Engine", PlainEngine)
 
 
 LEARNER = {**SMALL, "model": "test_efficientnet"}
@@ -191,7 +191,7 @@ def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
     settings = settings_of(**RANKS)
     dist.init_process_group("gloo")
     mesh = Mesh(ProcessGroup(dist.get_rank(), 2), torch.device("cpu"), settings.engine)
-    task.Engine = PlainEngine
+    state.Engine = PlainEngine
     member, data = settings.members[0], data_of(dataset)
     finished, _ = train(setup_member(settings, member, data, mesh, print), Silent())
     dist.destroy_process_group()

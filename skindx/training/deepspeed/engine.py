@@ -55,7 +55,7 @@ class Engine:
         prepare(module, settings, mesh.data.size)
         dense = isinstance(exchange, DenseSettings)
         self.precondition: Callable[[nn.Module], None] | None = None
-        """Changes the module's gradients between their reduction and the clipping (ZeRO 0)."""
+        """Changes the module's gradients between reduction and clipping (under ZeRO 0)."""
         # DeepSpeed's clipping waits for a GPU, and an exchange knows the norm already; only ZeRO
         # and a loss scale cannot do without.
         on_gpu = mesh.device.type == "cuda"

@@ -67,7 +67,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Score:
-    """Figures of a combiner on images it was not fitted on; the loss is the log-likelihood, negative."""
+    """Figures of a combiner on images it was not fitted on; loss: negative log-likelihood."""
 
     combiner: str
     loss: float

@@ -21,7 +21,8 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.task import Row, Training, setup
+from skindx.training.state import Training, setup
+from skindx.training.task import Row
 from skindx.training.tasks.classifier.task import ClassifierTask, Keep
 
 

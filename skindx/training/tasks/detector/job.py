@@ -15,7 +15,8 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.finished.detector import CHECKPOINT, is_trained, save_parts
 from skindx.training.finished.fingerprint import detector_fingerprint
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.task import Row, Training, setup
+from skindx.training.state import Training, setup
+from skindx.training.task import Row
 from skindx.training.tasks.detector.images import looked_at, open_boxed
 from skindx.training.tasks.detector.loss import DetectionLoss
 from skindx.training.tasks.detector.network import DetectionNet, MovingAverage, build_network
