@@ -135,6 +135,6 @@ def _train_by_launcher(
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,
     )
-    # The launcher's exit code is 0 when a signal ended it: believe the files alone.
+    # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")

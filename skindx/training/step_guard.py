@@ -33,7 +33,7 @@ class StepGuard:
     def check(self, loss: Tensor) -> float | None:
         """Return this rank's loss, None when some rank's is not finite; take in what was asked for.
 
-        In a step it is the one place that waits for a GPU: what follows is queued while it works.
+        Only this call of a step waits for a GPU: what follows is queued while the GPU works.
         """
         own = loss.detach().float()
         due = self._mesh.is_main and self.due()

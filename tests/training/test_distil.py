@@ -19,7 +19,8 @@ from skindx.training.checks import check
 from skindx.training.config.recipe import Augment, Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.distil import soft_targets, student_settings, write_targets
-from skindx.training.feeding.images import Reading, TrainingSet, class_numbers, training_batches
+from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
+from skindx.training.feeding.loading import Reading
 from skindx.training.feeding.reading import load_targets
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.recipes.losses import build_loss

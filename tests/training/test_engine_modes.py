@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.deepspeed.config import deepspeed_config, read_extra
+from skindx.training.deepspeed.config import deepspeed_config, read_extra, read_extra_of
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import global_batches, share
@@ -221,4 +221,4 @@ def test_deepspeed_settings_that_are_ours_are_refused(tmp_path: Path, text: str,
     with pytest.raises(UserError, match=said):
         read_extra(file)
     with pytest.raises(UserError, match=said):
-        resolve_ranks(EngineSettings(accelerator="cpu", deepspeed=file))
+        read_extra_of(EngineSettings(accelerator="cpu", deepspeed=file))

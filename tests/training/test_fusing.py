@@ -93,8 +93,8 @@ def test_kinds_are_checked_and_saved() -> None:
     raw = {"exchange": {"kind": "gtopk", "density": 0.01}}
     settings = TrainSettings.parse(raw, origin="here")
     assert TrainSettings.model_validate(settings.model_dump(mode="json")) == settings
-    assert settings.exchanged()["exchange"]["density"] == 0.01
-    assert TrainSettings().exchanged() == {}
+    assert settings.exchange_fields()["exchange"]["density"] == 0.01
+    assert TrainSettings().exchange_fields() == {}
     with pytest.raises(UserError, match=r"'gtopc'.*dense.*fused.*gtopk") as error:
         TrainSettings.parse({"exchange": {"kind": "gtopc"}}, origin="here")
     assert "\n" not in str(error.value)

@@ -21,13 +21,9 @@ from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Augment
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding import cache_policy
-from skindx.training.feeding.images import (
-    Reading,
-    TrainingSet,
-    changer,
-    threads_for,
-    training_batches,
-)
+from skindx.training.feeding.augment import changer
+from skindx.training.feeding.images import TrainingSet, training_batches
+from skindx.training.feeding.loading import Reading, threads_for
 from skindx.training.feeding.reading import TrainingData, open_sets
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.parallel.mesh import Mesh, ProcessGroup

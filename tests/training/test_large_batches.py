@@ -19,7 +19,7 @@ from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.config import deepspeed_config
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join
-from skindx.training.finished import member
+from skindx.training.finished import fingerprint as fingerprints
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.parallel.mesh import leave
 from skindx.training.recipes.optimizer import build_optimizer
@@ -150,7 +150,7 @@ def test_members_of_before_are_still_known(tmp_path: Path) -> None:
 def test_a_members_own_recipe_counts_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "manifest.parquet").write_bytes(b"x")
     seen: list[Any] = []
-    monkeypatch.setattr(member, "fingerprint_of", seen.append)
+    monkeypatch.setattr(fingerprints, "fingerprint_of", seen.append)
     own = {"name": "a", "model": "test_resnet", "recipe": {"epochs": 3}}
     settings = TrainSettings.parse({"members": [own]})
     fingerprint(settings, settings.members[0], tmp_path)

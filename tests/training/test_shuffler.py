@@ -52,49 +52,49 @@ def _mesh() -> Mesh:
     return Mesh(ProcessGroup(dist.get_rank(), dist.get_world_size()), torch.device("cpu"), settings)
 
 
-def _exchange(folder: Path, mesh: Mesh, group: Any, kept: float = 1.0) -> ShardShuffler:
+def _shuffler(folder: Path, mesh: Mesh, group: Any, kept: float = 1.0) -> ShardShuffler:
     source = InMemory(folder, RECORDS, kept)
     kept_P = np.array(mesh.gather(kept))
     return ShardShuffler(source, SIZES, kept_P, mesh, group, chunk_bytes=CHUNK)
 
 
-def _held(exchange: ShardShuffler) -> list[int]:
-    return [index for index in range(COUNT) if index in exchange.source]
+def _held(shuffler: ShardShuffler) -> list[int]:
+    return [index for index in range(COUNT) if index in shuffler.source]
 
 
-def _read_share(exchange: ShardShuffler, epoch: int) -> None:
+def _read_share(shuffler: ShardShuffler, epoch: int) -> None:
     """Do what an epoch does: read every image of this rank's share."""
-    own = np.flatnonzero(owners(COUNT, SEED, epoch, exchange.mesh.data.size) == dist.get_rank())
+    own = np.flatnonzero(owners(COUNT, SEED, epoch, shuffler.mesh.data.size) == dist.get_rank())
     for index in own.tolist():
-        assert exchange.source.read(index) == content(index)
+        assert shuffler.source.read(index) == content(index)
 
 
 def _several_epochs(folder: Path, mesh: Mesh, group: Any) -> dict[str, Any]:
-    exchange = _exchange(folder, mesh, group)
-    exchange.enter(SEED, 0)
-    assert not _held(exchange)
-    _read_share(exchange, 0)
-    exchange.source.dataset = folder / "gone"  # from here on nothing can be read from a file
-    held, sent = [_held(exchange)], []
+    shuffler = _shuffler(folder, mesh, group)
+    shuffler.enter(SEED, 0)
+    assert not _held(shuffler)
+    _read_share(shuffler, 0)
+    shuffler.source.dataset = folder / "gone"  # from here on nothing can be read from a file
+    held, sent = [_held(shuffler)], []
     for epoch in range(1, 5):
-        exchange.enter(SEED, epoch)
-        held.append(_held(exchange))
-        _read_share(exchange, epoch)
-        sent.append(exchange.sent_bytes)
-    exchange.enter(SEED, 4)  # a second time nothing moves
-    assert (exchange.sent_bytes, _held(exchange)) == (sent[-1], held[-1])
+        shuffler.enter(SEED, epoch)
+        held.append(_held(shuffler))
+        _read_share(shuffler, epoch)
+        sent.append(shuffler.sent_bytes)
+    shuffler.enter(SEED, 4)  # a second time nothing moves
+    assert (shuffler.sent_bytes, _held(shuffler)) == (sent[-1], held[-1])
     return {"held": held, "sent": sent}
 
 
 def _peak(folder: Path, mesh: Mesh, group: Any) -> dict[str, float]:
-    exchange = _exchange(folder, mesh, group)
-    exchange.enter(SEED, 0)
+    shuffler = _shuffler(folder, mesh, group)
+    shuffler.enter(SEED, 0)
     tracemalloc.start()
     empty = tracemalloc.get_traced_memory()[0]
-    _read_share(exchange, 0)
+    _read_share(shuffler, 0)
     before = tracemalloc.get_traced_memory()[0] - empty
     tracemalloc.reset_peak()
-    exchange.enter(SEED, 1)
+    shuffler.enter(SEED, 1)
     now, peak = (each - empty for each in tracemalloc.get_traced_memory())
     tracemalloc.stop()
     return {"before": before, "after": now, "peak": peak}
@@ -103,12 +103,12 @@ def _peak(folder: Path, mesh: Mesh, group: Any) -> dict[str, float]:
 def _part_kept(folder: Path, mesh: Mesh, group: Any) -> int:
     """The ranks keep different parts of their shares; the rest is read from files as before."""
     kept = (0.3, 1.0, 0.6)
-    exchange = _exchange(folder, mesh, group, kept[mesh.data.rank])
+    shuffler = _shuffler(folder, mesh, group, kept[mesh.data.rank])
     for epoch in range(3):
-        exchange.enter(SEED, epoch)
-        _read_share(exchange, epoch)
-        assert all(rank_in_memory(index) < kept[mesh.data.rank] for index in _held(exchange))
-    return exchange.sent_bytes
+        shuffler.enter(SEED, epoch)
+        _read_share(shuffler, epoch)
+        assert all(rank_in_memory(index) < kept[mesh.data.rank] for index in _held(shuffler))
+    return shuffler.sent_bytes
 
 
 def _shared_memory(folder: Path, mesh: Mesh) -> tuple[bool, int, int]:
@@ -127,11 +127,11 @@ def _shared_memory(folder: Path, mesh: Mesh) -> tuple[bool, int, int]:
 
 def _resumed(folder: Path, mesh: Mesh, group: Any) -> list[list[int]]:
     """A training that starts in the middle reads its share, and then exchanges as all others."""
-    exchange, held = _exchange(folder, mesh, group), []
+    shuffler, held = _shuffler(folder, mesh, group), []
     for epoch in (2, 3):
-        exchange.enter(SEED, epoch)
-        _read_share(exchange, epoch)
-        held.append(_held(exchange))
+        shuffler.enter(SEED, epoch)
+        _read_share(shuffler, epoch)
+        held.append(_held(shuffler))
     return held
 
 
@@ -145,7 +145,7 @@ def _all(folder: Path) -> dict[str, Any]:
         "shared": _shared_memory(folder, mesh),
         "resumed": _resumed(folder, mesh, group),
     }
-    last = _exchange(folder, mesh, group)
+    last = _shuffler(folder, mesh, group)
     last.enter(SEED, 0)
     mesh.barrier()
     if mesh.data.rank == 0:
@@ -225,5 +225,5 @@ def test_a_rank_that_is_gone_ends_the_others_with_a_sentence(ranks: list[Any]) -
     for rank in (1, 2):
         said = ranks[rank]["said"]
         assert said.startswith(
-            f"the exchange of images before epoch 2 failed on rank {rank}: another rank is gone"
+            f"the shuffler of images before epoch 2 failed on rank {rank}: another rank is gone"
         )

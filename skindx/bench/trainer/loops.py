@@ -21,14 +21,8 @@ from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
 from skindx.system import go_offline
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.images import (
-    Reading,
-    TrainingSet,
-    class_numbers,
-    memory_for,
-    threads_for,
-    training_batches,
-)
+from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
+from skindx.training.feeding.loading import Reading, memory_for, threads_for
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.loop import take_steps
 from skindx.training.parallel.mesh import Mesh

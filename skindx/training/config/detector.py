@@ -78,7 +78,7 @@ class DetectorSettings(Settings):
 
 
 class FusionSettings(Settings):
-    """Judge the crop around the best box beside the whole image; needs a detector.
+    """Classify the crop around the best box beside the whole image; needs a detector.
 
     Its weight is fitted on validation. It doubles the work of a diagnosis.
     """

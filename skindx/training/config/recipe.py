@@ -38,7 +38,7 @@ class CrossEntropy(Settings):
 
 
 class Focal(Settings):
-    """Focal loss (Lin et al. 2017, arXiv 1708.02002, eq. 4): surely right images count less."""
+    """Focal loss (Lin et al. 2017, arXiv 1708.02002, eq. 4): easy images count less."""
 
     kind: Literal["focal"] = "focal"
     gamma: float = Field(2.0, ge=0)
@@ -157,7 +157,7 @@ class Recipe(Settings):
     """Weigh rare classes up: balanced = N / (C n_c), sqrt = its square root, effective = by the
     effective number of samples (Cui et al. 2019)."""
     effective_beta: float = Field(0.999, gt=0, lt=1)
-    """Beta of the effective number: 1 / (1 - beta) images of a class are as good as endless."""
+    """Beta of the effective number: 1 / (1 - beta) images of a class count as infinitely many."""
     augment: Augment = Augment()
     mix: Mix | None = None
     ema: Ema | None = None
@@ -188,9 +188,9 @@ class Recipe(Settings):
         return self
 
     def fingerprint_fields(self) -> dict[str, Any]:
-        """Return what decides the weights; younger settings stand in it only where they are used.
+        """Return what decides the weights; later settings are in it only where they are used.
 
-        So a member that was trained before they came is still known as what it is.
+        So the fingerprint of a member that was trained before they existed stays the same.
         """
         parts = self.model_dump(mode="json")
         unused = {key for key in _YOUNGER if parts[key] == _default(key)}

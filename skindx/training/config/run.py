@@ -56,7 +56,7 @@ class DistilSettings(Settings):
 
     student: MemberSettings
     temperature: float = Field(2.0, gt=0)
-    """Softens the teacher: what else an image looks like is most of what it can teach."""
+    """Softens the teacher: the student learns most from the probabilities of the other classes."""
     share: float = Field(0.7, gt=0, le=1)
     """Share of the teacher in what the student learns; the rest is the label."""
 

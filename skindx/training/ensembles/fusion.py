@@ -1,4 +1,4 @@
-"""Fit on validation how much the crop around the best box counts, and put it into the bundle."""
+"""Fit the weight of the crop around the best box on validation, and put it into the bundle."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
         weight = fit_weight(np.concatenate(whole), np.concatenate(crop), truth_N[seen])
     print(
         f"the crop around the best box counts {weight:.2f}, fitted on {len(seen)} of {len(val)} "
-        "validation images; of the others no sure box shows less than the whole"
+        "validation images; the others have no sure box that shows less than the whole"
     )
     fusion = FusionSpec(weight=weight, margin=margin)
     plain = bundle.spec.whole_conformal or bundle.spec.conformal

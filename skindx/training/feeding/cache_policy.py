@@ -19,7 +19,7 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings, MemoryCache
 from skindx.data.loader.source import Files, InMemory, Source
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.batches import shard
-from skindx.training.feeding.images import threads_for
+from skindx.training.feeding.loading import threads_for
 from skindx.training.feeding.shuffler import ShardShuffler, gloo_group
 from skindx.training.parallel.mesh import Mesh
 
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CacheContext:
-    """What decides where images are kept."""
+    """What decides where images are cached."""
 
     loader: LoaderSettings
     node: Node
@@ -47,7 +47,7 @@ class CachedSource:
     """This rank sees a share of the images alone."""
     redrawn: bool = False
     """The share is another one in each epoch."""
-    exchange: ShardShuffler | None = None
+    shuffler: ShardShuffler | None = None
     """Brings the next share, where images are in memory."""
 
 

@@ -1,8 +1,6 @@
 """Training and validation images as batches: cropped, changed and labelled on threads."""
 
-import os
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -11,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.data.loader.load import Fill, fill_crop, load
-from skindx.data.loader.pool import Allocate, Pool
+from skindx.data.loader.load import fill_crop, load
 from skindx.data.loader.source import Source
 from skindx.data.manifest import Record
 from skindx.models.classifier.preprocess import Preprocess, centre_square
-from skindx.system import go_offline
 from skindx.training.config.recipe import Augment
+from skindx.training.feeding.augment import changer
 from skindx.training.feeding.batches import epoch_plan, sample_seed
+from skindx.training.feeding.loading import Reading
 from skindx.training.feeding.shuffler import ShardShuffler
 from skindx.training.parallel.mesh import Mesh
 
@@ -28,29 +26,6 @@ RATIO = (0.8, 1.25)
 """Aspects of the random crop, width / height."""
 
 _VALIDATION_BATCH = 64
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a rank works on its images: threads, and batches in work ahead of the consumer."""
-
-    threads: int
-    prefetch: int
-    allocate: Allocate
-    """Gives the memory of batches: see `memory_for`."""
-
-    def load(
-        self, fill: Fill, shares: Sequence[NDArray[np.int64]], side: int
-    ) -> Generator[NDArray[np.uint8], None, None]:
-        """Yield a batch (B x side x side x 3) for each index array, filled on the threads."""
-        return load(
-            fill,
-            shares,
-            side,
-            threads=self.threads,
-            prefetch=self.prefetch,
-            allocate=self.allocate,
-        )
 
 
 @dataclass(frozen=True)
@@ -66,7 +41,7 @@ class TrainingSet:
     """What to learn in place of the labels."""
     redrawn: bool = False
     """The shard is another one in each epoch."""
-    exchange: ShardShuffler | None = None
+    shuffler: ShardShuffler | None = None
     """Brings the next shard into memory."""
 
     def __len__(self) -> int:
@@ -74,8 +49,8 @@ class TrainingSet:
 
     def enter(self, seed: int, epoch: int) -> None:
         """Get ready for an epoch; every rank calls this before it loads images of it."""
-        if self.exchange:
-            self.exchange.enter(seed, epoch)
+        if self.shuffler:
+            self.shuffler.enter(seed, epoch)
 
     def plan(self, batch: int, seed: int, epoch: int, mesh: Mesh) -> list[list[NDArray[np.int64]]]:
         """Return every rank's image numbers for each step; see `epoch_plan`."""
@@ -135,50 +110,6 @@ def class_numbers(records: Sequence[Record], classes: Sequence[str]) -> NDArray[
     return np.array([number[record.label] for record in records], dtype=np.int64)
 
 
-def threads_for(wanted: int | str, ranks_on_node: int) -> int:
-    """Return the loader's threads in one rank."""
-    if isinstance(wanted, int):
-        return wanted
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // ranks_on_node)
-
-
-def changer(augment: Augment) -> Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]:
-    """Return a function (square, seed) -> turned and coloured square, for any thread.
-
-    The seed decides everything: neither the thread nor the order of calls does.
-    """
-    go_offline()
-    import albumentations as A
-
-    strength = augment.colour
-
-    def compose() -> A.Compose:
-        steps: list[A.BasicTransform] = [A.D4(p=1)] if augment.flip else []
-        if strength:
-            steps.append(A.ColorJitter(strength, strength, strength, strength / 10, p=0.8))
-        if augment.blur:
-            steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=augment.blur))
-        if augment.sharpen:
-            steps.append(A.Sharpen(p=augment.sharpen))
-        if augment.holes:
-            share = (0.1, 0.3)
-            hole = A.CoarseDropout((1, 3), share, share, fill="random_uniform", p=augment.holes)
-            steps.append(hole)
-        return A.Compose(steps)
-
-    own = threading.local()  # a Compose carries the generator that it was seeded with last
-
-    def change(square_SS3: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
-        if not hasattr(own, "compose"):
-            own.compose = compose()
-        own.compose.set_random_seed(seed)
-        changed: NDArray[np.uint8] = own.compose(image=square_SS3)["image"]
-        return changed
-
-    return change
-
-
 def training_batches(
     data: TrainingSet,
     shares: Sequence[NDArray[np.int64]],
@@ -206,16 +137,3 @@ def training_batches(
     with closing(data.reading.load(fill, shares, side)) as batches:
         for images_BSS3, indices_B in zip(batches, shares, strict=True):
             yield torch.from_numpy(images_BSS3), torch.from_numpy(learned[indices_B])
-
-
-def memory_for(device: torch.device) -> Allocate:
-    """Return where batches are written: for a GPU pinned memory, which it copies directly.
-
-    Torch uses its pinned blocks again by itself.
-    """
-    return _pinned if device.type == "cuda" else Pool()
-
-
-def _pinned(shape: tuple[int, int, int, int]) -> NDArray[np.uint8]:
-    pinned: NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
-    return pinned

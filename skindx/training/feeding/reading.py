@@ -14,14 +14,8 @@ from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.cache_policy import CacheContext, Say, node_of, open_cached
-from skindx.training.feeding.images import (
-    Reading,
-    TrainingSet,
-    ValidationSet,
-    class_numbers,
-    memory_for,
-    threads_for,
-)
+from skindx.training.feeding.images import TrainingSet, ValidationSet, class_numbers
+from skindx.training.feeding.loading import Reading, memory_for, threads_for
 from skindx.training.parallel.mesh import Mesh
 
 
@@ -46,19 +40,19 @@ def open_sets(
     node = node_of(mesh)
     threads = threads_for(loader.threads, node.ranks)
     reading = Reading(threads, loader.prefetch, memory_for(mesh.device))
-    kept = open_cached(
+    cached = open_cached(
         Files(data.dataset, data.train), member, CacheContext(loader, node, mesh, say)
     )
     own_val = data.val[mesh.data.rank :: mesh.data.size]
     return (
         TrainingSet(
-            kept.source,
+            cached.source,
             class_numbers(data.train, data.classes),
-            kept.sharded,
+            cached.sharded,
             reading,
             targets_NC=load_targets(member.targets, data.train) if member.targets else None,
-            redrawn=kept.redrawn,
-            exchange=kept.exchange,
+            redrawn=cached.redrawn,
+            shuffler=cached.shuffler,
         ),
         ValidationSet(
             Files(data.dataset, own_val),

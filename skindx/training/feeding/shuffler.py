@@ -24,7 +24,7 @@ from skindx.training.parallel.mesh import Mesh
 CHUNK_BYTES = 64 * 2**20
 """What a rank sends and receives at a time.
 
-The exchange takes twice that beside the share, and a few images for each partner.
+Shuffling takes twice that beside the share, and a few images for each partner.
 """
 
 
@@ -46,7 +46,7 @@ class ShardShuffler:
     """A gloo group of all ranks (see `gloo_group`); none: images are read from the files."""
     chunk_bytes: int = CHUNK_BYTES
     sent_bytes: int = 0
-    """What this rank has sent in the last exchange."""
+    """What this rank sent before the last epoch."""
     _at: tuple[int, int] | None = field(default=None, init=False)
     _places_N: NDArray[np.float64] = field(init=False)
 
@@ -63,16 +63,14 @@ class ShardShuffler:
         after_N = self._owners(seed, epoch)
         self.sent_bytes = 0
         if self.group is not None and self._at == (seed, epoch - 1):
-            self._exchange(self._owners(seed, epoch - 1), after_N, epoch)
+            self._shuffle(self._owners(seed, epoch - 1), after_N, epoch)
         self.source.forget_all_but(after_N == self.mesh.data.rank)
         self._at = (seed, epoch)
 
     def _owners(self, seed: int, epoch: int) -> NDArray[np.int64]:
         return owners(len(self.sizes_N), seed, epoch, self.mesh.data.size)
 
-    def _exchange(
-        self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int
-    ) -> None:
+    def _shuffle(self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int) -> None:
         waves = list(self._waves(before_N, after_N))
         # Two buffers for all waves: gloo lets go of a collective's memory only some time after it.
         sizes = np.array([[self._bytes(out), self._bytes(into)] for out, into in waves])

@@ -16,11 +16,11 @@ from skindx.training.launching.notes import STOP, write_note
 LIFELINE = "SKINDX_LIFELINE"
 """Set for ranks whose standard input ends when the process that started the job ends, or stops it.
 
-It reaches a rank through any number of launchers, and also when all of those were killed.
+This reaches a rank through any number of launchers, even when those were killed.
 """
 
 ECHO_S = 2.0
-"""A launcher passes a signal on that its group got as well: within so long it is the same one."""
+"""A launcher repeats a signal that its ranks got too: within so long it is the same one."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -39,7 +39,7 @@ def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
 
 
 class StopRequest:
-    """Notices a wish to stop at once, whatever the main thread is waiting for.
+    """Notices a request to stop at once, whatever the main thread is waiting for.
 
     The training looks at `asked` between its steps. A second signal, or a stop that takes longer
     than the grace time, ends the process.
@@ -73,15 +73,15 @@ class StopRequest:
         os.close(self._ours)
 
     def ask(self) -> None:
-        """Wish for a stop."""
+        """Request a stop."""
         if not self.asked:
-            # The note first: who waits for `asked` writes the next one at once, which has to stay.
+            # The note first: the next one is written as soon as `asked` is true, and must stay.
             if self._notes:
                 write_note(self._notes, "asked to stop")
             self._asked_at, self.asked = time.monotonic(), True
 
     def done(self) -> None:
-        """All is saved: launchers that still pass signals on are not listened to."""
+        """All is saved: further signals are ignored."""
         self._done = True
 
     def _listen(self) -> None:

@@ -20,7 +20,7 @@ from skindx.models.detector.detector import letterbox
 from skindx.training.config.detector import DetectorSettings
 from skindx.training.feeding.batches import sample_seed
 from skindx.training.feeding.cache_policy import cache_folder, node_of
-from skindx.training.feeding.images import Reading, memory_for, threads_for
+from skindx.training.feeding.loading import Reading, memory_for, threads_for
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.detector.augment import Boxes, Labels, box_changer
 
