@@ -18,8 +18,13 @@ from torch import nn
 from skindx.errors import UserError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.keeper import Keeper, refuse_others
-from skindx.training.checkpoint.optimizer import load_named_state, named_state
-from skindx.training.checkpoint.state import State, read_state, write_state
+from skindx.training.checkpoint.state import (
+    State,
+    load_named_state,
+    named_state,
+    read_state,
+    write_state,
+)
 from skindx.training.checkpoint.stateful import Buffers, RandomNumbers
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings

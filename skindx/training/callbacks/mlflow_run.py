@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from skindx.system import go_offline
-from skindx.training.callbacks.callback import Row, TrainingInfo
-from skindx.training.callbacks.run_id import RunId
+from skindx.training.callbacks.callback import Row, RunId, TrainingInfo
 from skindx.training.config.trackers import MlflowSettings
 
 _LONGEST = 500

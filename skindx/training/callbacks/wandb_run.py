@@ -6,8 +6,7 @@ from typing import Any
 
 from skindx.errors import UserError
 from skindx.system import go_offline
-from skindx.training.callbacks.callback import Row, TrainingInfo
-from skindx.training.callbacks.run_id import RunId
+from skindx.training.callbacks.callback import Row, RunId, TrainingInfo
 from skindx.training.config.trackers import WandbSettings
 
 

@@ -1,4 +1,4 @@
-"""Nested state as named tensors (safetensors) and plain values (JSON)."""
+"""Nested state as named tensors (safetensors) and plain values (JSON); an optimizer's by name."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from skindx.errors import UserError
 from skindx.files import write_json
@@ -92,3 +92,22 @@ def read_state(folder: Path) -> State:
             f"{folder} does not hold the state of a training ({type(error).__name__}); remove "
             "that checkpoint, or train anew."
         ) from None
+
+
+def named_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> State:
+    """Return what the optimizer keeps of each parameter: moments, momentum, steps."""
+    names: dict[Tensor, str] = {each: name for name, each in module.named_parameters()}
+    return {names[parameter]: dict(kept) for parameter, kept in optimizer.state.items()}
+
+
+def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state: State) -> None:
+    """Undo `named_state`; rates and other settings stay what the optimizer was made with."""
+    names: dict[Tensor, str] = {each: name for name, each in module.named_parameters()}
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbered: dict[str, Any] = optimizer.state_dict()
+    numbered["state"] = {
+        number: dict(state[names[parameter]])
+        for number, parameter in enumerate(every)
+        if names[parameter] in state
+    }
+    optimizer.load_state_dict(numbered)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, Exchange, ExchangeSettings
-from skindx.training.checkpoint.optimizer import load_named_state, named_state
-from skindx.training.checkpoint.state import State
+from skindx.training.checkpoint.state import State, load_named_state, named_state
 from skindx.training.deepspeed.config import deepspeed_config
 from skindx.training.deepspeed.library import import_deepspeed
 from skindx.training.deepspeed.sharded import (
