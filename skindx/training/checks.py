@@ -57,7 +57,9 @@ def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Tax
         parts |= {f"{split} images": split_of(records, split) for split in ("train", "val")}
     for part, images in parts.items():
         labels = {record.label for record in images}
-        if missing := [each.name for each in taxonomy.classes if each.key not in labels]:
+        if missing := [
+            skin_class.name for skin_class in taxonomy.classes if skin_class.key not in labels
+        ]:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise UserError(
                 f"the {part} show nothing of the class {missing[0]!r}{more}; add images of it from "

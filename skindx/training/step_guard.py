@@ -38,7 +38,7 @@ class StepGuard:
         own = loss.detach().float()
         due = self._mesh.is_main and self.due()
         flags = torch.stack(
-            [(~own.isfinite()).float(), *(own.new_full((), each) for each in (self.asked(), due))]
+            [(~own.isfinite()).float(), *(own.new_full((), flag) for flag in (self.asked(), due))]
         )
         if self._mesh.data.size > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)

@@ -35,10 +35,10 @@ def _settings(kind: str) -> TrainSettings:
 
 
 def _train_all(dataset: Path, runs: Path) -> None:
-    cluster = join(_settings("dense").engine)
+    mesh = join(_settings("dense").engine)
     for kind in KINDS:
         with StopRequest(30) as stop:
-            train(runs / kind, dataset, _settings(kind), cluster, stop)
+            train(runs / kind, dataset, _settings(kind), mesh, stop)
     leave()
 
 

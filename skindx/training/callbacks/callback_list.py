@@ -28,7 +28,7 @@ _MONITORS: dict[str, Callable[[Any], Monitor]] = {
 
 def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
     """Raise UserError for a tracker whose package is not installed, or that is named twice."""
-    kinds = [each.kind for each in monitors]
+    kinds = [monitor.kind for monitor in monitors]
     for kind in kinds:
         if importlib.util.find_spec(kind) is None:
             raise UserError(
@@ -54,7 +54,9 @@ def member_callbacks(
     info = TrainingInfo(run, folder, settings.name, member.name, values, steps)
     monitors: list[tuple[str, Monitor]] = [("history.csv", History())] if shown else []
     if shown:
-        monitors += [(each.kind, _MONITORS[each.kind](each)) for each in settings.monitors]
+        monitors += [
+            (monitor.kind, _MONITORS[monitor.kind](monitor)) for monitor in settings.monitors
+        ]
     bar = TrainingBar(
         member.name, recipe.epochs * steps, shown=shown, batch=min(recipe.batch, images)
     )

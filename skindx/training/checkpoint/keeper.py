@@ -90,7 +90,7 @@ class Keeper:
                     temporary, self._mesh.data.rank, own, shared if first else None
                 )
             )
-            files = {name: each for part in parts for name, each in part.items()}
+            files = {name: entry for part in parts for name, entry in part.items()}
             head = {"fingerprint": self._fingerprint, "at": list(at), "ranks": self._mesh.data.size}
             self._together(
                 lambda: (
@@ -115,10 +115,10 @@ class Keeper:
         except CANNOT_WRITE as error:
             problem = " ".join(str(error).split())
         answers = self._mesh.gather((result, problem))
-        for _, each in answers:
-            if each:
-                raise _NotSavedError(each)
-        return [each for each, _ in answers]
+        for _, reason in answers:
+            if reason:
+                raise _NotSavedError(reason)
+        return [found for found, _ in answers]
 
     def resume(self) -> At | None:
         """Go on from the newest whole checkpoint and return its place; None: there is none."""

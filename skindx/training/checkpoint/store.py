@@ -57,7 +57,7 @@ class RankStates(Sequence[State]):
     def __getitem__(self, rank: slice) -> list[State]: ...
     def __getitem__(self, rank: int | slice) -> State | list[State]:
         if isinstance(rank, slice):
-            return [self[each] for each in range(*rank.indices(self._ranks))]
+            return [self[number] for number in range(*rank.indices(self._ranks))]
         if not -self._ranks <= rank < self._ranks:
             raise IndexError(rank)
         state: State = read_state(self._checkpoint / _rank_folder(rank % self._ranks))[self._part]
@@ -72,8 +72,10 @@ def saved_in(folder: Path) -> list[At]:
     """Return where the checkpoints in `folder` stand, the furthest first."""
     if not folder.is_dir():
         return []
-    matches = (_NAME.fullmatch(each.name) for each in folder.iterdir())
-    return sorted((At(int(each[1]) - 1, int(each[2])) for each in matches if each), reverse=True)
+    matches = (_NAME.fullmatch(checkpoint.name) for checkpoint in folder.iterdir())
+    return sorted(
+        (At(int(match[1]) - 1, int(match[2])) for match in matches if match), reverse=True
+    )
 
 
 def path_of(folder: Path, at: At) -> Path:
@@ -124,9 +126,9 @@ def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
     _flush(folder)
     # One that stands further is a damaged one that this training had to go back behind.
     saved = saved_in(folder)
-    newest = [each for each in saved if each <= at][:keep]
-    for each in set(saved) - set(newest):
-        shutil.rmtree(path_of(folder, each))
+    newest = [other for other in saved if other <= at][:keep]
+    for other in set(saved) - set(newest):
+        shutil.rmtree(path_of(folder, other))
 
 
 def abandon(folder: Path) -> None:
@@ -177,7 +179,8 @@ def _is_of_this_kind(index: dict[str, Any]) -> bool:
         "fingerprint" in index
         and set(files) == {f"{folder}/{name}" for folder in folders for name in (TENSORS, VALUES)}
         and all(
-            isinstance(each, dict) and {"bytes", "sha256"} <= set(each) for each in files.values()
+            isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry)
+            for entry in files.values()
         )
     )
 

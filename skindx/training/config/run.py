@@ -186,7 +186,7 @@ def write_out(raw: dict[str, Any]) -> dict[str, Any]:
     folds = raw.get("folds", TrainSettings.model_fields["folds"].default)
     members = raw.get("members")
     if isinstance(members, list) and isinstance(folds, int):
-        raw["members"] = [each for member in members for each in _folds_of(member, folds)]
+        raw["members"] = [own for member in members for own in _folds_of(member, folds)]
     return raw
 
 
@@ -200,7 +200,7 @@ def _folds_of(member: Any, folds: int) -> list[Any]:
 def check_names(settings: TrainSettings) -> None:
     """Raise ValueError unless every member has a name of its own and every soup its ingredients."""
     trained = [member.name for member in settings.members]
-    there = [*trained, *(each.known_as for each in settings.reused)]
+    there = [*trained, *(reused.known_as for reused in settings.reused)]
     if not there:
         raise ValueError("an ensemble needs a member; add one to members or reused")
     names = [*there, *(soup.name for soup in settings.soups)]

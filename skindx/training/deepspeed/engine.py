@@ -130,7 +130,7 @@ class Engine:
         # DeepSpeed's own reduction ran in `backward`.
         if self.mesh.device.type == "cuda" or self.mesh.settings.zero:
             return True  # looking would wait for the GPU; the next loss tells
-        gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
+        gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients))
         return bool(norms.isfinite().all())
 

@@ -88,8 +88,8 @@ class EnsembleBuilder:
     ) -> Ensemble:
         """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
         ready = tuple(
-            replace(self._member(part.member, part.finished.state), temperature=each)
-            for part, each in members
+            replace(self._member(part.member, part.finished.state), temperature=own)
+            for part, own in members
         )
         return Ensemble(ready, temperature, combination)
 
@@ -111,7 +111,7 @@ class EnsembleBuilder:
         expected = fingerprint_of({"soup": soup.kind, "of": origins})
         settings = origin[0].member.model_copy(update={"name": soup.name})
         if not is_finished(self.run, soup.name, expected):
-            held_P = np.logical_and.reduce([each.held_P(self.records) for each in origin])
+            held_P = np.logical_and.reduce([ref.held_P(self.records) for ref in origin])
             finished, used = self._cook(soup, origin, settings, held_P)
             history = [{"ingredients": " ".join(used)}]
             save_member(self.run, soup.name, finished, history, expected)

@@ -56,7 +56,7 @@ def write_targets(run: Path, dataset: Path, settings: TrainSettings, teacher: Bu
     expected = fingerprint_of(
         {
             "weights": {k: v for k, v in spec.files.items() if k.startswith("members/")},
-            "members": [each.model_dump(mode="json") for each in spec.members],
+            "members": [member.model_dump(mode="json") for member in spec.members],
             "combination": spec.combination.model_dump(mode="json"),
             "temperatures": [spec.temperature, distil.temperature],
             "share": distil.share,

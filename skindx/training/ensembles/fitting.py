@@ -58,7 +58,9 @@ class Assembly:
                 )
             ],
             "fitted on": {"pictures": self.images, "groups": self.groups},
-            "folds of one kind": [list(each) for each in self.members_of.values() if len(each) > 1],
+            "folds of one kind": [
+                list(names) for names in self.members_of.values() if len(names) > 1
+            ],
             "ways, each scored on pictures that it was not fitted on": [
                 {"way": score.combiner, **_figures(score)} for score in self.scores
             ],
@@ -157,8 +159,8 @@ def print_combiners(assembly: Assembly, console: "Console") -> None:
     table.add_column("combiner")
     for column in ("loss", "top-1", "balanced accuracy", "calibration error"):
         table.add_column(column, justify="right")
-    for each in assembly.scores:
-        figures = (each.loss, each.top1, each.balanced_accuracy, each.calibration_error)
-        mark = "  <- chosen" if each.combiner == assembly.combiner else ""
-        table.add_row(each.combiner + mark, *(f"{figure:.3f}" for figure in figures))
+    for score in assembly.scores:
+        figures = (score.loss, score.top1, score.balanced_accuracy, score.calibration_error)
+        mark = "  <- chosen" if score.combiner == assembly.combiner else ""
+        table.add_row(score.combiner + mark, *(f"{figure:.3f}" for figure in figures))
     console.print(table)

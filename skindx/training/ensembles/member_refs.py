@@ -42,14 +42,14 @@ class MemberRef:
     def held_P(self, records: Sequence[Record]) -> Mask:  # noqa: N802
         """True for the images that it was validated on and did not train on."""
         _, held = partition(records, self.member.fold, self.settings.folds)
-        names = {each.path for each in held}
-        return np.array([each.path in names for each in learning(records)])
+        names = {record.path for record in held}
+        return np.array([record.path in names for record in learning(records)])
 
 
 def member_refs(run: Path, settings: TrainSettings) -> dict[str, MemberRef]:
     """Return the trained members by name, those of other runs last. Raises UserError."""
     own = [MemberRef(member.name, run, settings, member) for member in settings.members]
-    return {each.name: each for each in [*own, *(_reused(each) for each in settings.reused)]}
+    return {ref.name: ref for ref in [*own, *(_reused(ref) for ref in settings.reused)]}
 
 
 def _reused(reused: ReusedSettings) -> MemberRef:

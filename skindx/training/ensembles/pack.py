@@ -60,7 +60,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     }
     images = builder.images
     truth_P = class_numbers(images, taxonomy.keys)
-    evidence = gather_evidence(by_unit, predicted, truth_P, [each.group for each in images])
+    evidence = gather_evidence(by_unit, predicted, truth_P, [record.group for record in images])
     assembly = assemble(
         settings.ensemble.combine, evidence, {key: tuple(unit) for key, unit in by_unit.items()}
     )

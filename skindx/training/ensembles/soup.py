@@ -39,8 +39,8 @@ def recompute_statistics(net: nn.Module, batches: Callable[[], object]) -> None:
     Averaged weights give activations that no ingredient had, so the mean of the ingredients'
     statistics does not fit them (Izmailov et al. 2018, section 3.2). Dropout stays off.
     """
-    norms = [each for each in net.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    norms = [each for each in norms if each.track_running_stats]
+    norms = [layer for layer in net.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    norms = [layer for layer in norms if layer.track_running_stats]
     if not norms:
         return
     kept = [norm.momentum for norm in norms]
@@ -74,11 +74,11 @@ def cook(
     def score(log_NC: NDArray[np.float64]) -> float:
         return balanced_accuracy(np.exp(log_NC), truth_N)
 
-    alone = [score(mix([each])[1]) for each in ingredients]
+    alone = [score(mix([state])[1]) for state in ingredients]
     first, *others = sorted(range(len(ingredients)), key=lambda i: -alone[i])
     chosen, best = [first], mix([ingredients[first]])
     for index in others:
-        tried = mix([ingredients[each] for each in [*chosen, index]])
+        tried = mix([ingredients[number] for number in [*chosen, index]])
         if score(tried[1]) >= score(best[1]):
             chosen, best = [*chosen, index], tried
     return *best, sorted(chosen)

@@ -24,7 +24,7 @@ def epoch_plan(
     """
     if not sharded:
         batches = global_batches(count, batch, seed, epoch)
-        return [[share(each, rank, world) for rank in range(world)] for each in batches]
+        return [[share(numbers, rank, world) for rank in range(world)] for numbers in batches]
     steps = steps_of(count, batch)
     owner_N = owners(count, seed, epoch, world) if redrawn else np.arange(count) % world
     by_rank = []

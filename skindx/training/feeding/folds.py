@@ -21,11 +21,11 @@ def partition(
     if fold is None:
         return split_of(records, "train"), split_of(records, "val")
     pool = learning(records)
-    fold_of = fold_groups([(each.group, each.label) for each in pool], folds, _SEED)
-    train = [each for each in pool if fold_of[each.group] != fold]
-    return train, [each for each in pool if fold_of[each.group] == fold]
+    fold_of = fold_groups([(record.group, record.label) for record in pool], folds, _SEED)
+    train = [record for record in pool if fold_of[record.group] != fold]
+    return train, [record for record in pool if fold_of[record.group] == fold]
 
 
 def learning(records: Sequence[Record]) -> list[Record]:
     """Return the images of train and val, in manifest order."""
-    return [each for each in records if each.split in ("train", "val")]
+    return [record for record in records if record.split in ("train", "val")]

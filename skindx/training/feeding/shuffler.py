@@ -51,7 +51,7 @@ class ShardShuffler:
     _places_N: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._places_N = np.array([rank_in_memory(each) for each in range(len(self.sizes_N))])
+        self._places_N = np.array([rank_in_memory(index) for index in range(len(self.sizes_N))])
 
     def enter(self, seed: int, epoch: int) -> None:
         """Hold the share of an epoch; every rank calls this before it plans the epoch.
@@ -111,10 +111,10 @@ class ShardShuffler:
         outgoing = [pieces((from_M == rank) & (to_M == other)) for other in range(world)]
         incoming = [pieces((to_M == rank) & (from_M == other)) for other in range(world)]
         for wave in range(count):
-            yield [each[wave] for each in outgoing], [each[wave] for each in incoming]
+            yield [parts[wave] for parts in outgoing], [parts[wave] for parts in incoming]
 
     def _bytes(self, pieces: list[NDArray[np.int64]]) -> int:
-        return int(sum(self.sizes_N[each].sum() for each in pieces))
+        return int(sum(self.sizes_N[piece].sum() for piece in pieces))
 
     def _move(
         self,
@@ -124,8 +124,8 @@ class ShardShuffler:
         received: NDArray[np.uint8],
     ) -> None:
         """Send one piece to every rank and receive one from each, in one collective."""
-        out_splits = [int(self.sizes_N[each].sum()) for each in outgoing]
-        in_splits = [int(self.sizes_N[each].sum()) for each in incoming]
+        out_splits = [int(self.sizes_N[piece].sum()) for piece in outgoing]
+        in_splits = [int(self.sizes_N[piece].sum()) for piece in incoming]
         # An image leaves the share as it enters the buffer, so that no chunk is held twice.
         at = 0
         for index in np.concatenate(outgoing).tolist():

@@ -29,8 +29,8 @@ def on_device(
                 labels_B.pin_memory().to(device, non_blocking=True),
             )
         ours.wait_stream(beside)
-        for each in moved:
-            each.record_stream(ours)
+        for tensor in moved:
+            tensor.record_stream(ours)
         yield moved
 
 

@@ -22,7 +22,7 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
     try:
         with open(open_plain(path, _MOST_BYTES), "rb") as opened:  # noqa: PTH123 (a descriptor)
             with zipfile.ZipFile(opened) as archive:
-                if sum(each.file_size for each in archive.infolist()) > _MOST_BYTES:
+                if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
                     raise UserError(f"{path} unpacks to more than {_MOST_BYTES} bytes.")
             opened.seek(0)
             with np.load(opened, allow_pickle=False) as arrays:
@@ -34,7 +34,7 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
         raise UserError(
             f"{path} is no whole archive of arrays ({detail}); train it anew."
         ) from None
-    kinds = {name: (each.dtype.kind, each.ndim) for name, each in found.items()}
+    kinds = {name: (array.dtype.kind, array.ndim) for name, array in found.items()}
     if kinds != wanted:
         raise UserError(f"{path} does not hold what a training writes there; train it anew.")
     return found

@@ -46,7 +46,7 @@ def read_notes(folder: Path) -> list[Note]:
             notes.append(Note(**json.loads(file.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # a disk that was full
-    return sorted(notes, key=lambda each: each.rank)
+    return sorted(notes, key=lambda note: note.rank)
 
 
 def clear_notes(folder: Path) -> None:

@@ -57,7 +57,7 @@ class StopRequest:
         os.set_blocking(theirs, False)
         self._wake = theirs
         # Python's own handlers wait for the main thread, which may be inside a collective.
-        self._before = {each: signal.signal(each, _nothing) for each in _SIGNALS}
+        self._before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
         self._wakeup_before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="skindx-stop", daemon=True)
         self._thread.start()
@@ -65,8 +65,8 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._wakeup_before)
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         os.write(self._wake, b"\0")
         self._thread.join()
         os.close(self._wake)

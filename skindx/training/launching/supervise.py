@@ -85,12 +85,12 @@ def _signals() -> Iterator[list[tuple[int, float]]]:
     def note(number: int, frame: FrameType | None) -> None:
         received.append((number, time.monotonic()))
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield received
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wait(
@@ -132,10 +132,10 @@ def _members(group: int) -> list[int]:
     import psutil
 
     found = []
-    for each in psutil.process_iter(["status"]):
+    for process in psutil.process_iter(["status"]):
         try:
-            if os.getpgid(each.pid) == group and each.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(each.pid)
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
         except ProcessLookupError:
             continue
     return found
@@ -179,4 +179,4 @@ def _raise_error(
 
 
 def _names(notes: list[Note]) -> str:
-    return " and ".join(f"rank {each.rank} (process {each.pid} on {each.host})" for each in notes)
+    return " and ".join(f"rank {note.rank} (process {note.pid} on {note.host})" for note in notes)

@@ -102,10 +102,10 @@ def synchronise(module: nn.Module) -> None:
     The modules stay where they are, with their weights and names: only their class changes. Norms
     of other classes (a group norm, one without statistics or weights) are left alone.
     """
-    for each in module.modules():
-        known = _SYNCHRONISED.get(type(each))
-        if known and each.affine and each.track_running_stats and each.momentum is not None:
-            each.__class__ = known
+    for layer in module.modules():
+        known = _SYNCHRONISED.get(type(layer))
+        if known and layer.affine and layer.track_running_stats and layer.momentum is not None:
+            layer.__class__ = known
 
 
 def count_once(module: nn.Module) -> None:
@@ -113,9 +113,13 @@ def count_once(module: nn.Module) -> None:
 
     Activation checkpointing runs the forward pass again inside the backward pass.
     """
-    for each in module.modules():
-        if isinstance(each, _BatchNorm) and each.track_running_stats and each.momentum is not None:
-            _Once(each)
+    for layer in module.modules():
+        if (
+            isinstance(layer, _BatchNorm)
+            and layer.track_running_stats
+            and layer.momentum is not None
+        ):
+            _Once(layer)
 
 
 class _Once:

@@ -77,4 +77,4 @@ def is_lost(error: Exception) -> bool:
     """True when a collective failed because another rank is gone, or did not come in time."""
     if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
         return True
-    return isinstance(error, RuntimeError) and any(each in str(error) for each in _GONE)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _GONE)

@@ -105,7 +105,7 @@ def open_boxed(
 
 def looked_at(records: Sequence[Record], split: Split) -> list[Record]:
     """Return a split's images in which somebody looked for boxes, also those without any."""
-    return [each for each in split_of(records, split) if each.boxes is not None]
+    return [record for record in split_of(records, split) if record.boxes is not None]
 
 
 def boxed_batches(

@@ -79,6 +79,6 @@ class DetectorJob:
 
 def _groups(net: nn.Module, decay: float) -> list[dict[str, object]]:
     """Return the parameters that are decayed, and biases and norms, which never are."""
-    weights = [each for each in net.parameters() if each.requires_grad and each.ndim > 1]
-    others = [each for each in net.parameters() if each.requires_grad and each.ndim <= 1]
+    weights = [weight for weight in net.parameters() if weight.requires_grad and weight.ndim > 1]
+    others = [weight for weight in net.parameters() if weight.requires_grad and weight.ndim <= 1]
     return [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]

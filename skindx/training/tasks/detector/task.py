@@ -73,7 +73,7 @@ class DetectorTask:
         def pieces() -> Sequence[Piece]:
             device = self.mesh.device
             targets = (boxed.boxes_K4, boxed.labels_K, boxed.image_K)
-            return [(boxed.images_BSS3.to(device), tuple(each.to(device) for each in targets))]
+            return [(boxed.images_BSS3.to(device), tuple(target.to(device) for target in targets))]
 
         return pieces
 
