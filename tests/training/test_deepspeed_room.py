@@ -10,7 +10,7 @@ PACKAGE = Path(skindx.__file__).parent
 ROOM = PACKAGE / "training/deepspeed"
 DOOR = "skindx.training.deepspeed"
 
-MARKS = ("deepspeed", "ds_accelerator", "local_size")
+MARKS = ("deepspeed", "ds_accelerator")
 ALLOWED = {
     "bench/exchange": "DeepSpeed's own reduction is a peer that is measured",
     "bench/harness/result.py": "a result names the versions of packages",
