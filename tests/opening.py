@@ -69,8 +69,8 @@ def _bundle(path: Path, backend: str = "auto") -> None:
 
 
 def _run(path: Path) -> None:
-    from skindx.training.member import load_member
-    from skindx.training.tasks.detector.store import load_parts
+    from skindx.training.finished.detector import load_parts
+    from skindx.training.finished.member import load_member
 
     load_parts(path)
     for member in sorted((path / "members").iterdir()):

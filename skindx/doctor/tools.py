@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.doctor.finding import Finding, last_line, run, search_path
-
-PREBUILD = (sys.executable, "-m", "skindx.training.deepspeed.prebuild")
+from skindx.training.deepspeed.prebuild import COMMAND as PREBUILD
 
 
 def python(version: tuple[int, ...]) -> Finding:

@@ -1,1 +1,1 @@
-"""Datasets become trained members; `engine.py` is the only file that knows DeepSpeed."""
+"""Datasets become trained members; `loop.py` trains, `deepspeed/` alone knows DeepSpeed."""

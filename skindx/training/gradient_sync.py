@@ -1,4 +1,4 @@
-"""An exchange at work inside the engine, in place of DeepSpeed's own reduction."""
+"""A gradient exchange at work inside the engine, in place of DeepSpeed's own reduction."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,30 +11,31 @@ from skindx.comm.fabric import Fabric
 from skindx.comm.fused import Fused
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.profiling.tuner import Tuner
 
 
-class Exchanging:
-    """Gradients of a module under DeepSpeed (ZeRO 0, its all-reduce off), agreed on by us."""
+class GradientSync:
+    """Reduces the gradients of a module (ZeRO 0, with DeepSpeed's all-reduce off)."""
 
     def __init__(
         self,
         module: nn.Module,
         exchange: Exchange,
-        cluster: Cluster,
+        mesh: Mesh,
         steps_per_epoch: int,
         say: Callable[[str], None],
     ) -> None:
         """Lay out the gradients and get the exchange ready; every rank calls this."""
         self.exchange = exchange
-        self.fabric = Fabric(cluster.device, timedelta(seconds=cluster.settings.timeout_s))
+        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s))
         self.gradients = Gradients(list(module.named_parameters()))
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         self.reducer = Reducer(self.gradients, exchange)
+        self._norm: float | None = None
         self._tuner: Tuner | None = None
         if isinstance(exchange, Fused) and exchange.settings.tune:
-            self._tuner = Tuner(exchange, self.reducer, self.fabric, cluster, say)
+            self._tuner = Tuner(exchange, self.reducer, self.fabric, mesh, say)
 
     def forward(self) -> None:
         """A forward pass of the engine begins."""
@@ -49,8 +50,8 @@ class Exchanging:
             if self._tuner:
                 self._tuner.backward()
 
-    def finish(self, clip: float, scaler: Any) -> bool:
-        """Wait for the gradient that all ranks take, and clip its norm (0: not at all).
+    def reduce(self, scaler: Any) -> bool:
+        """Wait for the gradient that all ranks take.
 
         False, on all ranks, where it is not finite. With a loss `scaler` (fp16) it comes and goes
         scaled, so that DeepSpeed, which then clips by itself, takes or skips the step.
@@ -58,35 +59,39 @@ class Exchanging:
         flat_M, scale = self.gradients.flat, float(scaler.get_scale()) if scaler else 1.0
         if self.exchange.remembers and scale != 1.0:
             flat_M /= scale  # residuals outlive a change of the scale
-        norm = self.reducer.finish()
+        self._norm = self.reducer.finish()
         flat_M = self.gradients.flat
-        if norm is None:
+        if self._norm is None:
             if scaler:
                 flat_M[0] = float("inf")
             return scaler is not None
         if self.exchange.remembers and scale != 1.0:
             flat_M *= scale
-        if clip and norm > clip:
-            flat_M *= clip / (norm + 1e-6)
         return True
 
+    def clip(self, most: float) -> None:
+        """Scale the reduced gradient down to a norm of at most `most`."""
+        if self._norm is not None and self._norm > most:
+            flat_M = self.gradients.flat
+            flat_M *= most / (self._norm + 1e-6)
+
     def step_done(self) -> None:
-        """The weights are moved: what is measured and planned, is between two steps."""
+        """The weights are moved; the tuner measures and plans between two steps."""
         if self._tuner and not self._tuner.step_done():
             self._tuner = None
 
     def close(self) -> None:
-        """Let go of the module."""
+        """Remove the hooks from the module."""
         self.reducer.close()
 
 
-def build_exchanging(
+def build_gradient_sync(
     settings: ExchangeSettings,
     module: nn.Module,
-    cluster: Cluster,
+    mesh: Mesh,
     steps_per_epoch: int,
     say: Callable[[str], None],
-) -> Exchanging | None:
+) -> GradientSync | None:
     """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own."""
     exchange = build_exchange(settings)
-    return Exchanging(module, exchange, cluster, steps_per_epoch, say) if exchange else None
+    return GradientSync(module, exchange, mesh, steps_per_epoch, say) if exchange else None

@@ -1,10 +1,10 @@
-"""Where a training stands, of a member or of the detector, and what it has counted."""
+"""Where a training stands, and what it has counted."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from skindx.errors import UserError
-from skindx.training.step_guard import Watch
+from skindx.training.step_guard import StepGuard
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Position:
     skipped: int = 0
     """Steps of the current epoch that were not taken, since the loss was not finite."""
     skipped_pictures: int = 0
-    """Pictures of those steps, on all ranks."""
+    """Images of those steps, on all ranks."""
     bad_run: int = 0
     """Such steps in a row up to now."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -30,21 +30,21 @@ class Position:
 
 
 class Counted(Protocol):
-    """A training whose steps are counted: a member's, or the detector's."""
+    """A training whose steps are counted."""
 
     @property
     def name(self) -> str: ...
     @property
     def position(self) -> Position: ...
     @property
-    def watch(self) -> Watch: ...
+    def guard(self) -> StepGuard: ...
 
 
 class Lines(Protocol):
-    """Where something is said."""
+    """Where messages are shown."""
 
     def line(self, text: str) -> None:
-        """Say it."""
+        """Show a message."""
 
 
 def count_step(training: Counted, loss: float | None, count: int, progress: Lines) -> None:
@@ -58,7 +58,7 @@ def count_step(training: Counted, loss: float | None, count: int, progress: Line
     position.skipped_pictures += count
     position.bad_run += 1
     where = f"epoch {position.epoch + 1}, step {position.step}"
-    if position.bad_run > training.watch.bad_steps:
+    if position.bad_run > training.guard.bad_steps:
         raise UserError(
             f"{training.name}: the loss was not finite in {position.bad_run} steps in a "
             f"row, up to {where}; lower its learning_rate."

@@ -96,7 +96,7 @@ def _run_here(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) 
 def _try_all(
     tasks: list[tuple[ClassifierSettings, int | None]], classes: int, answers: Connection
 ) -> None:
-    # What a dying kernel prints is told in our sentence.
+    # Our own sentence says what a dying kernel prints.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

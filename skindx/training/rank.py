@@ -1,7 +1,7 @@
 """Where a rank begins: `python -m skindx.training.rank RUN DATASET`.
 
-It notes that it is there before it loads torch and DeepSpeed, which takes seconds: a rank that is
-killed meanwhile is known by its note.
+It writes a note before it loads torch and DeepSpeed, which takes seconds: a rank that is killed
+meanwhile is known by its note.
 """
 
 import gc
@@ -31,8 +31,8 @@ if __name__ == "__main__":
     begin(Path(sys.argv[1]))
     from skindx.training.worker import main
 
-    # Torch and DeepSpeed are a million objects that stay to the end: let no collection go through
-    # them, and nobody take them apart, which would keep a core for two seconds after the work.
+    # Torch and DeepSpeed are a million objects that stay to the end. Neither garbage collection nor
+    # the interpreter's shutdown goes through them, which would take two seconds of a core.
     gc.freeze()
     code = main(sys.argv[1:])
     sys.stdout.flush()

@@ -3,62 +3,26 @@
 import os
 from pathlib import Path
 
-from skindx.data.manifest import Record, Split, read_manifest, split_of
+from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
-from skindx.models.bundle.bundle import (
-    Bundle,
-)
-from skindx.models.classifier.classifier import (
-    build_classifier,
-    load_weights,
-)
+from skindx.models.bundle.bundle import Bundle
 from skindx.taxonomy import Taxonomy
-from skindx.training.callbacks.callback_list import (
-    check_monitors,
-)
-from skindx.training.config.run import (
-    MemberSettings,
-    TrainSettings,
-)
-from skindx.training.deepspeed.joining import (
-    is_lost,
-    join,
-    leave,
-)
-from skindx.training.deepspeed.launch import (
-    launch,
-)
+from skindx.training.checks import check
+from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.launch import launch
 from skindx.training.ensembles.distil import STUDENT, student_settings, write_targets
-from skindx.training.ensembles.folds import partition
-from skindx.training.ensembles.member_refs import (
-    check_soup,
-    is_there,
-    sources,
-    units,
-)
+from skindx.training.ensembles.fusion import fit_fusion
+from skindx.training.ensembles.member_refs import is_there, member_refs
 from skindx.training.ensembles.pack import pack_run
 from skindx.training.ensembles.trust import refuse_reaching_out
+from skindx.training.finished.detector import is_trained
+from skindx.training.finished.fingerprint import fingerprint
+from skindx.training.finished.member import is_finished
 from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
-from skindx.training.member import fingerprint, is_finished
-from skindx.training.preparing import checkpoint_activations
-from skindx.training.probing import probe_members
-from skindx.training.process_group import (
-    resolve_accelerator,
-    resolve_ranks,
-)
-from skindx.training.recipes.optimizer import layer_depths
-from skindx.training.recipes.starting import starting_weights
-from skindx.training.tasks.detector.assist import (
-    fit_fusion,
-)
-from skindx.training.tasks.detector.store import (
-    is_trained,
-)
-from skindx.training.tasks.detector.worker import (
-    check_detector,
-)
-from skindx.training.worker import SETTINGS
+from skindx.training.parallel.devices import resolve_accelerator
+from skindx.training.parallel.mesh import is_lost, leave
 from skindx.training.worker import train as train_members
 
 
@@ -103,47 +67,47 @@ def _train_elsewhere(
     while this process is a rank among others, and for settings of others that reach too far.
     """
     needed = [
-        source
-        for source in sources(run, settings).values()
-        if source.run != run and not is_there(source, dataset)
+        ref
+        for ref in member_refs(run, settings).values()
+        if ref.run != run and not is_there(ref, dataset)
     ]
-    for source in needed:
-        if not source.vouched:
-            refuse_reaching_out(source.run, source.settings, dataset, source.run / SETTINGS)
-    for source in needed:
-        name = source.member.name
+    for ref in needed:
+        if not ref.vouched:
+            refuse_reaching_out(ref.run, ref.settings, dataset, ref.run / SETTINGS)
+    for ref in needed:
+        name = ref.member.name
         if "RANK" in os.environ:
             raise UserError(
-                f"member {name} of {source.run} is not finished; train that run first, or start "
+                f"member {name} of {ref.run} is not finished; train that run first, or start "
                 "this one without torchrun."
             )
-        if is_there(source, dataset):  # finished along with another one
+        if is_there(ref, dataset):  # finished along with another one
             continue
-        check(source.settings, records, Taxonomy.load(dataset / "taxonomy.yaml"), source.run)
-        missing = unfinished(source.run, dataset, source.settings)
-        _train_by_launcher(source.run, dataset, source.settings, missing)
+        check(ref.settings, records, Taxonomy.load(dataset / "taxonomy.yaml"), ref.run)
+        missing = unfinished(ref.run, dataset, ref.settings)
+        _train_by_launcher(ref.run, dataset, ref.settings, missing)
 
 
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
-        cluster = join(settings.engine)
-        if cluster.first:
+        mesh = join(settings.engine)
+        if mesh.is_main:
             settings.save(run / SETTINGS)
         try:
-            train_members(run, dataset, settings, cluster, stop)
+            train_members(run, dataset, settings, mesh, stop)
         except StoppedError as stopped:
             leave()
-            raise StoppedError(str(stopped) if cluster.first else "", stop.why) from None
+            raise StoppedError(str(stopped) if mesh.is_main else "", stop.why) from None
         except RuntimeError as error:
             if not is_lost(error):
                 raise
             raise JobError(
-                f"rank {cluster.rank} lost another rank; run the same command again to go on "
+                f"rank {mesh.data.rank} lost another rank; run the same command again to go on "
                 "from the last checkpoint"
             ) from None
         leave()
-    return cluster.first
+    return mesh.is_main
 
 
 def unfinished(run: Path, dataset: Path, settings: TrainSettings) -> list[str]:
@@ -175,79 +139,6 @@ def _train_by_launcher(
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,
     )
-    # The launcher's exit code is 0 when a signal ended it: believe the files alone.
+    # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
     if left := unfinished(run, dataset, settings):
         raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
-
-
-def check(
-    settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
-) -> None:
-    """Raise UserError for settings that do not fit the dataset, the machine or timm."""
-    needed: tuple[Split, ...] = ("train", "val")
-    check_monitors(settings.monitors)
-    for split in needed:
-        if not split_of(records, split):
-            raise UserError(f"the dataset has no {split} pictures; build it with more pictures.")
-    _check_classes(settings, records, taxonomy)
-    ranks = resolve_ranks(settings.engine)
-    for member in settings.members:
-        _check_member(settings, member, records, len(taxonomy.classes), ranks)
-    trained = sources(run, settings)
-    for soup in settings.soups:
-        check_soup(soup, trained)
-    units(settings, trained, records)
-    check_detector(settings, records)
-    probe_members(settings, len(taxonomy.classes))
-
-
-def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
-    """Raise UserError for a class that a member could not learn, or that nothing validates."""
-    parts = {
-        f"training images of fold {member.fold}": partition(records, member.fold, settings.folds)[0]
-        for member in settings.members
-        if member.fold is not None
-    }
-    if len(parts) < len(settings.members):
-        parts |= {f"{split} images": split_of(records, split) for split in ("train", "val")}
-    for part, images in parts.items():
-        labels = {record.label for record in images}
-        if missing := [each.name for each in taxonomy.classes if each.key not in labels]:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise UserError(
-                f"the {part} show nothing of the class {missing[0]!r}{more}; add images of it from "
-                "other patients and build the dataset again, or take the class out of the taxonomy."
-            )
-
-
-def _check_member(
-    settings: TrainSettings,
-    member: MemberSettings,
-    records: list[Record],
-    classes: int,
-    ranks: int,
-) -> None:
-    import torch
-
-    recipe = settings.recipe_of(member)
-    batch, pieces = recipe.batch, recipe.accumulate
-    train, held = partition(records, member.fold, settings.folds)
-    if not held:
-        raise UserError(
-            f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
-            "more than the dataset has groups for."
-        )
-    if len(train) < batch or batch < 2 * ranks * pieces:
-        each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
-        raise UserError(
-            f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
-            f"({each}) and at most the {len(train)} training pictures."
-        )
-    with torch.device("meta"):
-        classifier = build_classifier(member, classes)
-    if recipe.layer_decay < 1:
-        layer_depths(classifier)
-    if settings.engine.activation_checkpointing:
-        checkpoint_activations(classifier)
-    if weights := starting_weights(member):
-        load_weights(classifier.to_empty(device="cpu"), weights)

@@ -1,65 +1,78 @@
 """One rank: trains every member of a run, and its detector, that is not finished yet.
 
-`rank.py` is where its process begins, started by DeepSpeed's launcher; RUN/train.yaml holds the
-settings.
+`rank.py` is where its process begins, started by a launcher; RUN/train.yaml holds the settings.
 """
 
 import os
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer
 from skindx.system import go_offline
 from skindx.taxonomy import Taxonomy
-from skindx.training.callbacks.callback_list import watching
+from skindx.training import loop
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all, saved_in
-from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import is_lost, join, leave
-from skindx.training.ensembles.folds import partition
-from skindx.training.ensembles.snapshots import snapshot_keeper
-from skindx.training.feeding.reading import TrainingData
+from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.job import Job
 from skindx.training.launching.notes import RANKS, write_note
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
-from skindx.training.member import FinishedMember, fingerprint, is_finished, save_member
-from skindx.training.process_group import Cluster
-from skindx.training.tasks.classifier.trainer import train_member
-from skindx.training.tasks.detector import worker as detection
-
-SETTINGS = "train.yaml"
+from skindx.training.parallel.mesh import Mesh, is_lost, leave
+from skindx.training.task import Row
+from skindx.training.tasks.classifier.job import MemberJob
+from skindx.training.tasks.detector.job import DetectorJob
 
 
 def train(
-    run: Path, dataset: Path, settings: TrainSettings, cluster: Cluster, stop: StopRequest
+    run: Path,
+    dataset: Path,
+    settings: TrainSettings,
+    mesh: Mesh,
+    stop: StopRequest,
+    *,
+    only: Sequence[str] = (),
 ) -> None:
-    """Train what is missing, from the last checkpoint on. Raises StoppedError when asked to."""
+    """Train what is missing, from the last checkpoint on; `only` the jobs of these keys, if given.
+
+    Raises StoppedError when asked to stop.
+    """
+    with ExitStack() as held:
+        mesh.broadcast_from_main(lambda: _hold(run, settings.checkpoint.grace_s, held))
+        for job in _jobs(run, dataset, settings):
+            if not only or job.key in only:
+                _train(job, settings, mesh, stop)
+
+
+def _jobs(run: Path, dataset: Path, settings: TrainSettings) -> Iterator[Job]:
+    """Yield the members, then the detector, if the run trains one."""
     records = read_manifest(dataset)
     classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
-    with ExitStack() as held:
-        cluster.from_first(lambda: _hold(run, settings.checkpoint.grace_s, held))
-        for member in settings.members:
-            mark = fingerprint(settings, member, dataset)
-            # One rank looks: on another node a member's folder may show up later.
-            if cluster.from_first(partial(is_finished, run, member.name, mark)):
-                continue
-            if any(cluster.gather(stop.asked)):
-                raise StoppedError(f"{member.name} was not begun")
-            data = TrainingData(dataset, *partition(records, member.fold, settings.folds), classes)
-            saving = Resuming(checkpoint_folder(run, member.name), mark, settings.checkpoint, stop)
-            epochs = settings.recipe_of(member).epochs
-            keep = snapshot_keeper(run, member, epochs, cluster)
-            with watching(run, settings, member, len(data.train), shown=cluster.first) as progress:
-                finished, history = train_member(
-                    settings, member, data, cluster, progress, after_epoch=keep, saving=saving
-                )
-            cluster.from_first(partial(_save, run, member.name, finished, history, mark))
-        detection.work(run, dataset, settings, cluster, stop)
+    for member in settings.members:
+        yield MemberJob(run, dataset, settings, member, records, classes)
+    if settings.detector and not settings.detector.from_run:
+        yield DetectorJob(run, dataset, settings, records)
+
+
+def _train(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> None:
+    # One rank looks: on another node the result may show up later.
+    if mesh.broadcast_from_main(job.is_finished):
+        return
+    if any(mesh.gather(stop.asked)):
+        raise StoppedError(f"{job.label} was not begun")
+    checkpoints = checkpoint_folder(job.run, job.key)
+    saving = Resuming(checkpoints, job.fingerprint, settings.checkpoint, stop)
+    with job.callbacks(shown=mesh.is_main) as callbacks:
+        result, history = loop.train(job.setup(mesh, callbacks.line), callbacks, saving)
+    mesh.broadcast_from_main(partial(_save, job, result, history))
 
 
 def _hold(run: Path, wait_s: float, held: ExitStack) -> None:
@@ -69,32 +82,31 @@ def _hold(run: Path, wait_s: float, held: ExitStack) -> None:
     held.enter_context(only_writer(folder, "training", wait_s))
 
 
-def _save(
-    run: Path, name: str, finished: FinishedMember, history: list[dict[str, object]], mark: str
-) -> None:
-    """Write the finished member; only then do its checkpoints go."""
+def _save(job: Job, result: Any, history: list[Row]) -> None:
+    """Write the result; only then are its checkpoints removed."""
+    checkpoints = checkpoint_folder(job.run, job.key)
     try:
-        save_member(run, name, finished, history, mark)
+        job.save(result, history)
     except CANNOT_WRITE as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"member {name} is trained, but {run} cannot be written ({reason}); make room on the "
-            f"disk and run the same command again: {_then(checkpoint_folder(run, name))}."
+            f"{job.label} is trained, but {job.run} cannot be written ({reason}); make room on the "
+            f"disk and run the same command again: {_then(checkpoints)}."
         ) from None
-    remove_all(checkpoint_folder(run, name))
+    remove_all(checkpoints)
 
 
 def _then(checkpoints: Path) -> str:
-    """Say what the same command does after a member could not be written."""
+    """Say what the same command does after a result could not be written."""
     if saved_in(checkpoints):
         return "it goes on from the last checkpoint"
-    return "no checkpoint could be written either, so the member is trained anew"
+    return "no checkpoint could be written either, so it is trained anew"
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank; return the exit code."""
+    """Run one rank: RUN DATASET [KEY…]; return the exit code."""
     end_with_parent()
-    run, dataset = (Path(argument) for argument in arguments)
+    run, dataset = (Path(argument) for argument in arguments[:2])
     notes = run / RANKS
     note = partial(write_note, notes)
     settings = TrainSettings.load(run / SETTINGS)
@@ -102,8 +114,8 @@ def main(arguments: list[str]) -> int:
         note("at work")
         go_offline()
         try:
-            cluster = join(settings.engine)
-            train(run, dataset, settings, cluster, stop)
+            mesh = join(settings.engine)
+            train(run, dataset, settings, mesh, stop, only=arguments[2:])
             leave()
         except StoppedError as stopped:
             note("stopped", str(stopped), stop.why)

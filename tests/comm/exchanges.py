@@ -14,7 +14,7 @@ from skindx.comm.exchange import Exchange
 from skindx.comm.fabric import Fabric
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
-from skindx.training.deepspeed.joining import is_lost
+from skindx.training.parallel.mesh import is_lost
 
 STEPS_PER_EPOCH = 2
 

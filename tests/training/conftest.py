@@ -15,29 +15,29 @@ def _paint(label: str, seed: int) -> tuple[np.ndarray, tuple[Box, ...]]:
     import cv2
 
     rng = np.random.default_rng(seed)
-    picture = np.clip(rng.normal((190, 150, 130), 12, (72, 96, 3)), 0, 255).astype(np.uint8)
+    image = np.clip(rng.normal((190, 150, 130), 12, (72, 96, 3)), 0, 255).astype(np.uint8)
     if label == "Plain":
-        return picture, ()
+        return image, ()
     x, y = (int(v) for v in rng.integers(20, 52, 2))
     if label == "Disc":
-        cv2.circle(picture, (x, y), 14, (90, 50, 40), -1)
+        cv2.circle(image, (x, y), 14, (90, 50, 40), -1)
     else:
         for offset in range(-12, 13, 6):
-            cv2.line(picture, (x - 14, y + offset), (x + 14, y + offset), (90, 50, 40), 2)
-    return picture, (Box(x - 15, y - 15, x + 15, y + 15, "lesion", "painter"),)
+            cv2.line(image, (x - 14, y + offset), (x + 14, y + offset), (90, 50, 40), 2)
+    return image, (Box(x - 15, y - 15, x + 15, y + 15, "lesion", "painter"),)
 
 
 @pytest.fixture(scope="session")
 def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset folder of 3 classes x 30 pictures with boxes, in four splits."""
+    """Return a dataset folder of 3 classes x 30 images with boxes, in four splits."""
     import cv2
 
     folder = tmp_path_factory.mktemp("small") / "data"
     records = []
     for number, label in enumerate(CLASSES):
         for index in range(30):
-            picture, boxes = _paint(label, 100 * number + index)
-            coded = cv2.imencode(".png", picture[..., ::-1])[1].tobytes()
+            image, boxes = _paint(label, 100 * number + index)
+            coded = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
             sha256, path = put(folder, coded, ".png")
             split = SPLITS[0] if index < 18 else SPLITS[1 + index % 3]
             records.append(

@@ -88,18 +88,18 @@ def _rank(
 
 def _prepare(accident: Accident) -> None:
     """Let the accident happen when the loss of its step is known: the weights are untouched."""
-    from skindx.training.step_guard import Watch
+    from skindx.training.step_guard import StepGuard
 
-    look, seen = Watch.look, [0]
+    check, seen = StepGuard.check, [0]
 
-    def with_accident(self: Watch, loss: torch.Tensor) -> float | None:
+    def with_accident(self: StepGuard, loss: torch.Tensor) -> float | None:
         seen[0] += 1
         happens = seen[0] == accident.step or (accident.kind == "always nan")
         if happens:
             loss = _ACCIDENTS[accident.kind](loss)
-        return look(self, loss)
+        return check(self, loss)
 
-    Watch.look = with_accident
+    StepGuard.check = with_accident
 
 
 def _kill(loss: torch.Tensor) -> torch.Tensor:

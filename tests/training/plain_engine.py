@@ -6,14 +6,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.config.engine import EngineSettings
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 
-class Alone(Cluster):
-    """A cluster of one that nobody has to join."""
+class Alone(Mesh):
+    """A mesh of one that nobody has to join."""
 
     def __init__(self) -> None:
-        super().__init__(0, 1, torch.device("cpu"), EngineSettings(accelerator="cpu"))
+        settings = EngineSettings(accelerator="cpu")
+        super().__init__(ProcessGroup(0, 1), torch.device("cpu"), settings)
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
@@ -31,11 +33,11 @@ class PlainEngine:
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        cluster: Cluster,
+        mesh: Mesh,
         batch: int,
         **exchanging: Any,
     ) -> None:
-        self.module, self.optimizer, self.cluster = module, optimizer, cluster
+        self.module, self.optimizer, self.mesh = module, optimizer, mesh
 
     def __call__(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.module(inputs)
@@ -51,18 +53,15 @@ class PlainEngine:
         (loss_sum / global_count).backward()
 
     def step(self, learning_rate: float) -> bool:
-        if self.cluster.world > 1:
+        if self.mesh.data.size > 1:
             for parameter in self.module.parameters():
                 dist.all_reduce(parameter.grad)
-        nn.utils.clip_grad_norm_(self.module.parameters(), self.cluster.settings.gradient_clip)
+        nn.utils.clip_grad_norm_(self.module.parameters(), self.mesh.settings.gradient_clip)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_scale"]
         self.optimizer.step()
         self.optimizer.zero_grad()
         return True
-
-    def average_buffers(self, module: nn.Module | None = None) -> None:
-        pass
 
     def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ worlds = st.integers(1, 8)
 
 
 @given(count=counts, batch=st.integers(8, 64), world=worlds, epoch=st.integers(0, 5))
-def test_every_picture_once_an_epoch(count: int, batch: int, world: int, epoch: int) -> None:
+def test_every_image_once_an_epoch(count: int, batch: int, world: int, epoch: int) -> None:
     batches = global_batches(count, batch, seed=3, epoch=epoch)
     seen = np.concatenate([share(each, rank, world) for each in batches for rank in range(world)])
     assert sorted(seen.tolist()) == list(range(count))
@@ -53,7 +53,7 @@ def test_sample_seeds_differ() -> None:
     sharded=st.booleans(),
     redrawn=st.booleans(),
 )
-def test_a_plan_has_every_picture_once(
+def test_a_plan_has_every_image_once(
     count: int, batch: int, world: int, epoch: int, sharded: bool, redrawn: bool
 ) -> None:
     if batch > count or batch < 2 * world:
@@ -104,7 +104,7 @@ def test_drawn_shards_are_even_everywhere(count: int, world: int, seed: int, epo
         assert sorted(seen.tolist()) == np.flatnonzero(owner == rank).tolist()
 
 
-def test_a_drawn_picture_moves_with_probability_1_minus_1_over_p() -> None:
+def test_a_drawn_image_moves_with_probability_1_minus_1_over_p() -> None:
     for world in (2, 3, 8):
         drawn = [owners(1001, 5, epoch, world) for epoch in range(40)]
         moved = np.mean([(a != b).mean() for a, b in itertools.pairwise(drawn)])

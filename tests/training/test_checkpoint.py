@@ -6,37 +6,30 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from plain_engine import Alone
 from torch import nn
 
 from skindx.errors import UserError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.keeper import Keeper, refuse_others
-from skindx.training.checkpoint.optimizer import load_named_state, named_state
-from skindx.training.checkpoint.state import State, read_state, write_state
+from skindx.training.checkpoint.state import (
+    State,
+    load_named_state,
+    named_state,
+    read_state,
+    write_state,
+)
 from skindx.training.checkpoint.stateful import Buffers, RandomNumbers
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
 
 CPU = torch.device("cpu")
-
-
-@dataclass
-class Alone:
-    """A cluster of one."""
-
-    rank: int = 0
-    world: int = 1
-    first: bool = True
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
 
 
 class Plain:
@@ -77,7 +70,7 @@ def _keeper(folder: Path, plain: Plain, said: list[str], mark: str = "m", **sett
         folder,
         mark,
         CheckpointSettings(**settings),
-        Alone(),  # type: ignore[arg-type]
+        Alone(),
         said.append,
         shared={"plain": plain},
         own={"statistics": Buffers([plain.module], 0, 1), "random": RandomNumbers(0, 1, CPU)},

@@ -12,7 +12,7 @@ from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 
 SPARSE: dict[str, Any] = {"kind": "gtopk", "density": 0.01, "warmup": []}
-STEPS = 2 * 4  # 45 pictures in batches of 12
+STEPS = 2 * 4  # 45 images in batches of 12
 
 
 def _moved(member: Path) -> torch.Tensor:

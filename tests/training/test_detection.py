@@ -19,40 +19,41 @@ from skindx.data.box import Box
 from skindx.data.loader.settings import DiskCache, LoaderSettings, NoCache
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
+from skindx.training.checks import check_detector
 from skindx.training.config.detector import BoxAugment, DetectorSettings
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.finished.detector import CHECKPOINT, load_parts
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.tasks.detector.augment import box_changer
-from skindx.training.tasks.detector.loss import CLASS_GAIN, DetectionLoss, all_scores
-from skindx.training.tasks.detector.network import MovingAverage, build_network
-from skindx.training.tasks.detector.pictures import (
+from skindx.training.tasks.detector.images import (
     BoxedBatch,
     boxed_batches,
     looked_at,
     open_boxed,
     to_batch,
 )
+from skindx.training.tasks.detector.loss import CLASS_GAIN, DetectionLoss, all_scores
+from skindx.training.tasks.detector.network import DetectionNet, MovingAverage, build_network
 from skindx.training.tasks.detector.scoring import score_detector
-from skindx.training.tasks.detector.store import load_parts
-from skindx.training.tasks.detector.worker import check_detector
 
 SIDE = 64
 CPU = torch.device("cpu")
 
 
-def _cluster(rank: int = 0, world: int = 1) -> Cluster:
-    return Cluster(rank, world, CPU, EngineSettings(accelerator="cpu"))
+def _mesh(rank: int = 0, world: int = 1) -> Mesh:
+    return Mesh(ProcessGroup(rank, world), CPU, EngineSettings(accelerator="cpu"))
 
 
-class _Alone(Cluster):
-    """A cluster of one, without a process group."""
+class _Alone(Mesh):
+    """A mesh of one, without a process group."""
 
     def gather(self, value: object) -> list[object]:
         return [value]
 
 
-ALONE = _Alone(0, 1, CPU, EngineSettings(accelerator="cpu"))
+ALONE = _Alone(ProcessGroup(0, 1), CPU, EngineSettings(accelerator="cpu"))
 
 
 def _network() -> torch.nn.Module:
@@ -66,18 +67,18 @@ def _network() -> torch.nn.Module:
 
 
 def _batch(numbers: NDArray[np.int64]) -> BoxedBatch:
-    """Return seven pictures' share; picture 2 shows nothing, picture 3 three boxes."""
+    """Return seven images' share; image 2 shows nothing, image 3 three boxes."""
     random = np.random.default_rng(0)
-    pictures = random.integers(0, 256, (7, SIDE, SIDE, 3), dtype=np.uint8)
+    images = random.integers(0, 256, (7, SIDE, SIDE, 3), dtype=np.uint8)
     targets = []
     for count in (1, 1, 0, 3, 1, 2, 1):
         corner, size = random.uniform(0, 20, (count, 2)), random.uniform(16, 40, (count, 2))
         targets.append((np.hstack([corner, corner + size]), random.integers(0, 2, count)))
-    return to_batch(pictures[numbers], [targets[number] for number in numbers])
+    return to_batch(images[numbers], [targets[number] for number in numbers])
 
 
 def _pixels(batch: BoxedBatch) -> torch.Tensor:
-    return batch.pictures_BSS3.permute(0, 3, 1, 2).float() / 255
+    return batch.images_BSS3.permute(0, 3, 1, 2).float() / 255
 
 
 def _gradients_of_one_rank() -> list[NDArray[np.float32]]:
@@ -89,8 +90,8 @@ def _gradients_of_one_rank() -> list[NDArray[np.float32]]:
     (numbers,) = global_batches(7, 7, 0, 0)
     own = _batch(share(numbers, rank, world))
     found = net(_pixels(own))
-    loss_sum, scores = loss(found, own.boxes_K4, own.labels_K, own.picture_K)
-    divisor = all_scores(scores, _cluster(rank, world))
+    loss_sum, scores = loss(found, own.boxes_K4, own.labels_K, own.image_K)
+    divisor = all_scores(scores, _mesh(rank, world))
     (loss_sum * world / divisor).backward()
     gradients = []
     for parameter in net.parameters():
@@ -103,7 +104,7 @@ def _gradients_of_one_rank() -> list[NDArray[np.float32]]:
 
 @pytest.mark.distributed
 def test_uneven_ranks_give_the_gradients_of_one() -> None:
-    """Two ranks with 4 and 3 pictures, against ultralytics' own loss of all seven."""
+    """Two ranks with 4 and 3 images, against ultralytics' own loss of all seven."""
     from ultralytics.utils.loss import v8DetectionLoss
 
     everyone = run_ranks(2, _gradients_of_one_rank)
@@ -111,7 +112,7 @@ def test_uneven_ranks_give_the_gradients_of_one() -> None:
     net.args = SimpleNamespace(box=7.5, cls=CLASS_GAIN, dfl=1.5)
     (numbers,) = global_batches(7, 7, 0, 0)
     batch = _batch(numbers)
-    targets = {"batch_idx": batch.picture_K, "cls": batch.labels_K, "bboxes": batch.boxes_K4}
+    targets = {"batch_idx": batch.image_K, "cls": batch.labels_K, "bboxes": batch.boxes_K4}
     times_batch, _ = v8DetectionLoss(net)(net(_pixels(batch)), targets)
     (times_batch.sum() / 7).backward()
     expected = [each.grad for each in net.parameters() if each.grad is not None]
@@ -126,7 +127,7 @@ def test_uneven_ranks_give_the_gradients_of_one() -> None:
 def test_a_share_without_any_box_has_a_loss() -> None:
     net = _network()
     empty = _batch(np.array([2]))
-    arguments = (empty.boxes_K4, empty.labels_K, empty.picture_K)
+    arguments = (empty.boxes_K4, empty.labels_K, empty.image_K)
     loss_sum, scores = DetectionLoss(net)(net(_pixels(empty)), *arguments)
     assert float(scores) == 0
     assert all_scores(scores, ALONE) == 1
@@ -146,7 +147,7 @@ augments = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(augments, st.data(), st.integers(0, 2**32 - 1))
-def test_boxes_move_with_the_picture(augment: BoxAugment, data: st.DataObject, seed: int) -> None:
+def test_boxes_move_with_the_image(augment: BoxAugment, data: st.DataObject, seed: int) -> None:
     x, y = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
     width, height = data.draw(st.integers(12, 96 - x)), data.draw(st.integers(12, 96 - y))
     square = np.full((96, 96, 3), 200, np.uint8)
@@ -177,7 +178,7 @@ def test_colours_leave_boxes_alone_and_the_seed_decides() -> None:
     assert not (first == square).all()
 
 
-def test_pictures_without_boxes_are_negatives_and_unseen_ones_stay_out(small_dataset: Path) -> None:
+def test_images_without_boxes_are_negatives_and_unseen_ones_stay_out(small_dataset: Path) -> None:
     records = read_manifest(small_dataset)
     first = next(n for n, record in enumerate(records) if record.split == "train")
     records[first] = dataclasses.replace(records[first], boxes=None)
@@ -187,11 +188,11 @@ def test_pictures_without_boxes_are_negatives_and_unseen_ones_stay_out(small_dat
     assert [len(train), len(val)] == [53, 12]
     assert sum(not record.boxes for record in train.records) == 18
     (batch,) = boxed_batches(train, [np.arange(53)], DetectorSettings(size=96), 0)
-    assert batch.pictures_BSS3.shape == (53, 96, 96, 3)
-    # Of 35 boxes hardly any is moved out, and each lies in the picture it was drawn in.
-    pictures = batch.picture_K.long().tolist()
-    assert len(pictures) >= 30
-    assert all(train.records[n].boxes for n in pictures)
+    assert batch.images_BSS3.shape == (53, 96, 96, 3)
+    # Of 35 boxes hardly any is moved out, and each lies in the image it was drawn in.
+    images = batch.image_K.long().tolist()
+    assert len(images) >= 30
+    assert all(train.records[n].boxes for n in images)
     assert 0 <= float(batch.boxes_K4.min()) <= float(batch.boxes_K4.max()) <= 1
 
 
@@ -208,7 +209,7 @@ def test_the_cache_does_not_change_what_is_learned(
     for one, other in zip(*batches, strict=True):
         torch.testing.assert_close(one.boxes_K4, other.boxes_K4, rtol=0, atol=0.01)
         if kind == "none":
-            assert one.pictures_BSS3.equal(other.pictures_BSS3)
+            assert one.images_BSS3.equal(other.images_BSS3)
 
 
 def test_the_true_boxes_score_one_and_false_alarms_cost(small_dataset: Path) -> None:
@@ -220,7 +221,7 @@ def test_the_true_boxes_score_one_and_false_alarms_cost(small_dataset: Path) -> 
     for answers in (truth, wrong):
         left = list(answers)
         detector = SimpleNamespace(
-            detect=lambda pictures, confidence, left=left: [left.pop(0) for _ in pictures]
+            detect=lambda images, confidence, left=left: [left.pop(0) for _ in images]
         )
         score = score_detector(detector, val, ALONE)
         assert score is not None
@@ -230,13 +231,13 @@ def test_the_true_boxes_score_one_and_false_alarms_cost(small_dataset: Path) -> 
 
 
 def test_the_average_forgets_its_random_start() -> None:
-    net = torch.nn.BatchNorm1d(2)
-    average = MovingAverage(net)
+    norm = torch.nn.BatchNorm1d(2)
+    net, average = DetectionNet(norm), MovingAverage(norm)
     for step in range(4):
-        net.weight.data.fill_(float(step))
-        net.running_mean.fill_(float(step))
-        net.num_batches_tracked.fill_(step)
-        average.update(net)
+        norm.weight.data.fill_(float(step))
+        norm.running_mean.fill_(float(step))
+        norm.num_batches_tracked.fill_(step)
+        average.update(net, step + 1)
     value = 0.0
     for step in (1, 2, 3):
         decay = 0.9999 * (1 - np.exp(-step / 2000))
@@ -267,7 +268,7 @@ def test_what_cannot_train_is_told_before(small_dataset: Path, tmp_path: Path) -
     }
     for said, raw in cases.items():
         with pytest.raises(UserError, match=said):
-            check_detector(TrainSettings.parse(raw), records)
+            check_detector(TrainSettings.parse(raw), records, ranks=3)
     with pytest.raises(UserError, match="size would have no effect"):
         TrainSettings.parse({"detector": {"from": "runs/boxes", "size": 64}})
     with pytest.raises(UserError, match="fusion looks at the box of a detector"):
@@ -284,13 +285,13 @@ def test_settings_with_a_run_survive_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_training_learns_the_boxes(small_dataset: Path, tmp_path: Path) -> None:
-    """From random weights, where a third of the pictures shows no lesion; it stops by itself."""
+    """From random weights, where a third of the images shows no lesion; it stops by itself."""
     detector = {"size": 64, "epochs": 30, "batch": 6, "learning_rate": 0.002, "stop_map50": 0.6}
     TrainSettings.parse({"engine": {"accelerator": "cpu"}, "detector": detector}).save(
         tmp_path / "train.yaml"
     )
-    command = [sys.executable, "-m", "skindx.training.tasks.detector.worker"]
-    subprocess.run([*command, str(tmp_path), str(small_dataset)], check=True, timeout=280)
+    command = [sys.executable, "-m", "skindx.training.rank", str(tmp_path), str(small_dataset)]
+    subprocess.run([*command, CHECKPOINT], check=True, timeout=280)
     lines = (tmp_path / "detector" / "history.csv").read_text().splitlines()
     assert lines[0] == "epoch,loss,map50,map50_95,seconds,skipped_steps"
     map50 = [float(line.split(",")[2]) for line in lines[1:]]

@@ -7,14 +7,15 @@ import pytest
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest
-from skindx.training.callbacks.bar import TrainingBar
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join, leave
+from skindx.training.deepspeed.joining import join
+from skindx.training.finished.detector import CHECKPOINT
 from skindx.training.launching.stopping import StoppedError
-from skindx.training.tasks.detector.store import CHECKPOINT
-from skindx.training.tasks.detector.trainer import train_detector
+from skindx.training.loop import train
+from skindx.training.parallel.mesh import leave
+from skindx.training.tasks.detector.job import DetectorJob
 
 SETTINGS = TrainSettings.parse(
     {
@@ -42,20 +43,20 @@ class _Stop:
 
 
 def _train_in_pieces(dataset: Path, run: Path) -> dict[str, Any]:
-    cluster = join(SETTINGS.engine)
-    records = read_manifest(dataset)
+    mesh = join(SETTINGS.engine)
+    job = DetectorJob(run, dataset, SETTINGS, read_manifest(dataset))
 
-    def train(folder: str, stop_after: int) -> Any:
+    def in_one_sitting(folder: str, stop_after: int) -> Any:
         at = checkpoint_folder(run / folder, CHECKPOINT)
         saving = Resuming(at, "mark", SETTINGS.checkpoint, _Stop(stop_after))
-        with TrainingBar("detector", 6, shown=False) as bar:
-            return train_detector(SETTINGS, dataset, records, cluster, bar, saving=saving)
+        with job.callbacks(shown=False) as callbacks:
+            return train(job.setup(mesh, callbacks.line), callbacks, saving)
 
-    whole, history = train("whole", 0)
+    whole, history = in_one_sitting("whole", 0)
     sittings = 0
     for stop_after in (2, 2, 0):  # within the first epoch, within the second, at the end
         try:
-            pieces, again = train("pieces", stop_after)
+            pieces, again = in_one_sitting("pieces", stop_after)
         except StoppedError:
             sittings += 1
     leave()

@@ -15,18 +15,15 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.predicting import predict_records
 from skindx.taxonomy import Taxonomy
+from skindx.training.checks import check
 from skindx.training.config.recipe import Augment, Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.distil import (
-    load_targets,
-    soft_targets,
-    student_settings,
-    write_targets,
-)
-from skindx.training.feeding.pictures import Reading, TrainingSet, class_numbers, training_batches
-from skindx.training.member import fingerprint
+from skindx.training.ensembles.distil import soft_targets, student_settings, write_targets
+from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
+from skindx.training.feeding.loading import Reading
+from skindx.training.feeding.reading import load_targets
+from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.recipes.losses import build_loss
-from skindx.training.run import check
 
 SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
 STUDENT = {"name": "pupil", "model": "test_resnet", "preprocess": {"size": 64}}
@@ -61,7 +58,7 @@ def test_soft_targets_by_hand() -> None:
     )
 
 
-def test_targets_are_the_teachers_words_of_the_training_pictures(
+def test_targets_are_the_teachers_words_of_the_training_images(
     small_dataset: Path, tmp_path: Path
 ) -> None:
     settings, teacher = _settings(), _teacher(tmp_path / "bundle", small_dataset)
@@ -83,7 +80,7 @@ def test_targets_are_the_teachers_words_of_the_training_pictures(
         load_targets(member.targets, records[1:], 3)
 
 
-def test_a_step_learns_the_targets_of_its_own_pictures(small_dataset: Path) -> None:
+def test_a_step_learns_the_targets_of_its_own_images(small_dataset: Path) -> None:
     records = split_of(read_manifest(small_dataset), "train")
     labels_N = class_numbers(records, ("Disc", "Stripes", "Plain"))
     targets_NC = np.random.default_rng(0).dirichlet(np.ones(3), len(records)).astype(np.float32)
@@ -91,10 +88,10 @@ def test_a_step_learns_the_targets_of_its_own_pictures(small_dataset: Path) -> N
         Files(small_dataset, records), labels_N, False, Reading(1, 2, Pool()), targets_NC
     )
     shares = [np.array([3, 1, 40]), np.array([7, 9])]
-    for _, (pictures, learned) in zip(
+    for _, (images, learned) in zip(
         shares, training_batches(soft, shares, Augment(), side=32, seed=0, epoch=0), strict=True
     ):
-        assert pictures.shape[0] == len(learned)
+        assert images.shape[0] == len(learned)
         loss = build_loss(labels_N, 3, Recipe())(torch.zeros(len(learned), 3), learned)
         assert loss.item() == pytest.approx(len(learned) * np.log(3), rel=1e-5)
     batches = training_batches(soft, shares, Augment(), side=32, seed=0, epoch=0)

@@ -6,10 +6,13 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.errors import UserError
+from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join, leave
+from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.process_group import EngineSettings, resolve_accelerator, resolve_ranks
+from skindx.training.parallel.batch_norm import average_buffers
+from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
+from skindx.training.parallel.mesh import leave
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=1.0)
 
@@ -26,22 +29,22 @@ def _data() -> tuple[Tensor, Tensor]:
 
 def _train_under_engine(precision: str) -> dict[str, Any]:
     """Two epochs of 23 samples in batches of 7 or 8: shares of the ranks are uneven."""
-    cluster = join(CPU.model_copy(update={"precision": precision}))
+    mesh = join(CPU.model_copy(update={"precision": precision}))
     model, (inputs, labels) = _model(), _data()
-    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=1.0), cluster, batch=8)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=1.0), mesh, batch=8)
     for epoch in range(2):
         for batch in global_batches(23, 8, 0, epoch):
-            own = torch.from_numpy(share(batch, cluster.rank, cluster.world))
+            own = torch.from_numpy(share(batch, mesh.data.rank, mesh.data.size))
             loss = nn.functional.cross_entropy(engine(inputs[own]), labels[own], reduction="sum")
             engine.backward(loss, len(batch))
             engine.step(0.5)
     weights = {name: value.numpy().copy() for name, value in model.state_dict().items()}
 
     # Statistics that differ by rank must agree afterwards, at their mean.
-    model[1].running_mean.fill_(float(cluster.rank))
-    engine.average_buffers()
+    model[1].running_mean.fill_(float(mesh.data.rank))
+    average_buffers(model, mesh)
     mean = model[1].running_mean.tolist()
-    gathered = cluster.gather(cluster.rank)
+    gathered = mesh.gather(mesh.data.rank)
     engine.close()
     leave()
     return {"weights": weights, "mean": mean, "gathered": gathered}
@@ -81,10 +84,10 @@ def test_bf16_follows_fp32() -> None:
 
 
 def _fail_on_rank_1() -> None:
-    cluster = join(CPU)
-    if cluster.rank == 1:
+    mesh = join(CPU)
+    if mesh.data.rank == 1:
         raise ValueError("spilt coffee")
-    cluster.barrier()
+    mesh.barrier()
 
 
 @pytest.mark.distributed

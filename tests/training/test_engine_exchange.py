@@ -12,9 +12,10 @@ from skindx.comm.hierarchical import HierarchicalSettings
 from skindx.comm.multicolor import MulticolorSettings
 from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.topk import TopKSettings
+from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join, leave
-from skindx.training.process_group import EngineSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.parallel.mesh import leave
 
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 EXACT: dict[str, ExchangeSettings] = {
@@ -48,19 +49,19 @@ class _Net(nn.Module):
 
 def _steps(settings: EngineSettings, exchange: ExchangeSettings, pieces: int) -> dict[str, Any]:
     """Two steps, one that is spoiled on the last rank, and one more."""
-    cluster, net = join(settings), _Net()
+    mesh, net = join(settings), _Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    engine = Engine(net, optimizer, cluster, batch=8, exchange=exchange)
+    engine = Engine(net, optimizer, mesh, batch=8, exchange=exchange)
     taken, held = [], []
     for step in range(4):
-        generator = torch.Generator().manual_seed(10 * step + cluster.rank)
+        generator = torch.Generator().manual_seed(10 * step + mesh.data.rank)
         for piece in range(pieces):
             inputs = torch.randn(4 // pieces, 3, 5, 5, generator=generator)
             outputs = engine(inputs)
-            if step == 2 and cluster.rank == cluster.world - 1 and piece == pieces - 1:
+            if step == 2 and mesh.data.rank == mesh.data.size - 1 and piece == pieces - 1:
                 outputs.register_hook(lambda grad: grad * float("nan"))
             loss = outputs.float().square().sum()
-            engine.backward(loss, 4 * cluster.world, last=piece == pieces - 1)
+            engine.backward(loss, 4 * mesh.data.size, last=piece == pieces - 1)
         taken.append(engine.step(0.01))
         held.append([each.detach().clone() for each in net.parameters()])
     sent = engine.exchange.bytes_sent if engine.exchange else 0
@@ -122,3 +123,37 @@ def test_a_gradient_that_is_not_finite_is_not_taken_by_any_rank(
         for key, run in result.items():
             assert run["taken"] == [True, True, False, True], key
             assert run["unchanged"], key
+
+
+def _to_signs(module: nn.Module) -> None:
+    for weight in module.parameters():
+        if weight.grad is not None:
+            weight.grad.sign_()
+
+
+def _preconditioned() -> dict[str, list[float]]:
+    """One step on the signs of the gradient; return the distinct lengths that weights moved by."""
+    mesh, moved = join(CPU), {}
+    for name in ("dense", "fused"):
+        net = _Net()
+        before = nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+        engine = Engine(net, torch.optim.SGD(net.parameters()), mesh, 8, exchange=EXACT[name])
+        engine.precondition = _to_signs
+        generator = torch.Generator().manual_seed(mesh.data.rank)
+        outputs = engine(torch.randn(4, 3, 5, 5, generator=generator))
+        engine.backward(outputs.square().sum(), 4 * mesh.data.size)
+        assert engine.step(1.0)
+        after = nn.utils.parameters_to_vector(net.parameters()).detach()
+        engine.close()
+        moved[name] = [float((after - before).norm()), *(after - before).abs().aminmax()]
+    leave()
+    return {name: [float(each) for each in lengths] for name, lengths in moved.items()}
+
+
+@pytest.mark.distributed
+def test_a_preconditioner_stands_between_reduction_and_clipping() -> None:
+    for result in run_ranks(2, _preconditioned):
+        for whole, least, most in result.values():
+            assert whole == pytest.approx(CPU.gradient_clip, rel=1e-3)
+            assert least == 0  # the unused parameter
+            assert most == pytest.approx(CPU.gradient_clip / 900**0.5, rel=0.01)

@@ -12,12 +12,14 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.errors import UserError
-from skindx.training.deepspeed.config import deepspeed_config, read_extra
+from skindx.training.config.engine import EngineSettings
+from skindx.training.deepspeed.config import deepspeed_config, read_extra, read_extra_of
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join, leave
+from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.preparing import checkpoint_activations
-from skindx.training.process_group import Cluster, EngineSettings, check_precision, resolve_ranks
+from skindx.training.parallel.devices import check_precision, resolve_ranks
+from skindx.training.parallel.mesh import Mesh, leave
+from skindx.training.parallel.preparing import checkpoint_activations
 
 MODES: dict[str, dict[str, Any]] = {
     **{f"zero {stage}": {"zero": stage} for stage in range(4)},
@@ -31,7 +33,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "synchronised": {"sync_batch_norm": True},
     "synchronised, checkpointed": {"sync_batch_norm": True, "activation_checkpointing": True},
 }
-COUNT, BATCH = 19, 6  # steps of 6 or 7 pictures: the ranks' shares are uneven
+COUNT, BATCH = 19, 6  # steps of 6 or 7 images: the ranks' shares are uneven
 
 
 def _frozen_norm() -> nn.Module:
@@ -65,12 +67,12 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), 0.01)
 
 
-def _engine_result(model: nn.Module, cluster: Cluster, parts: int) -> dict[str, np.ndarray]:
+def _engine_result(model: nn.Module, mesh: Mesh, parts: int) -> dict[str, np.ndarray]:
     """Train two epochs, each step in `parts` backward calls."""
     inputs, labels = _data()
-    engine = Engine(model, _optimizer(model), cluster, BATCH)
+    engine = Engine(model, _optimizer(model), mesh, BATCH)
     for batch in _steps():
-        own = torch.from_numpy(share(batch, cluster.rank, cluster.world))
+        own = torch.from_numpy(share(batch, mesh.data.rank, mesh.data.size))
         pieces = own.tensor_split(parts)
         for number, piece in enumerate(pieces, start=1):
             outputs = engine(inputs[piece]).float()
@@ -81,7 +83,7 @@ def _engine_result(model: nn.Module, cluster: Cluster, parts: int) -> dict[str, 
     # As validation has it: uneven numbers of batches, which no collective may wait for.
     engine.train(False)
     whole = engine.whole()
-    for _ in range(1 + cluster.rank):
+    for _ in range(1 + mesh.data.rank):
         result["answer"] = whole(inputs).detach().numpy()
     engine.close()
     return result
@@ -91,20 +93,20 @@ def _all_modes(folder: str) -> dict[str, Any]:
     first = join(EngineSettings(accelerator="cpu", timeout_s=100))
     small = Path(folder) / "stage3.json"  # else weights as small as these stay on every rank
 
-    def cluster(**change: Any) -> Cluster:
+    def mesh(**change: Any) -> Mesh:
         extra = {"deepspeed": small} if change.get("zero") == 3 else {}
         settings = EngineSettings(accelerator="cpu", **change, **extra)
-        return Cluster(first.rank, first.world, first.device, settings)
+        return Mesh(first.data, first.device, settings)
 
     results = {
-        name: _engine_result(_frozen_norm(), cluster(**change), 2 if "two" in name else 1)
+        name: _engine_result(_frozen_norm(), mesh(**change), 2 if "two" in name else 1)
         for name, change in MODES.items()
     }
     for name, change in NORMS.items():
-        results[name] = _engine_result(_timm(), cluster(**change), 1)
-    told = first.from_first(lambda: f"rank {first.rank}")
+        results[name] = _engine_result(_timm(), mesh(**change), 1)
+    told = first.broadcast_from_main(lambda: f"rank {first.data.rank}")
     try:
-        first.from_first(_refuse)
+        first.broadcast_from_main(_refuse)
     except UserError as error:
         told += f", {error}"
     leave()
@@ -219,4 +221,4 @@ def test_deepspeed_settings_that_are_ours_are_refused(tmp_path: Path, text: str,
     with pytest.raises(UserError, match=said):
         read_extra(file)
     with pytest.raises(UserError, match=said):
-        resolve_ranks(EngineSettings(accelerator="cpu", deepspeed=file))
+        read_extra_of(EngineSettings(accelerator="cpu", deepspeed=file))

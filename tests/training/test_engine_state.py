@@ -8,14 +8,15 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.training.checkpoint.state import State
+from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join, leave
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.parallel.mesh import Mesh, leave
 
 BATCH = 12
 
 
-def _engine(cluster: Cluster, zero: int, optimizer: str) -> Engine:
+def _engine(mesh: Mesh, zero: int, optimizer: str) -> Engine:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     groups = [
@@ -27,15 +28,15 @@ def _engine(cluster: Cluster, zero: int, optimizer: str) -> Engine:
         if optimizer == "adamw"
         else torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     )
-    settings = cluster.settings.model_copy(update={"zero": zero})
-    own = Cluster(cluster.rank, cluster.world, cluster.device, settings)
+    settings = mesh.settings.model_copy(update={"zero": zero})
+    own = Mesh(mesh.data, mesh.device, settings)
     return Engine(module, made, own, BATCH)
 
 
 def _step(engine: Engine, number: int) -> None:
     generator = torch.Generator().manual_seed(number)
     inputs, labels = torch.randn(BATCH, 6, generator=generator), torch.arange(BATCH) % 3
-    own = slice(engine.cluster.rank, None, engine.cluster.world)
+    own = slice(engine.mesh.data.rank, None, engine.mesh.data.size)
     loss = nn.functional.cross_entropy(engine(inputs[own]), labels[own], reduction="sum")
     engine.backward(loss, BATCH)
     engine.step(0.1)
@@ -53,8 +54,8 @@ def _tensors(value: Any) -> Any:
     return torch.tensor(value)
 
 
-def _go_on(cluster: Cluster, state: State, zero: int, optimizer: str) -> Any:
-    engine = _engine(cluster, zero, optimizer)
+def _go_on(mesh: Mesh, state: State, zero: int, optimizer: str) -> Any:
+    engine = _engine(mesh, zero, optimizer)
     engine.load_state_dict(_tensors(state))
     loaded = _copied(engine.state_dict())
     for number in range(3, 6):
@@ -66,13 +67,13 @@ def _go_on(cluster: Cluster, state: State, zero: int, optimizer: str) -> Any:
 
 def _every_stage(states: dict[Any, State] | None) -> dict[Any, Any]:
     """Train six steps in one go and in two, at every stage; or go on from others' states."""
-    cluster, results = join(EngineSettings(accelerator="cpu")), {}
+    mesh, results = join(EngineSettings(accelerator="cpu")), {}
     for optimizer in ("adamw", "sgd"):
         for zero in (0, 1, 2, 3):
             if states is not None:
-                results[optimizer, zero] = _go_on(cluster, states[optimizer, 0], zero, optimizer)
+                results[optimizer, zero] = _go_on(mesh, states[optimizer, 0], zero, optimizer)
                 continue
-            engine = _engine(cluster, zero, optimizer)
+            engine = _engine(mesh, zero, optimizer)
             for number in range(3):
                 _step(engine, number)
             state = _copied(engine.state_dict())
@@ -80,7 +81,7 @@ def _every_stage(states: dict[Any, State] | None) -> dict[Any, Any]:
                 _step(engine, number)
             whole = _copied(engine.state_dict()["weights"])
             engine.close()
-            loaded, again = _go_on(cluster, state, zero, optimizer)
+            loaded, again = _go_on(mesh, state, zero, optimizer)
             results[optimizer, zero] = {
                 "state": state,
                 "loaded": loaded,

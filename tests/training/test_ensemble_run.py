@@ -19,8 +19,8 @@ from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.ensemble.combination import log
 from skindx.models.ensemble.predicting import predict_members, predict_records
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.folds import partition
 from skindx.training.ensembles.pack import fit_on_calibration
+from skindx.training.feeding.folds import partition
 from skindx.training.run import train
 
 PREPROCESS = {"size": 64}
@@ -70,7 +70,7 @@ def test_a_run_of_folds_and_a_soup_packs_one_bundle(run: Path, small_dataset: Pa
     assert report["fitted on"] == {"pictures": 12, "groups": 12}
     assert report["folds of one kind"] == [["fold-fold0", "fold-fold1"]]
     assert len(report["ways, each scored on pictures that it was not fitted on"]) == 7
-    # Of 66 pictures of train and val every one was in some fold's training.
+    # Of 66 images of train and val every one was in some fold's training.
     provenance = predictor.bundle.spec.provenance
     assert (provenance["training pictures"], provenance[FOLDED]) == (66, 12)
     assert "weights" in (run / "bundle" / "MODEL_CARD.md").read_text()
@@ -89,7 +89,7 @@ def test_a_fold_member_was_judged_on_its_fold(run: Path, small_dataset: Path) ->
 
 @pytest.mark.distributed
 def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) -> None:
-    """The fold members' word on validation, by hand: of each picture that of who did not see it."""
+    """The fold members' word on validation, by hand: of each image that of who did not see it."""
     from skindx.models.calibration.temperature import apply_temperature, fit_temperature
     from skindx.models.ensemble.combination import combine
     from skindx.models.ensemble.weighting import fit_weights
@@ -114,9 +114,9 @@ def test_the_temperature_is_of_what_is_served(run: Path, small_dataset: Path) ->
     )
     # A split at a time or a batch at a time: the packed ensemble says the same.
     whole_NC, member_MNC = predict_records(predictor.ensemble, small_dataset, val)
-    pictures = [decode((small_dataset / record.path).read_bytes()) for record in val[:3]]
+    images = [decode((small_dataset / record.path).read_bytes()) for record in val[:3]]
     np.testing.assert_allclose(
-        whole_NC[:3], [each.probabilities_C for each in predictor.predict(pictures)], atol=1e-5
+        whole_NC[:3], [each.probabilities_C for each in predictor.predict(images)], atol=1e-5
     )
     np.testing.assert_allclose(
         whole_NC,

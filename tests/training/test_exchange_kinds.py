@@ -9,8 +9,9 @@ from ranks import run_ranks
 from safetensors.numpy import load_file
 
 from skindx.training.config.run import TrainSettings
-from skindx.training.deepspeed.joining import join, leave
+from skindx.training.deepspeed.joining import join
 from skindx.training.launching.stopping import StopRequest
+from skindx.training.parallel.mesh import leave
 from skindx.training.worker import train
 
 KINDS = ("dense", "fused", "topk", "gtopk", "hierarchical", "multicolor", "powersgd")
@@ -34,10 +35,10 @@ def _settings(kind: str) -> TrainSettings:
 
 
 def _train_all(dataset: Path, runs: Path) -> None:
-    cluster = join(_settings("dense").engine)
+    mesh = join(_settings("dense").engine)
     for kind in KINDS:
         with StopRequest(30) as stop:
-            train(runs / kind, dataset, _settings(kind), cluster, stop)
+            train(runs / kind, dataset, _settings(kind), mesh, stop)
     leave()
 
 

@@ -29,7 +29,7 @@ SETTINGS = {
     "loader": {"threads": 1},
     "checkpoint": {"every_steps": 2},
 }
-STEPS = 6  # an epoch: 54 pictures, 9 a step
+STEPS = 6  # an epoch: 54 images, 9 a step
 
 
 def _settings(**change: object) -> TrainSettings:
@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_finite_is_skipped_on_all_ranks(
     assert _checkpoints(run)[-1] == "epoch-0001-step-000002"
 
 
-def test_a_picture_that_spoils_ends_all_ranks(small_dataset: Path, tmp_path: Path) -> None:
+def test_an_image_that_spoils_ends_all_ranks(small_dataset: Path, tmp_path: Path) -> None:
     dataset, run = shutil.copytree(small_dataset, tmp_path / "data"), tmp_path / "run"
     record = next(each for each in read_manifest(dataset) if each.split == "train")
     file = dataset / record.path

@@ -14,7 +14,7 @@ import pytest
 import torch
 from faults import Accident
 from ranks import run_ranks
-from test_trainer import Silent, data_of
+from test_trainer import data_of
 
 from skindx.errors import UserError
 from skindx.training.checkpoint import store
@@ -23,14 +23,10 @@ from skindx.training.checkpoint.resume import Resuming
 from skindx.training.config.run import (
     TrainSettings,
 )
-from skindx.training.deepspeed.joining import (
-    join,
-    leave,
-)
+from skindx.training.deepspeed.joining import join
 from skindx.training.launching.stopping import StopRequest
-from skindx.training.tasks.classifier.trainer import (
-    begin,
-)
+from skindx.training.parallel.mesh import leave
+from skindx.training.tasks.classifier.job import setup_member
 
 pytestmark = pytest.mark.distributed
 
@@ -106,13 +102,13 @@ def _open_forged(run: str, dataset: str) -> dict[str, str]:
     """Return what each forged checkpoint came to, by what was changed in it."""
     os.fsync = lambda descriptor: None  # nobody pulls the plug of this process
     settings = TrainSettings.parse(SETTINGS)
-    cluster = join(settings.engine)
+    mesh = join(settings.engine)
     (member,) = settings.members
     folder, said = checkpoint_folder(Path(run), "a"), {}
     state = _read(folder)
     mark = store.read_index(store.path_of(folder, store.saved_in(folder)[0]))["fingerprint"]
     saving = Resuming(folder, mark, settings.checkpoint, StopRequest(5))
-    training = begin(settings, member, data_of(Path(dataset)), cluster, Silent())
+    training = setup_member(settings, member, data_of(Path(dataset)), mesh, print)
     for name, forged in [("as written", state), *_forged(state)]:
         _write(folder, forged)
         try:

@@ -19,16 +19,12 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import (
     TrainSettings,
 )
-from skindx.training.ensembles.builder import (
-    Workshop,
-)
-from skindx.training.ensembles.distil import load_targets
-from skindx.training.ensembles.snapshots import save_snapshot
-from skindx.training.member import FinishedMember, fingerprint, member_folder, save_member
-from skindx.training.tasks.detector.store import (
-    load_parts,
-    packed_origin,
-)
+from skindx.training.ensembles.builder import EnsembleBuilder
+from skindx.training.feeding.reading import load_targets
+from skindx.training.finished.detector import load_parts, packed_origin
+from skindx.training.finished.fingerprint import fingerprint
+from skindx.training.finished.member import FinishedMember, member_folder, save_member
+from skindx.training.finished.snapshots import save_snapshot
 
 SMALL = {"model": "test_resnet", "preprocess": {"size": 32}}
 SETTINGS = {
@@ -41,21 +37,21 @@ SETTINGS = {
 
 
 @pytest.fixture
-def workshop(small_dataset: Path, tmp_path: Path) -> Workshop:
+def builder(small_dataset: Path, tmp_path: Path) -> EnsembleBuilder:
     """Return a run with two finished members, one of them with a snapshot."""
     settings = TrainSettings.parse(SETTINGS)
     taxonomy, records = Taxonomy.load(small_dataset / "taxonomy.yaml"), read_manifest(small_dataset)
-    shop = Workshop(tmp_path / "run", small_dataset, settings, taxonomy, records, "cpu")
+    builder = EnsembleBuilder(tmp_path / "run", small_dataset, settings, taxonomy, records, "cpu")
     held = [record for record in records if record.split == "val"]
     for member in settings.members:
         state = build_classifier(member, 3).net.state_dict()
         log_NC = np.log(np.full((len(held), 3), 1 / 3))
         finished = FinishedMember(state, log_NC, np.zeros(len(held), np.int64))
         mark = fingerprint(settings, member, small_dataset)
-        save_member(shop.run, member.name, finished, [{"epoch": 1}], mark)
+        save_member(builder.run, member.name, finished, [{"epoch": 1}], mark)
         if member.snapshots:
-            save_snapshot(shop.run, member.name, 1, state)
-    return shop
+            save_snapshot(builder.run, member.name, 1, state)
+    return builder
 
 
 Tensors = dict[str, torch.Tensor]
@@ -85,12 +81,12 @@ CHANGES = [_without, _with, _flat, _whole]
     "file", ["members/b/model.safetensors", "members/a.snapshots/epoch-0001.safetensors"]
 )
 def test_weights_of_another_network_are_refused(
-    workshop: Workshop, file: str, change: Callable[[Tensors], Tensors]
+    builder: EnsembleBuilder, file: str, change: Callable[[Tensors], Tensors]
 ) -> None:
-    workshop.parts(["b"])
-    save_file(change(load_file(workshop.run / file)), workshop.run / file)
+    builder.parts(["b"])
+    save_file(change(load_file(builder.run / file)), builder.run / file)
     with pytest.raises(UserError, match="does not hold the tensors of 'test_resnet'") as caught:
-        workshop.parts(["b", "soup"])
+        builder.parts(["b", "soup"])
     assert file in str(caught.value)
     assert "to train it anew" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -101,12 +97,12 @@ def test_weights_of_another_network_are_refused(
     [((11, 3), 12), ((12, 2), 12), ((12, 3), 11), ((0, 3), 0)],
 )
 def test_validation_of_other_pictures_is_refused(
-    workshop: Workshop, log: tuple[int, int], truth: int
+    builder: EnsembleBuilder, log: tuple[int, int], truth: int
 ) -> None:
-    file = member_folder(workshop.run, "b") / "validation.npz"
+    file = member_folder(builder.run, "b") / "validation.npz"
     np.savez(file, log=np.zeros(log), truth=np.zeros(truth, np.int64))
     with pytest.raises(UserError, match=r"does not hold what b says of .* pictures and 3 classes"):
-        workshop.parts(["b"])
+        builder.parts(["b"])
 
 
 @pytest.mark.parametrize(
@@ -122,22 +118,22 @@ def test_validation_of_other_pictures_is_refused(
     ],
 )
 def test_soft_targets_of_other_pictures_or_classes_are_refused(
-    workshop: Workshop, tmp_path: Path, tensors: Tensors
+    builder: EnsembleBuilder, tmp_path: Path, tensors: Tensors
 ) -> None:
     file = tmp_path / "targets.safetensors"
     save_file({"targets": torch.full((4, 3), 0.5)}, file)
-    assert load_targets(file, workshop.records[:4], 3).shape == (4, 3)
+    assert load_targets(file, builder.records[:4], 3).shape == (4, 3)
     save_file(tensors, file)
     with pytest.raises(UserError, match="does not hold soft targets for 4 training pictures"):
-        load_targets(file, workshop.records[:4], 3)
+        load_targets(file, builder.records[:4], 3)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_weights_to_start_from_that_cannot_be_copied_stay_out(
-    workshop: Workshop, tmp_path: Path
+    builder: EnsembleBuilder, tmp_path: Path
 ) -> None:
     """Sparse, complex and whole numbers have the right shape and are no weights."""
-    classifier = build_classifier(workshop.settings.members[0], 3)
+    classifier = build_classifier(builder.settings.members[0], 3)
     state = classifier.net.state_dict()
     odd = [lambda each: each.to_sparse(), lambda each: each.to(torch.complex64), torch.Tensor.char]
     names = [name for name, value in state.items() if value.ndim > 1][:3]

@@ -4,7 +4,9 @@ import errno
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from skindx.cli import failures
 from skindx.errors import UserError
 from skindx.training import worker
 from skindx.training.checkpoint.keeper import checkpoint_folder
-from skindx.training.member import FinishedMember
+from skindx.training.finished.member import FinishedMember, save_member
 
 
 @contextmanager
@@ -52,16 +54,26 @@ def test_packing_on_a_full_disk_is_one_sentence(
     assert list((tmp_path / "run").iterdir()) == []
 
 
+@dataclass
+class _Job:
+    run: Path
+    label: str = "member a"
+    key: str = "a"
+
+    def save(self, result: FinishedMember, history: list[dict[str, Any]]) -> None:
+        save_member(self.run, "a", result, history, "fingerprint")
+
+
 def test_a_member_that_cannot_be_written_promises_only_what_is_there(tmp_path: Path) -> None:
     finished = FinishedMember({"w": torch.zeros(9000)}, np.zeros((2, 2)), np.zeros(2, np.int64))
     with (
         full_after(5000),
         pytest.raises(UserError, match=r"no checkpoint could be written either, so .* anew"),
     ):
-        worker._save(tmp_path, "a", finished, [{"epoch": 1}], "mark")
+        worker._save(_Job(tmp_path), finished, [{"epoch": 1}])
     (checkpoint_folder(tmp_path, "a") / "epoch-0001-step-000001").mkdir(parents=True)
     with full_after(5000), pytest.raises(UserError, match="goes on from the last checkpoint"):
-        worker._save(tmp_path, "a", finished, [{"epoch": 1}], "mark")
+        worker._save(_Job(tmp_path), finished, [{"epoch": 1}])
 
 
 def test_the_error_of_a_full_disk_names_its_number() -> None:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.fused import Fused, FusedSettings
 from skindx.errors import UserError
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join, leave
-from skindx.training.process_group import EngineSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.parallel.mesh import leave
 
 CPU = EngineSettings(accelerator="cpu")
 TUNED = FusedSettings(profile_steps=2, trial_steps=3)
@@ -40,12 +41,14 @@ class _Deep(nn.Module):
 
 
 def _train(exchange: ExchangeSettings) -> tuple[list[str], list[Any], Any, list[str]]:
-    cluster, net, lines = join(CPU), _Deep(), []
+    mesh, net, lines = join(CPU), _Deep(), []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    engine = Engine(net, optimizer, cluster, batch=8, exchange=exchange, say=lines.append)
+    engine = Engine(net, optimizer, mesh, batch=8, exchange=exchange, say=lines.append)
     for step in range(STEPS):
-        inputs = torch.randn(4, 9, generator=torch.Generator().manual_seed(9 * step + cluster.rank))
-        engine.backward(engine(inputs).square().sum(), 4 * cluster.world)
+        inputs = torch.randn(
+            4, 9, generator=torch.Generator().manual_seed(9 * step + mesh.data.rank)
+        )
+        engine.backward(engine(inputs).square().sum(), 4 * mesh.data.size)
         assert engine.step(0.1)
     state = engine.exchange.state_dict() if engine.exchange else {}
     order = []
@@ -90,8 +93,8 @@ def test_kinds_are_checked_and_saved() -> None:
     raw = {"exchange": {"kind": "gtopk", "density": 0.01}}
     settings = TrainSettings.parse(raw, origin="here")
     assert TrainSettings.model_validate(settings.model_dump(mode="json")) == settings
-    assert settings.exchanged()["exchange"]["density"] == 0.01
-    assert TrainSettings().exchanged() == {}
+    assert settings.exchange_fields()["exchange"]["density"] == 0.01
+    assert TrainSettings().exchange_fields() == {}
     with pytest.raises(UserError, match=r"'gtopc'.*dense.*fused.*gtopk") as error:
         TrainSettings.parse({"exchange": {"kind": "gtopc"}}, origin="here")
     assert "\n" not in str(error.value)

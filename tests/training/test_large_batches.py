@@ -13,14 +13,15 @@ from ranks import run_ranks
 from torch import nn
 
 from skindx.errors import UserError
-from skindx.training import member
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.config import deepspeed_config
 from skindx.training.deepspeed.engine import Engine
-from skindx.training.deepspeed.joining import join, leave
-from skindx.training.member import fingerprint
-from skindx.training.process_group import EngineSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.finished import fingerprint as fingerprints
+from skindx.training.finished.fingerprint import fingerprint
+from skindx.training.parallel.mesh import leave
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.recipes.schedule import peak_rate, rate_of
 
@@ -135,8 +136,8 @@ def test_members_of_before_are_still_known(tmp_path: Path) -> None:
         return fingerprint(settings, settings.members[0], tmp_path)
 
     young = {"base_batch", "momentum", "trust_coefficient"}
-    assert not young & Recipe().decisive().keys()
-    assert Recipe().model_dump().keys() == Recipe().decisive().keys() | young
+    assert not young & Recipe().fingerprint_fields().keys()
+    assert Recipe().model_dump().keys() == Recipe().fingerprint_fields().keys() | young
     assert mark() == mark(base_batch=None, momentum=0.9, trust_coefficient=0.001)
     assert mark() == mark(learning_rate=0.001)
     marks = [
@@ -149,7 +150,7 @@ def test_members_of_before_are_still_known(tmp_path: Path) -> None:
 def test_a_members_own_recipe_counts_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "manifest.parquet").write_bytes(b"x")
     seen: list[Any] = []
-    monkeypatch.setattr(member, "fingerprint_of", seen.append)
+    monkeypatch.setattr(fingerprints, "fingerprint_of", seen.append)
     own = {"name": "a", "model": "test_resnet", "recipe": {"epochs": 3}}
     settings = TrainSettings.parse({"members": [own]})
     fingerprint(settings, settings.members[0], tmp_path)
@@ -202,14 +203,14 @@ def test_half_precision_is_autocast_and_not_half_weights() -> None:
 
 def _dtypes_under_bf16() -> dict[str, Any]:
     """Take a LARS step in bf16 and tell of what type everything was."""
-    cluster = join(EngineSettings(accelerator="cpu", precision="bf16"))
+    mesh = join(EngineSettings(accelerator="cpu", precision="bf16"))
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
     kinds: dict[str, Any] = {}
     for name, layer in net.named_children():
         layer.register_forward_hook(lambda _, __, out, name=name: kinds.update({name: out.dtype}))
     optimizer = build_optimizer(net, Recipe(optimizer="lars", learning_rate=1.0), fresh=[])
-    engine = Engine(net, optimizer, cluster, batch=4)
+    engine = Engine(net, optimizer, mesh, batch=4)
     engine.backward(engine(torch.randn(4, 3, 8, 8)).float().square().sum(), 4)
     kinds["gradients"] = {each.grad.dtype for each in net.parameters()}
     engine.step(1.0)

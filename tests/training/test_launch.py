@@ -1,13 +1,16 @@
 import os
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from skindx.errors import JobError, UserError
+from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import launch
 from skindx.training.launching import network
-from skindx.training.process_group import EngineSettings
 
 
 def _hostfile(folder: Path, text: str) -> Path:
@@ -47,12 +50,43 @@ def test_hosts_meet_at_the_first_on_a_settled_port(
     assert "--force_multi" in options
 
 
-def test_the_users_choice_of_gpus_holds() -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": "2,5,7"}
-    options = launch._here(2, "cuda", environment, "31000")
-    assert environment["CUDA_VISIBLE_DEVICES"] == "2,5"
-    assert "--num_accelerators" not in options
-    assert launch._here(2, "cuda", {}, "31000")[-2:] == ["--num_accelerators", "2"]
+RANK = """
+import os, sys, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
+print(*(os.environ[name] for name in names), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+if sys.argv[1] == "fail" and os.environ["RANK"] == "1":
+    sys.exit(7)
+if sys.argv[1] == "fail":
+    time.sleep(60)
+"""
+
+
+def _local(folder: Path, how: str) -> tuple[int, list[str], float]:
+    """Start two ranks by the local launcher; return its code, what they printed, and the time."""
+    (folder / "rank_of_test.py").write_text(RANK)
+    command = [sys.executable, "-m", "skindx.training.launching.local"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, "2", "31000", "rank_of_test", how],
+        env=os.environ | {"PYTHONPATH": str(folder), "CUDA_VISIBLE_DEVICES": "2,5,7"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, sorted(done.stdout.splitlines()), time.monotonic() - began
+
+
+def test_ranks_of_this_machine_know_their_place_and_the_users_gpus(tmp_path: Path) -> None:
+    code, printed, _ = _local(tmp_path, "well")
+    assert code == 0
+    assert printed == [f"{rank} {rank} 2 2 127.0.0.1 31000 2,5,7" for rank in (0, 1)]
+
+
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    code, printed, took_s = _local(tmp_path, "fail")
+    assert code == 7
+    assert len(printed) == 2
+    assert took_s < 50, "the rank that waits was not ended"
 
 
 def test_the_interface_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

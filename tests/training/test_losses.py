@@ -97,7 +97,7 @@ def test_effective_number_by_hand() -> None:
     np.testing.assert_allclose(near / near.sum(), balanced / balanced.sum(), rtol=1e-4)
 
 
-def test_a_class_without_pictures_weighs_as_one_picture() -> None:
+def test_a_class_without_images_weighs_as_one_image() -> None:
     for kind in ("none", "sqrt", "balanced", "effective"):
         assert class_weights(LABELS, 5, Recipe(class_weights=kind)).isfinite().all()
     assert math.isfinite(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skindx.training.deepspeed.memory import unlink_shared_buffer
+from skindx.training.deepspeed.library import unlink_shared_buffer
 
 COUNT = """
 import resource, sys, torch

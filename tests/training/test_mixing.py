@@ -12,7 +12,7 @@ from skindx.training.recipes.mixing import Mixture, blend, draw_mixture
 SIDE, CLASSES = 16, 3
 
 
-def _picture(index: int) -> np.ndarray:
+def _image(index: int) -> np.ndarray:
     return np.random.default_rng(index).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
 
 
@@ -21,8 +21,8 @@ def _mixed(
 ) -> tuple[torch.Tensor, torch.Tensor, Mixture]:
     mixture = draw_mixture(mix, shares, rank, (3, 1, 4), sharded=sharded)
     loaded = np.concatenate([shares[rank], mixture.borrowed])
-    pictures = torch.from_numpy(np.stack([_picture(index) for index in loaded.tolist()]))
-    return (*blend(mixture, pictures, torch.from_numpy(loaded % CLASSES), CLASSES), mixture)
+    images = torch.from_numpy(np.stack([_image(index) for index in loaded.tolist()]))
+    return (*blend(mixture, images, torch.from_numpy(loaded % CLASSES), CLASSES), mixture)
 
 
 MIXES = st.builds(
@@ -39,10 +39,10 @@ def test_ranks_change_no_mixture(mix: Mix, count: int, world: int, epoch: int) -
     alone = epoch_plan(count, 9, 3, epoch, 1, sharded=False)
     several = epoch_plan(count, 9, 3, epoch, world, sharded=False)
     for one, shares in zip(alone, several, strict=True):
-        pictures, targets, mixture = _mixed(mix, one, 0)
+        images, targets, mixture = _mixed(mix, one, 0)
         assert len(mixture.borrowed) == 0
         parts = [_mixed(mix, shares, rank) for rank in range(world)]
-        assert torch.cat([part[0] for part in parts]).equal(pictures)
+        assert torch.cat([part[0] for part in parts]).equal(images)
         assert torch.cat([part[1] for part in parts]).equal(targets)
         for (own, _, mixture), share in zip(parts, shares, strict=True):
             assert len(own) == len(share)
@@ -82,23 +82,23 @@ def _by_hand(own: float, box: tuple[float, ...]) -> tuple[torch.Tensor, torch.Te
         np.full(2, own, np.float32),
         np.array([box, box], np.float32),
     )
-    pictures = torch.stack([torch.full((8, 8, 3), value, dtype=torch.uint8) for value in (40, 200)])
-    return blend(mixture, pictures, torch.tensor([0, 2]), 3)
+    images = torch.stack([torch.full((8, 8, 3), value, dtype=torch.uint8) for value in (40, 200)])
+    return blend(mixture, images, torch.tensor([0, 2]), 3)
 
 
 def test_mixup_by_hand() -> None:
-    pictures, targets = _by_hand(0.75, (0, 0, 0, 0))
-    assert pictures[0].unique().tolist() == [80]  # 0.75 * 40 + 0.25 * 200
-    assert pictures[1].unique().tolist() == [160]
+    images, targets = _by_hand(0.75, (0, 0, 0, 0))
+    assert images[0].unique().tolist() == [80]  # 0.75 * 40 + 0.25 * 200
+    assert images[1].unique().tolist() == [160]
     torch.testing.assert_close(targets, torch.tensor([[0.75, 0, 0.25], [0.25, 0, 0.75]]))
 
 
 def test_cutmix_by_hand() -> None:
     """A rectangle that ends at the edge: its label counts the pixels that are left of it."""
-    pictures, targets = _by_hand(1, (0.5, 0, 1, 0.25))
+    images, targets = _by_hand(1, (0.5, 0, 1, 0.25))
     expected = torch.full((8, 8), 40.0)
     expected[4:, :2] = 200
-    assert (pictures[0] == expected[..., None]).all()
+    assert (images[0] == expected[..., None]).all()
     torch.testing.assert_close(targets[0], torch.tensor([1 - 8 / 64, 0, 8 / 64]))
 
 
@@ -107,19 +107,19 @@ def test_the_label_of_cutmix_is_the_share_of_pixels(count: int) -> None:
     shares = [np.arange(count)]
     mixture = draw_mixture(Mix(mixup=0), shares, 0, (count,), sharded=False)
     value = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, SIDE, SIDE, 3)
-    pictures, targets = blend(mixture, value, torch.arange(count), count)
+    images, targets = blend(mixture, value, torch.arange(count), count)
     for at in range(count):
-        own = (pictures[at] == at).float().mean().item()
+        own = (images[at] == at).float().mean().item()
         assert targets[at, at].item() == pytest.approx(own, abs=1e-6)
 
 
 def test_probability_leaves_pairs_alone() -> None:
     step = [np.arange(400)]
-    pictures, targets, _ = _mixed(Mix(probability=0.25), step, 0)
+    images, targets, _ = _mixed(Mix(probability=0.25), step, 0)
     whole = (targets.max(dim=1).values == 1).float().mean().item()
     assert 0.6 < whole < 0.9
     untouched = int((targets.max(dim=1).values == 1).nonzero()[0])
-    assert pictures[untouched].equal(torch.from_numpy(_picture(untouched)).float())
+    assert images[untouched].equal(torch.from_numpy(_image(untouched)).float())
 
 
 def test_seeds_decide() -> None:

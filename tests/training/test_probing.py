@@ -45,7 +45,7 @@ def test_the_command_line_names_the_member_and_writes_nothing(
 
 def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Aborts(torch.nn.Module):
-        def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
             os.abort()
 
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: Aborts())
@@ -54,7 +54,7 @@ def test_a_network_that_ends_its_process_ends_another_one(monkeypatch: pytest.Mo
         probe_members(settings("test_resnet", 72), 3)
 
 
-def test_small_pictures_first_are_tried_too() -> None:
+def test_small_images_first_are_tried_too() -> None:
     resize = {"recipe": {"resize": {"start": 32}}}
     with pytest.raises(UserError, match="cannot be trained"):
         probe_members(settings("vit_tiny_patch16_224", 64, **resize), 3)
@@ -82,7 +82,7 @@ def test_a_transformer_is_built_for_the_side_and_rebuilt_alike(size: int) -> Non
     assert network.model_args == {}  # and so the fingerprint of a run stays
 
 
-def test_a_network_that_takes_the_pictures_as_it_is_stays_as_it_was() -> None:
+def test_a_network_that_takes_the_images_as_it_is_stays_as_it_was() -> None:
     from skindx.models.classifier.input_size import sized_arguments
 
     assert sized_arguments("test_resnet", {}, 64) == {}
@@ -98,13 +98,13 @@ def test_the_stem_that_damages_memory_gives_the_same_gradient(layout: torch.memo
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(3, 8, 1, stride=2).to(memory_format=layout)
     avoid_strided_pointwise_fault(layer)
-    pictures = torch.rand(2, 3, 32, 32).to(memory_format=torch.channels_last)
+    images = torch.rand(2, 3, 32, 32).to(memory_format=torch.channels_last)
     seen = []
     layer.register_forward_hook(lambda _, given, __: seen.append(given[0].is_contiguous()))
-    layer(pictures).square().sum().backward()
+    layer(images).square().sum().backward()
     expected = torch.nn.Conv2d(3, 8, 1)
     expected.load_state_dict(layer.state_dict())
-    expected(pictures[..., ::2, ::2].contiguous()).square().sum().backward()
+    expected(images[..., ::2, ::2].contiguous()).square().sum().backward()
     assert seen == [True]
     torch.testing.assert_close(layer.weight.grad, expected.weight.grad)
 

@@ -12,8 +12,8 @@ from skindx.data.manifest import read_manifest
 from skindx.data.recipe import BuildSettings
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
+from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
-from skindx.training.run import check
 
 SMALL = {"members": [{"name": "a", "model": "test_resnet", "preprocess": {"size": 64}}]}
 

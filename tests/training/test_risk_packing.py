@@ -16,8 +16,8 @@ from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ensemble.predicting import predict_records
 from skindx.models.ood.collecting import Collector
+from skindx.training.ensembles import fusion
 from skindx.training.ensembles.pack import fit_on_calibration
-from skindx.training.tasks.detector import assist
 
 WRITTEN = Path(__file__).parents[1] / "fixtures/v0_1"
 
@@ -70,16 +70,16 @@ def test_the_risk_is_fitted_again_for_answers_with_crops(
     whole_NC, _ = predict_records(opened.ensemble(), dataset, held)
     whole = fit_risk_on_records(whole_NC, held, opened.taxonomy)
     set_fusion(bundle, FusionSpec(weight=0), opened.spec.conformal, urgent_risk=whole)
-    monkeypatch.setattr(assist, "fit_weight", lambda *_: weight)
-    fused = assist.fit_fusion(bundle, dataset, 1.5).spec
+    monkeypatch.setattr(fusion, "fit_weight", lambda *_: weight)
+    fused = fusion.fit_fusion(bundle, dataset, 1.5).spec
     assert fused.fusion is not None
     if fused.fusion.weight == 0:
         assert (fused.urgent_risk, fused.whole_urgent_risk) == (whole, None)
         return
     assert fused.whole_urgent_risk == whole
     predictor = Predictor.load(bundle)
-    pictures = Files(dataset, held)
-    said = predictor.predict([pictures.picture(n) for n in range(len(held))])
+    images = Files(dataset, held)
+    said = predictor.predict([images.picture(n) for n in range(len(held))])
     served_NC = np.stack([prediction.probabilities_C for prediction in said])
     again = fit_risk_on_records(served_NC, held, opened.taxonomy)
     assert fused.urgent_risk is not None

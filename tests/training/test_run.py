@@ -17,9 +17,10 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
+from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
-from skindx.training.run import check, train
-from skindx.training.tasks.detector.assist import fit_fusion
+from skindx.training.ensembles.fusion import fit_fusion
+from skindx.training.run import train
 
 SETTINGS = {
     "engine": {"accelerator": "cpu", "ranks": 2},
@@ -100,15 +101,15 @@ def test_a_trained_run_diagnoses(run: Path, small_dataset: Path) -> None:
 
 @pytest.mark.distributed
 def test_validation_rows_are_in_manifest_order(run: Path, small_dataset: Path) -> None:
-    """What was gathered from two ranks equals what the packed member says of the same pictures."""
+    """What was gathered from two ranks equals what the packed member says of the same images."""
     predictor = Predictor.load(run / "bundle")
     records = [record for record in read_manifest(small_dataset) if record.split == "val"]
-    pictures = [decode((small_dataset / record.path).read_bytes()) for record in records]
+    images = [decode((small_dataset / record.path).read_bytes()) for record in records]
     kept = np.load(run / "members" / "a" / "validation.npz")
     assert [predictor.taxonomy.keys[label] for label in kept["truth"]] == [
         record.label for record in records
     ]
-    again = predictor.ensemble.members[0].log_probabilities(pictures)
+    again = predictor.ensemble.members[0].log_probabilities(images)
     np.testing.assert_allclose(kept["log"], again, atol=1e-4)
 
 
@@ -128,7 +129,7 @@ def test_finished_members_are_not_trained_again(run: Path, small_dataset: Path) 
     assert gallery.spec.shown == 0  # their licence is not known
     assert bundle.spec.conformal is not None
     assert bundle.spec.conformal.pictures == 12
-    assert bundle.spec.ood is None  # 12 calibration pictures are too few
+    assert bundle.spec.ood is None  # 12 calibration images are too few
     kept = (run / "train.yaml").read_text()
     others = (
         _settings(recipe={"epochs": 3, "batch": 15}),
@@ -148,13 +149,13 @@ def test_the_weight_of_the_crop_is_fitted_and_served(
     fused = fit_fusion(tmp_path / "bundle", small_dataset, 1.5)
     assert fused.spec.fusion is not None
     served = Predictor.load(fused.path)
-    pictures = [
+    images = [
         decode((small_dataset / record.path).read_bytes())
         for record in read_manifest(small_dataset)
         if record.split == "test"
     ]
-    plain = Predictor.load(run / "bundle").predict(pictures)
-    for one, other in zip(plain, served.predict(pictures), strict=True):
+    plain = Predictor.load(run / "bundle").predict(images)
+    for one, other in zip(plain, served.predict(images), strict=True):
         sure = bool(one.boxes) and fused.spec.fusion.weight > 0
         assert (other.whole_C is not None) == sure
         same = other.whole_C if sure else other.probabilities_C
@@ -255,7 +256,7 @@ def test_a_detector_needs_boxes(small_dataset: Path) -> None:
 
     records = [dataclasses.replace(each, boxes=None) for each in read_manifest(small_dataset)]
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
-    with pytest.raises(UserError, match="no training picture has a box"):
+    with pytest.raises(UserError, match="no training image has a box"):
         check(_settings(), records, taxonomy)
 
 

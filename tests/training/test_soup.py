@@ -33,7 +33,7 @@ def _state(seed: int) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in _net(seed).state_dict().items()}
 
 
-def _pictures(seed: int, count: int = 8) -> np.ndarray:
+def _images(seed: int, count: int = 8) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
 
 
@@ -55,18 +55,18 @@ def test_the_mean_by_hand() -> None:
 def test_a_soup_of_one_network_is_it_to_the_bit(count: int, greedy: bool) -> None:
     state, learned = _state(5), []
     member = _member()
-    mix = mixer(member, judge=lambda m: m.judge([_pictures(0)]), learn=learned.append)
+    mix = mixer(member, judge=lambda m: m.judge([_images(0)]), learn=learned.append)
     soup, log_NC, _ = cook([state] * count, mix, np.arange(8) % 3, greedy=greedy)
     assert all(torch.equal(tensor, state[name]) for name, tensor in soup.items())
     assert learned == []
     member.classifier.net.load_state_dict(state)
-    np.testing.assert_array_equal(log_NC, member.judge([_pictures(0)]))
+    np.testing.assert_array_equal(log_NC, member.judge([_images(0)]))
 
 
-def test_statistics_are_those_of_the_training_pictures() -> None:
-    member, batches = _member(), [_pictures(1), _pictures(2)]
+def test_statistics_are_those_of_the_training_images() -> None:
+    member, batches = _member(), [_images(1), _images(2)]
     mix = mixer(
-        member, judge=lambda m: m.judge([_pictures(0)]), learn=lambda m: m.judge(iter(batches))
+        member, judge=lambda m: m.judge([_images(0)]), learn=lambda m: m.judge(iter(batches))
     )
     states = [_state(1), _state(2)]
     soup, log_NC = mix(states)

@@ -153,11 +153,11 @@ def test_ranks_that_do_not_stop_are_ended(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_the_users_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the sentence above says why"):
+    with pytest.raises(UserError, match="see the error above"):
         _supervise(
             tmp_path / "ranks", "write_note(notes, 'refused' if rank else 'left'); sys.exit(1)"
         )
-    with pytest.raises(JobError, match=r"rank 0 .* failed; its own error stands above"):
+    with pytest.raises(JobError, match=r"rank 0 .* failed; see its error above"):
         _supervise(
             tmp_path / "ranks", "write_note(notes, 'left' if rank else 'failed'); sys.exit(1)"
         )

@@ -13,13 +13,15 @@ from plain_engine import Alone, PlainEngine
 from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
+from skindx.training import state
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.reading import TrainingData
+from skindx.training.finished.member import FinishedMember
+from skindx.training.loop import fit, train
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.position import Position
-from skindx.training.process_group import Cluster
-from skindx.training.tasks.classifier import trainer
-from skindx.training.tasks.classifier.state import MemberTraining
-from skindx.training.tasks.classifier.trainer import begin, go_on, train_member
+from skindx.training.state import Training
+from skindx.training.tasks.classifier.job import setup_member
 
 CLASSES = ("Disc", "Stripes", "Plain")
 SMALL = {"name": "a", "model": "test_convnext", "preprocess": {"size": 64}}
@@ -57,13 +59,13 @@ def settings_of(member: dict[str, Any] = SMALL, **recipe: Any) -> TrainSettings:
     )
 
 
-def begun(settings: TrainSettings, dataset: Path) -> MemberTraining:
-    return begin(settings, settings.members[0], data_of(dataset), Alone(), Silent())
+def begun(settings: TrainSettings, dataset: Path) -> Training[FinishedMember]:
+    return setup_member(settings, settings.members[0], data_of(dataset), Alone(), print)
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "Engine", PlainEngine)
+    monkeypatch.setattr(state, "Engine", PlainEngine)
 
 
 LEARNER = {**SMALL, "model": "test_efficientnet"}
@@ -91,9 +93,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("feature", FEATURES)
 def test_the_loss_falls(small_dataset: Path, feature: str) -> None:
     settings = settings_of(LEARNER, **{**EASY, **FEATURES[feature]})
-    _, history = train_member(
-        settings, settings.members[0], data_of(small_dataset), Alone(), Silent()
-    )
+    _, history = train(begun(settings, small_dataset), Silent())
     losses = [row["loss"] for row in history]
     assert len(losses) == 3
     assert losses[-1] < 0.7 * losses[0], losses
@@ -111,11 +111,11 @@ DROPPING = {**SMALL, "model_args": {"drop_rate": 0.2, "drop_path_rate": 0.2}}
 
 
 def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> None:
-    """What `MemberTraining` calls its state is all there is, dropout and mixing included."""
+    """What `Training` calls its state is all there is, dropout and mixing included."""
     settings = settings_of(DROPPING, **EVERYTHING)
     kept: list[tuple[Any, ...]] = []
 
-    def keep(training: MemberTraining) -> None:
+    def keep(training: Training[FinishedMember]) -> None:
         assert training.average is not None
         engine = training.engine
         state = (
@@ -127,8 +127,8 @@ def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> Non
         kept.append(deepcopy(state))
 
     whole = begun(settings, small_dataset)
-    finished = go_on(whole, Silent(), keep)
-    assert len(kept) == 3 * (4 + 1)  # 54 pictures in batches of 15 are 4 steps
+    finished = fit(whole, Silent(), keep)
+    assert len(kept) == 3 * (4 + 1)  # 54 images in batches of 15 are 4 steps
     for weights, optimizer, average, position in (kept[5], kept[4], kept[-1]):
         again = begun(settings, small_dataset)
         assert again.average is not None
@@ -137,7 +137,7 @@ def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> Non
         again.average.load_state_dict(average)
         resumed = dataclasses.replace(again, position=deepcopy(position))
         torch.rand(7)  # whatever was drawn in between
-        found = go_on(resumed, Silent())
+        found = fit(resumed, Silent())
         assert all(found.state[name].equal(value) for name, value in finished.state.items())
         assert (found.validation_NC == finished.validation_NC).all()
         losses = [[row["loss"] for row in each.position.history] for each in (whole, resumed)]
@@ -147,7 +147,7 @@ def test_a_training_goes_on_from_anywhere_to_the_bit(small_dataset: Path) -> Non
 
 def _state(settings: TrainSettings, dataset: Path) -> dict[str, torch.Tensor]:
     training = begun(settings, dataset)
-    return go_on(training, Silent()).state
+    return fit(training, Silent()).state
 
 
 def test_pieces_add_up_to_the_big_batch(small_dataset: Path) -> None:
@@ -161,7 +161,7 @@ def test_pieces_add_up_to_the_big_batch(small_dataset: Path) -> None:
 
 def test_the_average_is_what_is_judged_and_kept(small_dataset: Path) -> None:
     training = begun(settings_of(epochs=1, ema={"decay": 0.5}), small_dataset)
-    finished = go_on(training, Silent())
+    finished = fit(training, Silent())
     assert training.average is not None
     averaged, last = training.average.module, training.engine.module
     for name, value in finished.state.items():
@@ -174,11 +174,11 @@ def test_the_average_is_what_is_judged_and_kept(small_dataset: Path) -> None:
 def test_given_weights_start_the_body(small_dataset: Path, tmp_path: Path) -> None:
     first = begun(settings_of({**SMALL, "seed": 5}), small_dataset)
     file = tmp_path / "given.pth"
-    torch.save({"state_dict": first.judged().net.state_dict()}, file)
+    torch.save({"state_dict": first.evaluated().net.state_dict()}, file)
     settings = settings_of().starting_from(file)
     second = begun(settings, small_dataset)
-    for name, value in first.judged().net.state_dict().items():
-        assert second.judged().net.state_dict()[name].equal(value)
+    for name, value in first.evaluated().net.state_dict().items():
+        assert second.evaluated().net.state_dict()[name].equal(value)
     own = tmp_path / "own.pth"
     named = settings_of({**SMALL, "weights": str(own)}).starting_from(file)
     assert named.members[0].weights == own
@@ -190,16 +190,17 @@ RANKS = {"epochs": 1, "optimizer": "sgd", "mix": MIX, "ema": {"decay": 0.9}, "ac
 def _train_on_ranks(dataset: Path) -> dict[str, np.ndarray]:
     settings = settings_of(**RANKS)
     dist.init_process_group("gloo")
-    cluster = Cluster(dist.get_rank(), 2, torch.device("cpu"), settings.engine)
-    trainer.Engine = PlainEngine
-    finished, _ = train_member(settings, settings.members[0], data_of(dataset), cluster, Silent())
+    mesh = Mesh(ProcessGroup(dist.get_rank(), 2), torch.device("cpu"), settings.engine)
+    state.Engine = PlainEngine
+    member, data = settings.members[0], data_of(dataset)
+    finished, _ = train(setup_member(settings, member, data, mesh, print), Silent())
     dist.destroy_process_group()
     return {name: value.numpy() for name, value in finished.state.items()}
 
 
 @pytest.mark.distributed
 def test_uneven_ranks_equal_one_with_everything_on(small_dataset: Path) -> None:
-    """Steps of 13 and 14 pictures on two ranks: shares of 7 and 6 end inside a pair."""
+    """Steps of 13 and 14 images on two ranks: shares of 7 and 6 end inside a pair."""
     results = run_ranks(2, _train_on_ranks, small_dataset, timeout_s=270)
     alone = _state(settings_of(**RANKS), small_dataset)
     for result in results:

@@ -12,9 +12,7 @@ from skindx.training import run as runs
 from skindx.training.config.run import (
     TrainSettings,
 )
-from skindx.training.ensembles.member_refs import (
-    sources,
-)
+from skindx.training.ensembles.member_refs import member_refs
 from skindx.training.run import train
 
 MEMBER = {"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}
@@ -96,7 +94,7 @@ def test_a_pipe_as_weights_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     run = _run(tmp_path / "theirs", members=[{**MEMBER, "weights": str(tmp_path / "pipe")}])
     with pytest.raises(UserError, match="is no plain file"):
-        sources(tmp_path / "ours", _ours(run))
+        member_refs(tmp_path / "ours", _ours(run))
 
 
 def test_a_run_reads_no_environment_variables(
@@ -104,5 +102,5 @@ def test_a_run_reads_no_environment_variables(
 ) -> None:
     monkeypatch.setenv("SECRET", "swordfish")
     run = _run(tmp_path / "theirs", monitors=[{"kind": "mlflow", "uri": "https://x/${SECRET}"}])
-    (source,) = sources(tmp_path / "ours", _ours(run)).values()
+    (source,) = member_refs(tmp_path / "ours", _ours(run)).values()
     assert "swordfish" not in str(source.settings)

@@ -19,13 +19,13 @@ from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import load_detector
+from skindx.training.checks import check_detector
 from skindx.training.config.detector import DetectorSettings
-from skindx.training.config.run import TrainSettings
-from skindx.training.process_group import EngineSettings
-from skindx.training.tasks.detector.pictures import looked_at
+from skindx.training.config.engine import EngineSettings
+from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.training.finished.detector import CHECKPOINT, FOLDER, load_parts
+from skindx.training.tasks.detector.images import looked_at
 from skindx.training.tasks.detector.scoring import LEAST_CONFIDENCE
-from skindx.training.tasks.detector.store import FOLDER, load_parts
-from skindx.training.tasks.detector.worker import SETTINGS, check_detector
 
 PEER = "skindx.bench.detector.ultralytics_peer"
 
@@ -53,7 +53,7 @@ def run(settings: Config) -> Result:
         )
     records = read_manifest(settings.dataset)
     test = looked_at(records, "test")
-    check_detector(_training(settings, 0), list(records))
+    check_detector(_training(settings, 0), list(records), ranks=1)
     scores: dict[str, list[DetectionScore]] = {"ours": [], "ultralytics": []}
     seconds: dict[str, list[float]] = {"ours": [], "ultralytics": []}
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
@@ -93,12 +93,15 @@ def _training(settings: Config, seed: int) -> TrainSettings:
 
 
 def _train(trainer: str, folder: Path, dataset: Path) -> None:
-    module = {"ours": "skindx.training.tasks.detector.worker", "ultralytics": PEER}[trainer]
+    arguments = {
+        "ours": ["skindx.training.rank", str(folder), str(dataset.resolve()), CHECKPOINT],
+        "ultralytics": [PEER, str(folder), str(dataset.resolve())],
+    }[trainer]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
     done = subprocess.run(
-        [sys.executable, "-m", module, str(folder), str(dataset.resolve())],
+        [sys.executable, "-m", *arguments],
         check=False,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "MASTER_PORT": port},

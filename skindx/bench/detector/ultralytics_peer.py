@@ -19,8 +19,8 @@ from skindx.models.detector.detector import DetectorSpec
 from skindx.system import go_offline
 from skindx.training.config.detector import DetectorSettings
 from skindx.training.config.run import TrainSettings
+from skindx.training.finished.detector import save_parts
 from skindx.training.tasks.detector.loss import CLASS_GAIN
-from skindx.training.tasks.detector.store import save_parts
 
 _REPORTERS = ("sync", "clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb")
 

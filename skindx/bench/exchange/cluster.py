@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from skindx.bench.harness.netlab import INTERFACE, NetLab
 from skindx.errors import JobError
+from skindx.training.deepspeed.library import accelerator_variables
 
 _PORT = "29500"  # a namespace has ports of its own
 
@@ -35,8 +36,8 @@ class Cluster:
         environment = os.environ | {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.ranks),
-            "LOCAL_RANK": "0",  # DeepSpeed wants to know, and looks for a GPU by itself
-            "DS_ACCELERATOR": "cpu",
+            "LOCAL_RANK": "0",
+            **accelerator_variables("cpu"),
             "MASTER_ADDR": self.lab.address(0),
             "MASTER_PORT": _PORT,
             "GLOO_SOCKET_IFNAME": INTERFACE,

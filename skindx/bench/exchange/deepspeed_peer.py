@@ -14,8 +14,10 @@ from torch.autograd import Function
 
 from skindx.comm import AnyExchange, DenseSettings
 from skindx.comm.fused import Fused, FusedSettings
-from skindx.training.deepspeed.engine import Engine, import_deepspeed
-from skindx.training.process_group import Cluster, EngineSettings
+from skindx.training.config.engine import EngineSettings
+from skindx.training.deepspeed.engine import Engine
+from skindx.training.deepspeed.joining import adopt_process_group
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 
 class Waiting(nn.Module):
@@ -68,10 +70,10 @@ class UnderDeepSpeed:
 
     def __init__(self, shapes: dict[str, list[int]], source_M: Tensor) -> None:
         """`source_M` is the gradient in the order of the parameters; every rank calls this."""
-        import_deepspeed().init_distributed(dist_backend="gloo", verbose=False)
+        adopt_process_group()
         rank, world = dist.get_rank(), dist.get_world_size()
         settings = EngineSettings(accelerator="cpu", gradient_clip=0)
-        cluster = Cluster(rank, world, torch.device("cpu"), settings)
+        mesh = Mesh(ProcessGroup(rank, world), torch.device("cpu"), settings)
         sizes = [torch.Size(each).numel() for each in shapes.values()]
         kinds: dict[str, AnyExchange] = {
             "deepspeed": DenseSettings(),
@@ -81,7 +83,7 @@ class UnderDeepSpeed:
         for name, exchange in kinds.items():
             module = Waiting(list(shapes.values()), torch.split(source_M, sizes))
             optimizer = _Still(module.parameters(), lr=0.1)
-            self.engines[name] = Engine(module, optimizer, cluster, world, exchange=exchange)
+            self.engines[name] = Engine(module, optimizer, mesh, world, exchange=exchange)
 
     def step(self, kind: str, groups: Sequence[int], ready_s: Sequence[float]) -> float:
         """Return the seconds of a backward pass and of what comes before the update."""

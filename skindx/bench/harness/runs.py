@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 
 from skindx.errors import JobError
-from skindx.training.callbacks.history import HISTORY
-from skindx.training.member import member_folder
+from skindx.training.finished.member import HISTORY, member_folder
 
 
 def run_skindx(*arguments: object) -> None:

@@ -25,7 +25,7 @@ from skindx.files import write_json
 from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.training.config.run import MemberSettings, TrainSettings
-from skindx.training.member import member_folder
+from skindx.training.finished.member import member_folder
 
 # S = side
 

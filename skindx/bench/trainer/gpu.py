@@ -12,7 +12,7 @@ from skindx.bench.data.images import noisy_jpegs
 from skindx.bench.harness.clock import Figure, interleave, median, ratio
 from skindx.bench.trainer.loops import TrainerLoop, job
 from skindx.system import cpu_count
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Mesh
 
 SIDE, MODEL = 224, "resnet50"
 _ENGINE = {"precision": "bf16", "channels_last": True, "compile": True}
@@ -22,7 +22,7 @@ Epoch = Callable[[], None]
 
 
 def measure(
-    folder: Path, batch: int, steps: int, rounds: int, cluster: Cluster
+    folder: Path, batch: int, steps: int, rounds: int, mesh: Mesh
 ) -> tuple[dict[str, Figure], dict[str, Figure], str]:
     """Return ratios to the peers, pictures a second, and a note on how they were run."""
     work = job(
@@ -32,9 +32,9 @@ def measure(
         engine=_ENGINE,
         loader={"cache": {"kind": "disk"}},
     )
-    loop = TrainerLoop(work, replace(cluster, settings=work.settings.engine))
+    loop = TrainerLoop(work, replace(mesh, settings=work.settings.engine))
     workers = cpu_count()
-    store, device = work.folder / "store", cluster.device
+    store, device = work.folder / "store", mesh.device
     candidates: dict[str, Epoch] = {
         "trainer": loop.epoch,
         "timm": _timm(store, batch, workers, device),

@@ -21,21 +21,14 @@ from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
 from skindx.system import go_offline
 from skindx.training.config.run import TrainSettings
-from skindx.training.feeding.pictures import (
-    Reading,
-    TrainingSet,
-    class_numbers,
-    memory_for,
-    threads_for,
-    training_batches,
-)
+from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
+from skindx.training.feeding.loading import Reading, memory_for, threads_for
 from skindx.training.feeding.reading import TrainingData
-from skindx.training.position import count_step
-from skindx.training.process_group import Cluster
+from skindx.training.loop import take_steps
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.tasks.classifier.steps import take_steps
-from skindx.training.tasks.classifier.trainer import begin
+from skindx.training.tasks.classifier.job import setup_member
 
 CLASSES = tuple(f"class{number}" for number in range(8))
 
@@ -72,21 +65,19 @@ def job(
 class TrainerLoop:
     """Our trainer's steps, an epoch at a call."""
 
-    def __init__(self, work: Job, cluster: Cluster) -> None:
+    def __init__(self, work: Job, mesh: Mesh) -> None:
         data = TrainingData(work.folder, work.records, work.records[:1], CLASSES)
         member = work.settings.members[0]
-        self._progress = _Silent()
-        self.training = begin(work.settings, member, data, cluster, self._progress)
+        self._silent = _Silent()
+        self.training = setup_member(work.settings, member, data, mesh, self._silent.line)
         self.waits: list[float] = []
         """Seconds that each epoch waited for its batches."""
 
     def epoch(self) -> None:
         """Take an epoch's steps."""
-        self.training.waiting.seconds = 0.0
-        for loss, own, count in take_steps(self.training):
-            count_step(self.training, loss, count, self._progress)
-            self._progress.step(0, 0.0 if loss is None else loss / own)
-        self.training.position.epoch += 1
+        position = self.training.position
+        take_steps(self.training, self._silent, lambda training: None)
+        position.epoch, position.step = position.epoch + 1, 0
         self.waits.append(self.training.waiting.seconds)
 
     def close(self) -> None:
@@ -140,19 +131,19 @@ class BareLoop:
 
 
 class _Silent:
-    """A progress that nobody sees."""
+    """Callbacks that do nothing."""
 
     def start(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def step(self, step: int, loss: float) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def line(self, text: str) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 def main(arguments: list[str]) -> None:

@@ -38,16 +38,17 @@ def run(settings: Config) -> Result:
     Memory settings hold for a process, so the loop without them has a process of its own.
     """
     from skindx.bench.trainer.loops import BareLoop, TrainerLoop, job
-    from skindx.training.deepspeed.joining import join, leave
+    from skindx.training.deepspeed.joining import join
+    from skindx.training.parallel.mesh import leave
 
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = noisy_jpegs(settings.steps * settings.batch)
         work = job(Path(name), files, settings.model, settings.size, settings.batch)
         os.environ["MASTER_PORT"] = str(_free_port())
-        cluster = join(work.settings.engine)
-        on_gpu = cluster.device.type == "cuda"
+        mesh = join(work.settings.engine)
+        on_gpu = mesh.device.type == "cuda"
         with ExitStack() as stack:
-            ours, bare = TrainerLoop(work, cluster), BareLoop(work, cluster.device)
+            ours, bare = TrainerLoop(work, mesh), BareLoop(work, mesh.device)
             candidates: dict[str, Callable[[], object]] = {
                 "trainer": ours.epoch,
                 "bare loop": bare.epoch,
@@ -74,7 +75,7 @@ def run(settings: Config) -> Result:
             from skindx.bench.trainer.gpu import measure
 
             more, gpu_rates, gpu_note = measure(
-                Path(name), settings.gpu_batch, settings.gpu_steps, settings.rounds, cluster
+                Path(name), settings.gpu_batch, settings.gpu_steps, settings.rounds, mesh
             )
             figures, rates = figures | more, rates | gpu_rates
         leave()

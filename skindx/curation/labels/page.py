@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.curation.labels.review import Doubt, LabelReview
-from skindx.curation.stored_image import read_picture
 from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags

@@ -1,4 +1,4 @@
-"""How a training shows where it is: a bar with loss and time left, and one line an epoch."""
+"""The progress of a training: a bar with loss and time left, and one line an epoch."""
 
 from typing import Self
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 
 class _Speed(ProgressColumn):
-    """Pictures a second over the last steps."""
+    """Images a second over the last steps."""
 
     def __init__(self, batch: int) -> None:
         super().__init__()
@@ -24,13 +24,13 @@ class _Speed(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the text."""
-        return Text("" if task.speed is None else f"{task.speed * self._batch:.0f} pictures/s")
+        return Text("" if task.speed is None else f"{task.speed * self._batch:.0f} images/s")
 
 
 class TrainingBar:
-    """A progress bar on standard error; silent on every rank but the first.
+    """A progress bar on standard error; silent on every rank but the main one.
 
-    `batch` is the pictures of a step, over all ranks; with it the bar shows their speed.
+    `batch` is the images of a step, over all ranks; with it the bar shows their speed.
     """
 
     def __init__(self, name: str, steps: int, *, shown: bool, batch: int | None = None) -> None:
@@ -61,6 +61,6 @@ class TrainingBar:
         self._bar.update(self._task, advance=advance, completed=done, loss=f"loss {loss:.3f}")
 
     def line(self, text: str) -> None:
-        """Print one epoch's figures above the bar."""
+        """Print a line above the bar."""
         if self._shown:
             self._bar.console.print(f"{self._name}  {text}", highlight=False, soft_wrap=True)

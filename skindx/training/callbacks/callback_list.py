@@ -1,4 +1,4 @@
-"""Everything that watches one member's training, behind the one face that the trainer knows."""
+"""The callbacks of one training: a bar, the history, and the trackers of the settings."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from skindx.errors import UserError
 from skindx.training.callbacks.bar import TrainingBar
-from skindx.training.callbacks.callback import Monitor, Row, Watched
+from skindx.training.callbacks.callback import Monitor, Row, TrainingInfo
 from skindx.training.callbacks.history import History
 from skindx.training.callbacks.mlflow_run import Mlflow
 from skindx.training.callbacks.tensorboard_events import TensorBoard
@@ -16,7 +16,8 @@ from skindx.training.callbacks.wandb_run import Wandb
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.config.trackers import MonitorSettings
 from skindx.training.feeding.batches import steps_of
-from skindx.training.member import member_folder
+from skindx.training.finished.detector import FOLDER as DETECTOR
+from skindx.training.finished.member import member_folder
 
 _MONITORS: dict[str, Callable[[Any], Monitor]] = {
     "tensorboard": TensorBoard,
@@ -27,7 +28,7 @@ _MONITORS: dict[str, Callable[[Any], Monitor]] = {
 
 def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
     """Raise UserError for a tracker whose package is not installed, or that is named twice."""
-    kinds = [each.kind for each in monitors]
+    kinds = [monitor.kind for monitor in monitors]
     for kind in kinds:
         if importlib.util.find_spec(kind) is None:
             raise UserError(
@@ -37,15 +38,12 @@ def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
             raise UserError(f"monitors has {kind} twice; name it once.")
 
 
-def watching(
-    run: Path, settings: TrainSettings, member: MemberSettings, pictures: int, *, shown: bool
-) -> "Watching":
-    """Return what watches `member` on `pictures` pictures; only the first rank is `shown`."""
+def member_callbacks(
+    run: Path, settings: TrainSettings, member: MemberSettings, images: int, *, shown: bool
+) -> "CallbackList":
+    """Return the callbacks of a member that learns from so many images; one rank's are `shown`."""
     recipe = settings.recipe_of(member)
-    steps = steps_of(pictures, recipe.batch)
-    bar = TrainingBar(
-        member.name, recipe.epochs * steps, shown=shown, batch=min(recipe.batch, pictures)
-    )
+    steps = steps_of(images, recipe.batch)
     values = {
         "member": member.model_dump(mode="json"),
         "recipe": recipe.model_dump(mode="json"),
@@ -53,24 +51,43 @@ def watching(
         "loader": settings.loader.model_dump(mode="json"),
     }
     folder = member_folder(run, member.name)
-    watched = Watched(run, folder, settings.name, member.name, values, steps)
+    info = TrainingInfo(run, folder, settings.name, member.name, values, steps)
     monitors: list[tuple[str, Monitor]] = [("history.csv", History())] if shown else []
     if shown:
-        monitors += [(each.kind, _MONITORS[each.kind](each)) for each in settings.monitors]
-    return Watching(watched, bar, monitors)
+        monitors += [
+            (monitor.kind, _MONITORS[monitor.kind](monitor)) for monitor in settings.monitors
+        ]
+    bar = TrainingBar(
+        member.name, recipe.epochs * steps, shown=shown, batch=min(recipe.batch, images)
+    )
+    return CallbackList(info, bar, monitors)
 
 
-class Watching:
-    """The bar and the monitors of one member on the first rank; the other ranks say nothing.
+def detector_callbacks(
+    run: Path, settings: TrainSettings, images: int, *, shown: bool
+) -> "CallbackList":
+    """Return the callbacks of the run's detector: a bar alone."""
+    detector = settings.detector
+    assert detector is not None
+    steps = steps_of(images, detector.batch)
+    values = {"detector": detector.model_dump(mode="json")}
+    info = TrainingInfo(run, run / DETECTOR, settings.name, "detector", values, steps)
+    batch = min(detector.batch, images)
+    bar = TrainingBar("detector", detector.epochs * steps, shown=shown, batch=batch)
+    return CallbackList(info, bar, [])
 
-    A monitor that fails is told of once and does not stop the training. It is asked again after
-    each epoch: a disk may have room again, a server may be back.
+
+class CallbackList:
+    """The bar and the monitors of one training on the main rank; the other ranks show nothing.
+
+    A monitor that fails gives one warning and does not stop the training. It is called again
+    after each epoch: a disk may have room again, a server may be back.
     """
 
     def __init__(
-        self, watched: Watched, bar: TrainingBar, monitors: Sequence[tuple[str, Monitor]]
+        self, info: TrainingInfo, bar: TrainingBar, monitors: Sequence[tuple[str, Monitor]]
     ) -> None:
-        self._watched = watched
+        self._info = info
         self._bar = bar
         self._waiting = list(monitors)
         self._started: list[tuple[str, Monitor]] = []
@@ -89,7 +106,7 @@ class Watching:
     def start(self, history: Sequence[Row]) -> None:
         """Training begins, or goes on after the epochs of `history`."""
         for name, monitor in self._waiting:
-            if self._careful(name, partial(monitor.start, self._watched, history)):
+            if self._careful(name, partial(monitor.start, self._info, history)):
                 self._started.append((name, monitor))
         self._waiting = []
 
@@ -101,13 +118,13 @@ class Watching:
                 self._careful(name, partial(monitor.step, step, loss))
 
     def epoch(self, history: Sequence[Row], line: str) -> None:
-        """One more epoch is done: the last row of `history`, told in `line`."""
+        """One more epoch is done: the last row of `history`, which `line` sums up."""
         self._bar.line(line)
         for name, monitor in self._started:
             self._careful(name, partial(monitor.epoch, history))
 
     def line(self, text: str) -> None:
-        """Say something else."""
+        """Show a message."""
         self._bar.line(text)
 
     def _careful(self, name: str, call: Callable[[], None]) -> bool:

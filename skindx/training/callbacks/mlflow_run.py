@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from skindx.system import go_offline
-from skindx.training.callbacks.callback import Row, Watched
-from skindx.training.callbacks.run_id import RunId
+from skindx.training.callbacks.callback import Row, RunId, TrainingInfo
 from skindx.training.config.trackers import MlflowSettings
 
 _LONGEST = 500
@@ -14,19 +13,19 @@ _LONGEST = 500
 
 
 class Mlflow:
-    """Tells settings as parameters and figures by epoch."""
+    """Logs settings as parameters and figures by epoch."""
 
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
 
-    def start(self, watched: Watched, history: Sequence[Row]) -> None:
+    def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
         """Begin a run, or go on with the one of this training."""
         go_offline()  # before the import, which reads whether usage is reported
         uri = self._settings.uri
         if uri is None:
             # The files need no database; MLflow keeps them working, but asks that one says so.
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-            uri = (watched.run / "mlruns").resolve().as_uri()
+            uri = (info.run / "mlruns").resolve().as_uri()
         # A server that is gone holds the training up for seconds, not for minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -34,13 +33,13 @@ class Mlflow:
         from mlflow.entities import Param
 
         self._client: Any = MlflowClient(tracking_uri=uri)
-        self._id = RunId("mlflow", watched, history)
+        self._id = RunId("mlflow", info, history)
         if self._id.value is not None:
             self._client.update_run(self._id.value, status="RUNNING")
             return
-        name = f"{watched.name} {watched.member}"
+        name = f"{info.name} {info.member}"
         run = self._client.create_run(self._experiment(), run_name=name).info.run_id
-        params = [Param(key, str(value)[:_LONGEST]) for key, value in _flat(watched.settings)]
+        params = [Param(key, str(value)[:_LONGEST]) for key, value in _flat(info.settings)]
         self._client.log_batch(run, params=params)
         self._id.keep(run, 0)
 
@@ -54,10 +53,10 @@ class Mlflow:
         return experiment
 
     def step(self, step: int, loss: float) -> None:
-        """Steps are not told."""
+        """Steps are not logged."""
 
     def epoch(self, history: Sequence[Row]) -> None:
-        """Tell the epochs that were not told yet."""
+        """Log the epochs that were not logged yet."""
         import time
 
         from mlflow.entities import Metric
@@ -66,7 +65,7 @@ class Mlflow:
         now_ms = int(time.time() * 1000)
         metrics = [
             Metric(key, float(value), now_ms, row["epoch"])
-            for row in history[self._id.told :]
+            for row in history[self._id.logged :]
             for key, value in row.items()
             if key != "epoch"
         ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from skindx.training.callbacks.callback import Row, Watched
+from skindx.training.callbacks.callback import Row, TrainingInfo
 from skindx.training.config.trackers import TensorBoardSettings
 
 
@@ -12,16 +12,16 @@ class TensorBoard:
     def __init__(self, settings: TensorBoardSettings) -> None:
         self._every = settings.every_steps
 
-    def start(self, watched: Watched, history: Sequence[Row]) -> None:
+    def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
         """Open a new event file; of older ones TensorBoard drops the steps that come again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = watched.run / "tensorboard" / watched.member
+        folder = info.run / "tensorboard" / info.member
         if not history:
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-        steps = len(history) * watched.epoch_steps
-        self._epoch_steps = watched.epoch_steps
+        steps = len(history) * info.epoch_steps
+        self._epoch_steps = info.epoch_steps
         self._writer = SummaryWriter(str(folder), purge_step=steps + 1 if history else None)
 
     def step(self, step: int, loss: float) -> None:

@@ -6,18 +6,17 @@ from typing import Any
 
 from skindx.errors import UserError
 from skindx.system import go_offline
-from skindx.training.callbacks.callback import Row, Watched
-from skindx.training.callbacks.run_id import RunId
+from skindx.training.callbacks.callback import Row, RunId, TrainingInfo
 from skindx.training.config.trackers import WandbSettings
 
 
 class Wandb:
-    """Tells figures by epoch; no code, console, hardware or package list goes with them."""
+    """Logs figures by epoch; no code, console, hardware or package list goes with them."""
 
     def __init__(self, settings: WandbSettings) -> None:
         self._settings = settings
 
-    def start(self, watched: Watched, history: Sequence[Row]) -> None:
+    def start(self, info: TrainingInfo, history: Sequence[Row]) -> None:
         """Begin a run, or go on with the one of this training."""
         go_offline()  # before the import, which starts its makers' error reports
         import wandb
@@ -33,28 +32,28 @@ class Wandb:
             x_disable_machine_info=True,
             x_save_requirements=False,
         )
-        self._id = RunId("wandb", watched, history)
+        self._id = RunId("wandb", info, history)
         self._run: Any = wandb.init(
             project=self._settings.project,
             entity=self._settings.entity,
             mode=self._settings.mode,
-            name=f"{watched.name} {watched.member}",
-            group=watched.name,
+            name=f"{info.name} {info.member}",
+            group=info.name,
             id=self._id.value or secrets.token_hex(4),
             resume="allow" if self._settings.mode == "online" else None,
-            dir=watched.run,
-            config=dict(watched.settings),
+            dir=info.run,
+            config=dict(info.settings),
             settings=settings,
         )
         self._run.define_metric("*", step_metric="epoch")
-        self._id.keep(self._run.id, self._id.told)
+        self._id.keep(self._run.id, self._id.logged)
 
     def step(self, step: int, loss: float) -> None:
-        """Steps are not told."""
+        """Steps are not logged."""
 
     def epoch(self, history: Sequence[Row]) -> None:
-        """Tell the epochs that were not told yet."""
-        for row in history[self._id.told :]:
+        """Log the epochs that were not logged yet."""
+        for row in history[self._id.logged :]:
             self._run.log(dict(row), step=row["epoch"])
         self._id.keep(self._run.id, len(history))
 

@@ -1,4 +1,4 @@
-"""Saves one member's training on all ranks together, and finds it again."""
+"""Saves one training on all ranks together, and finds it again."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,12 +15,8 @@ from skindx.training.checkpoint.fitting import part_of
 from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
-from skindx.training.config.checkpoints import (
-    CheckpointSettings,
-)
-from skindx.training.process_group import (
-    Cluster,
-)
+from skindx.training.config.checkpoints import CheckpointSettings
+from skindx.training.parallel.mesh import Mesh
 
 CHECKPOINTS = "checkpoints"
 
@@ -33,14 +29,14 @@ def checkpoint_folder(run: Path, name: str) -> Path:
     return run / CHECKPOINTS / name
 
 
-def refuse_others(folder: Path, mark: str) -> None:
+def refuse_others(folder: Path, fingerprint: str) -> None:
     """Raise UserError when a checkpoint there is of other settings or data."""
     for at in store.saved_in(folder):
         try:
             index = store.read_index(store.path_of(folder, at))
         except store.DamagedCheckpointError:
             continue
-        if index["fingerprint"] != mark:
+        if index["fingerprint"] != fingerprint:
             raise UserError(
                 f"{folder} was trained with other settings or data; "
                 "give another --out, or remove that folder to train it anew."
@@ -48,28 +44,28 @@ def refuse_others(folder: Path, mark: str) -> None:
 
 
 class Keeper:
-    """The checkpoints of one member; every rank holds one and calls it alike."""
+    """The checkpoints of one training; every rank holds one and calls it alike."""
 
     def __init__(
         self,
         folder: Path,
-        mark: str,
+        fingerprint: str,
         settings: CheckpointSettings,
-        cluster: Cluster,
+        mesh: Mesh,
         say: Callable[[str], None],
         *,
         shared: Mapping[str, Shared],
         own: Mapping[str, PerRank],
     ) -> None:
-        """Keep `shared` and `own` in `folder`; `mark` is the member's fingerprint."""
-        self._folder, self._mark, self._settings = folder, mark, settings
-        self._cluster, self._say = cluster, say
+        """Keep `shared` and `own` in `folder`; the fingerprint is the result's."""
+        self._folder, self._fingerprint, self._settings = folder, fingerprint, settings
+        self._mesh, self._say = mesh, say
         self._shared, self._own = shared, own
         self._saved_at, self._steps_since = time.monotonic(), 0
         self._last: At | None = None
 
     def due(self) -> bool:
-        """True when the next step is to be saved. Ranks' clocks differ: the first decides."""
+        """True when the next step is to be saved. Ranks' clocks differ: the main one decides."""
         minutes, steps = self._settings.every_minutes, self._settings.every_steps
         late = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
         return late or (steps is not None and self._steps_since + 1 >= steps)
@@ -86,18 +82,18 @@ class Keeper:
         # Under ZeRO every rank brings its part of what is shared.
         shared: State = {name: part.state_dict() for name, part in self._shared.items()}
         own: State = {name: part.state_dict() for name, part in self._own.items()}
-        first = self._cluster.first
+        first = self._mesh.is_main
         try:
             self._together(lambda: _check_finite(shared) if first else None)
             self._together(lambda: store.begin(self._folder) if first else None)
             temporary = store.writing(self._folder)
             parts = self._together(
                 lambda: store.write_part(
-                    temporary, self._cluster.rank, own, shared if first else None
+                    temporary, self._mesh.data.rank, own, shared if first else None
                 )
             )
-            files = {name: each for part in parts for name, each in part.items()}
-            head = {"fingerprint": self._mark, "at": list(at), "ranks": self._cluster.world}
+            files = {name: entry for part in parts for name, entry in part.items()}
+            head = {"fingerprint": self._fingerprint, "at": list(at), "ranks": self._mesh.data.size}
             self._together(
                 lambda: (
                     store.finish(self._folder, at, head, files, self._settings.keep)
@@ -120,15 +116,15 @@ class Keeper:
             result = work()
         except CANNOT_WRITE as error:
             problem = " ".join(str(error).split())
-        told = self._cluster.gather((result, problem))
-        for _, each in told:
-            if each:
-                raise _NotSavedError(each)
-        return [each for each, _ in told]
+        answers = self._mesh.gather((result, problem))
+        for _, reason in answers:
+            if reason:
+                raise _NotSavedError(reason)
+        return [found for found, _ in answers]
 
     def resume(self) -> At | None:
         """Go on from the newest whole checkpoint and return its place; None: there is none."""
-        found = self._cluster.gather(self._newest() if self._cluster.first else None)[0]
+        found = self._mesh.gather(self._newest() if self._mesh.is_main else None)[0]
         if found is None:
             return None
         self._last, ranks = At(*found[0]), found[1]

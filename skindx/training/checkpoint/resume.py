@@ -1,4 +1,4 @@
-"""Connects a member's training with its checkpoints: what is saved, when, and where it goes on."""
+"""Connects a training with its checkpoints: what is saved, when, and where it goes on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,32 +12,38 @@ from skindx.training.checkpoint.state import State
 from skindx.training.checkpoint.stateful import Buffers, PerRank, RandomNumbers, Shared
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.deepspeed.engine import Engine
 from skindx.training.launching.stopping import StoppedError, StopRequest
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.position import Position
-from skindx.training.process_group import Cluster
-from skindx.training.step_guard import Watch
+from skindx.training.step_guard import StepGuard
 
 _OWN = "loss_sum"
 
 
+class SavableEngine(Shared, Protocol):
+    """An engine as far as checkpoints know it."""
+
+    @property
+    def exchange(self) -> PerRank | None: ...
+
+
 class Savable(Protocol):
-    """A training as far as its checkpoints know it: a member's, or the detector's."""
+    """A training as far as its checkpoints know it."""
 
     @property
     def name(self) -> str: ...
     @property
     def epochs(self) -> int: ...
     @property
-    def cluster(self) -> Cluster: ...
+    def mesh(self) -> Mesh: ...
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> SavableEngine: ...
     @property
     def average(self) -> Shared | None: ...
     @property
     def statistics(self) -> Buffers: ...
     @property
-    def watch(self) -> Watch: ...
+    def guard(self) -> StepGuard: ...
     @property
     def position(self) -> Position: ...
 
@@ -60,10 +66,10 @@ class _SharedPosition:
 
 
 class _LossSum:
-    """Each rank's loss in the current epoch; on other ranks the first takes the sum of all."""
+    """Each rank's loss in this epoch; on another number of ranks the main one takes the sum."""
 
     def __init__(self, training: Savable) -> None:
-        self._position, self._cluster = training.position, training.cluster
+        self._position, self._mesh = training.position, training.mesh
 
     def state_dict(self) -> State:
         return {_OWN: self._position.loss_sum}
@@ -72,44 +78,45 @@ class _LossSum:
         for state in states:
             check_like(state, {_OWN: 0.0}, "loss")
         sums = [state[_OWN] for state in states]
-        if len(sums) == self._cluster.world:
-            self._position.loss_sum = sums[self._cluster.rank]
+        if len(sums) == self._mesh.data.size:
+            self._position.loss_sum = sums[self._mesh.data.rank]
         else:
-            self._position.loss_sum = sum(sums) if self._cluster.first else 0.0
+            self._position.loss_sum = sum(sums) if self._mesh.is_main else 0.0
 
 
 class Resuming:
-    """Saves a member's training in `folder`, goes on from there, and stops it when asked to."""
+    """Saves a training in `folder`, goes on from there, and stops it when asked to."""
 
     def __init__(
-        self, folder: Path, mark: str, settings: CheckpointSettings, stop: StopRequest
+        self, folder: Path, fingerprint: str, settings: CheckpointSettings, stop: StopRequest
     ) -> None:
-        """Mark checkpoints with the member's fingerprint `mark`."""
-        self._folder, self._mark, self._settings, self._stop = folder, mark, settings, stop
+        """Write the fingerprint into checkpoints; one of another fingerprint is refused before."""
+        self._folder, self._fingerprint = folder, fingerprint
+        self._settings, self._stop = settings, stop
 
     def attach(self, training: Savable, say: Callable[[str], None]) -> Callable[[Savable], None]:
         """Go on from the last whole checkpoint, and return what saves and stops after a step."""
         keeper = Keeper(
             self._folder,
-            self._mark,
+            self._fingerprint,
             self._settings,
-            training.cluster,
+            training.mesh,
             say,
             shared=_shared(training),
             own=_own(training),
         )
         if at := keeper.resume():
             say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
-        training.watch.asked = lambda: self._stop.asked
-        training.watch.due = keeper.due
+        training.guard.asked = lambda: self._stop.asked
+        training.guard.due = keeper.due
 
         def after_step(training: Savable) -> None:
-            position, watch = training.position, training.watch
+            position, guard = training.position, training.guard
             at = At(position.epoch, position.step)
             keeper.count_step()
-            if position.step == 0 or watch.save or watch.stop:
+            if position.step == 0 or guard.save or guard.stop:
                 keeper.save(at)
-            if watch.stop:
+            if guard.stop:
                 self._stop.done()
                 raise StoppedError(f"{training.name}: {_words(at, training.epochs)}")
 
@@ -127,11 +134,11 @@ def _shared(training: Savable) -> dict[str, Shared]:
 
 
 def _own(training: Savable) -> dict[str, PerRank]:
-    cluster = training.cluster
+    mesh = training.mesh
     own: dict[str, PerRank] = {
         "statistics": training.statistics,
         "loss": _LossSum(training),
-        "random": RandomNumbers(cluster.rank, cluster.world, cluster.device),
+        "random": RandomNumbers(mesh.data.rank, mesh.data.size, mesh.device),
     }
     if exchange := training.engine.exchange:
         own["exchange"] = exchange

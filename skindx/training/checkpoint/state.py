@@ -1,4 +1,4 @@
-"""Nested state as named tensors (safetensors) and plain values (JSON)."""
+"""Nested state as named tensors (safetensors) and plain values (JSON); an optimizer's by name."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from skindx.errors import UserError
 from skindx.files import write_json
@@ -44,9 +44,9 @@ def split(state: State) -> tuple[dict[str, Tensor], Any]:
             return {_ARRAY: put(torch.from_numpy(np.ascontiguousarray(value)), path)}
         if isinstance(value, dict):
             assert all(isinstance(key, str) for key in value), path
-            return {_LITERAL: {key: walk(each, f"{path}/{key}") for key, each in value.items()}}
+            return {_LITERAL: {key: walk(item, f"{path}/{key}") for key, item in value.items()}}
         if isinstance(value, list | tuple):
-            return [walk(each, f"{path}/{number}") for number, each in enumerate(value)]
+            return [walk(item, f"{path}/{number}") for number, item in enumerate(value)]
         if isinstance(value, np.generic):
             return value.item()
         assert value is None or isinstance(value, bool | int | float | str), (path, type(value))
@@ -60,7 +60,7 @@ def join(tensors: dict[str, Tensor], values: Any) -> State:
 
     def walk(value: Any) -> Any:
         if isinstance(value, list):
-            return [walk(each) for each in value]
+            return [walk(item) for item in value]
         if not isinstance(value, dict):
             return value
         ((kind, inner),) = value.items()
@@ -68,7 +68,7 @@ def join(tensors: dict[str, Tensor], values: Any) -> State:
             return tensors[inner]
         if kind == _ARRAY:
             return tensors[inner].numpy()
-        return {key: walk(each) for key, each in inner.items()}
+        return {key: walk(item) for key, item in inner.items()}
 
     return {key: walk(value) for key, value in values.items()}
 
@@ -92,3 +92,22 @@ def read_state(folder: Path) -> State:
             f"{folder} does not hold the state of a training ({type(error).__name__}); remove "
             "that checkpoint, or train anew."
         ) from None
+
+
+def named_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> State:
+    """Return what the optimizer keeps of each parameter: moments, momentum, steps."""
+    names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
+    return {names[parameter]: dict(kept) for parameter, kept in optimizer.state.items()}
+
+
+def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, state: State) -> None:
+    """Undo `named_state`; rates and other settings stay what the optimizer was made with."""
+    names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbered: dict[str, Any] = optimizer.state_dict()
+    numbered["state"] = {
+        number: dict(state[names[parameter]])
+        for number, parameter in enumerate(every)
+        if names[parameter] in state
+    }
+    optimizer.load_state_dict(numbered)

@@ -68,7 +68,7 @@ class Buffers:
         """Keep a copy to go back to: of a hundred small tensors in each step, so all at once."""
         for dtype, buffers in self._by_dtype().items():
             if dtype not in self._kept:
-                self._kept[dtype] = [torch.empty_like(each) for each in buffers]
+                self._kept[dtype] = [torch.empty_like(buffer) for buffer in buffers]
             torch._foreach_copy_(self._kept[dtype], buffers)
 
     def go_back(self) -> None:
@@ -87,7 +87,7 @@ class Buffers:
 def _mean(values: list[Tensor]) -> Tensor:
     if not values[0].is_floating_point():
         return values[0]
-    return torch.stack([each.double() for each in values]).mean(0).to(values[0].dtype)
+    return torch.stack([value.double() for value in values]).mean(0).to(values[0].dtype)
 
 
 class RandomNumbers:

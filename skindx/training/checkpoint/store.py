@@ -1,7 +1,7 @@
 """The checkpoints of one member on disk: written by all ranks, whole or absent, and verified.
 
 epoch-0003-step-000017/        two epochs and 17 steps are done
-    shared/                    what all ranks hold alike: written by the first
+    shared/                    what all ranks hold alike: written by the main rank
     rank-0/ rank-1/ …          what each rank holds alone
     index.json                 every file's hash, written last; a hash of itself
 """
@@ -31,7 +31,7 @@ _NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 
 
 class At(NamedTuple):
-    """A place in a training."""
+    """A point of a training."""
 
     epoch: int
     """Whole epochs that are done."""
@@ -40,7 +40,7 @@ class At(NamedTuple):
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint that is not what was written; the text says in which way."""
+    """A checkpoint that is not as it was written; the text says what differs."""
 
 
 class RankStates(Sequence[State]):
@@ -58,7 +58,7 @@ class RankStates(Sequence[State]):
     def __getitem__(self, rank: slice) -> list[State]: ...
     def __getitem__(self, rank: int | slice) -> State | list[State]:
         if isinstance(rank, slice):
-            return [self[each] for each in range(*rank.indices(self._ranks))]
+            return [self[number] for number in range(*rank.indices(self._ranks))]
         if not -self._ranks <= rank < self._ranks:
             raise IndexError(rank)
         state: State = part_of(
@@ -75,8 +75,10 @@ def saved_in(folder: Path) -> list[At]:
     """Return where the checkpoints in `folder` stand, the furthest first."""
     if not folder.is_dir():
         return []
-    matches = (_NAME.fullmatch(each.name) for each in folder.iterdir())
-    return sorted((At(int(each[1]) - 1, int(each[2])) for each in matches if each), reverse=True)
+    matches = (_NAME.fullmatch(checkpoint.name) for checkpoint in folder.iterdir())
+    return sorted(
+        (At(int(match[1]) - 1, int(match[2])) for match in matches if match), reverse=True
+    )
 
 
 def path_of(folder: Path, at: At) -> Path:
@@ -98,7 +100,7 @@ def begin(folder: Path) -> None:
 
 
 def write_part(temporary: Path, rank: int, own: State, shared: State | None) -> dict[str, Any]:
-    """Write one rank's part and return each file's hash and size; the first brings `shared`."""
+    """Write one rank's part and return each file's hash and size; the main one brings `shared`."""
     parts = {_rank_folder(rank): own}
     if shared is not None:
         parts[_SHARED] = shared
@@ -127,9 +129,9 @@ def finish(folder: Path, at: At, head: State, files: State, keep: int) -> None:
     _flush(folder)
     # One that stands further is a damaged one that this training had to go back behind.
     saved = saved_in(folder)
-    newest = [each for each in saved if each <= at][:keep]
-    for each in set(saved) - set(newest):
-        shutil.rmtree(path_of(folder, each))
+    newest = [other for other in saved if other <= at][:keep]
+    for other in set(saved) - set(newest):
+        shutil.rmtree(path_of(folder, other))
 
 
 def abandon(folder: Path) -> None:
@@ -180,7 +182,8 @@ def _is_of_this_kind(index: dict[str, Any]) -> bool:
         "fingerprint" in index
         and set(files) == {f"{folder}/{name}" for folder in folders for name in (TENSORS, VALUES)}
         and all(
-            isinstance(each, dict) and {"bytes", "sha256"} <= set(each) for each in files.values()
+            isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry)
+            for entry in files.values()
         )
     )
 

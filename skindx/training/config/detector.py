@@ -9,9 +9,9 @@ from skindx.config import Settings
 
 
 class BoxAugment(Settings):
-    """Random changes of a training picture and its boxes, drawn anew in each epoch.
+    """Random changes of a training image and its boxes, drawn anew in each epoch.
 
-    Where a picture shows one or two lesions, a detector's street-scene defaults (mosaic, half and
+    Where an image shows one or two lesions, a detector's street-scene defaults (mosaic, half and
     double size) slow learning down.
     """
 
@@ -41,7 +41,7 @@ class DetectorSettings(Settings):
     model: str = "yolov8n.yaml"
     size: int = Field(320, ge=64, le=1280, multiple_of=32)
     batch: int = Field(16, ge=1)
-    """Pictures a step, over all ranks."""
+    """Images a step, over all ranks."""
     epochs: int = Field(50, ge=1)
     learning_rate: float = Field(0.001, gt=0)
     weight_decay: float = Field(0.0005, ge=0)
@@ -78,7 +78,7 @@ class DetectorSettings(Settings):
 
 
 class FusionSettings(Settings):
-    """Judge the crop around the best box beside the whole picture; needs a detector.
+    """Classify the crop around the best box beside the whole image; needs a detector.
 
     Its weight is fitted on validation. It doubles the work of a diagnosis.
     """

@@ -1,4 +1,4 @@
-"""How finished members become an ensemble: soups, members of other runs, ways of combining."""
+"""How finished members become an ensemble: soups, members of other runs, combiners."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,12 +19,12 @@ class Mean(Settings):
 
 
 class Weighted(Settings):
-    """Weights that make the truth of the validation pictures likeliest."""
+    """Weights that make the truth of the validation images likeliest."""
 
     kind: Literal["weighted"] = "weighted"
     space: Space = "probability"
     prior: float = Field(20.0, gt=0)
-    """So many pictures more, that speak for equal weights: few real ones then move them little."""
+    """So many imagined images speak for equal weights: few real ones then move them little."""
 
 
 class Greedy(Settings):
@@ -42,13 +42,13 @@ class Vote(Settings):
 
 
 class Auto(Settings):
-    """The way that does best on validation pictures it was not fitted on; see `ways.py`."""
+    """The combiner that does best on validation images it was not fitted on; see `combiners.py`."""
 
     kind: Literal["auto"] = "auto"
 
 
-Way = Mean | Weighted | Greedy | Vote
-Combine = Annotated[Way | Auto, Field(discriminator="kind")]
+Combiner = Mean | Weighted | Greedy | Vote
+Combine = Annotated[Combiner | Auto, Field(discriminator="kind")]
 
 
 class EnsembleSettings(Settings):

@@ -8,16 +8,16 @@ from skindx.config import Settings
 
 
 class Augment(Settings):
-    """Random changes of a training picture, drawn anew in each epoch."""
+    """Random changes of a training image, drawn anew in each epoch."""
 
     scale: tuple[float, float] = (0.5, 1.0)
-    """Smallest and largest share of the picture that the random crop shows, 0 < a <= b <= 1."""
+    """Smallest and largest share of the image that the random crop shows, 0 < a <= b <= 1."""
     flip: bool = True
     """Mirror and quarter turns: skin has no upright."""
     colour: float = Field(0.15, ge=0, le=0.5)
     """Strength of the change of brightness, contrast and saturation; hue by a tenth of it."""
     blur: float = Field(0, ge=0, le=1)
-    """How often a picture is blurred: a photo out of focus."""
+    """How often an image is blurred: a photo out of focus."""
     sharpen: float = Field(0, ge=0, le=1)
     """How often it is sharpened: a telephone's own processing."""
     holes: float = Field(0, ge=0, le=1)
@@ -38,7 +38,7 @@ class CrossEntropy(Settings):
 
 
 class Focal(Settings):
-    """Focal loss (Lin et al. 2017, arXiv 1708.02002, eq. 4): surely right pictures count less."""
+    """Focal loss (Lin et al. 2017, arXiv 1708.02002, eq. 4): easy images count less."""
 
     kind: Literal["focal"] = "focal"
     gamma: float = Field(2.0, ge=0)
@@ -59,10 +59,10 @@ Loss = Annotated[CrossEntropy | Focal | LogitAdjusted, Field(discriminator="kind
 
 
 class Mix(Settings):
-    """Blend pairs of pictures and their labels; see mixing.py."""
+    """Blend pairs of images and their labels; see mixing.py."""
 
     mixup: float = Field(0.2, ge=0)
-    """Alpha of the Beta distribution that blends whole pictures; 0: never."""
+    """Alpha of the Beta distribution that blends whole images; 0: never."""
     cutmix: float = Field(1.0, ge=0)
     """Alpha of the one that sizes the rectangle which changes hands; 0: never."""
     probability: float = Field(1.0, gt=0, le=1)
@@ -116,7 +116,7 @@ Schedule = Annotated[Cosine | Steps, Field(discriminator="kind")]
 
 
 class Resize(Settings):
-    """Train on small pictures first: the side grows linearly, in multiples of 32."""
+    """Train on small images first: the side grows linearly, in multiples of 32."""
 
     start: int = Field(ge=32, multiple_of=32)
     """Side in pixels in the first epoch."""
@@ -129,7 +129,7 @@ class Recipe(Settings):
 
     epochs: int = Field(12, ge=1)
     batch: int = Field(32, ge=2)
-    """Pictures a step, over all ranks."""
+    """Images a step, over all ranks."""
     base_batch: int | None = Field(None, ge=1)
     """The learning rates are meant for this batch and scaled to `batch`; none: as they stand."""
     accumulate: int = Field(1, ge=1)
@@ -157,7 +157,7 @@ class Recipe(Settings):
     """Weigh rare classes up: balanced = N / (C n_c), sqrt = its square root, effective = by the
     effective number of samples (Cui et al. 2019)."""
     effective_beta: float = Field(0.999, gt=0, lt=1)
-    """Beta of the effective number: 1 / (1 - beta) pictures of a class are as good as endless."""
+    """Beta of the effective number: 1 / (1 - beta) images of a class count as infinitely many."""
     augment: Augment = Augment()
     mix: Mix | None = None
     ema: Ema | None = None
@@ -187,10 +187,10 @@ class Recipe(Settings):
             )
         return self
 
-    def decisive(self) -> dict[str, Any]:
-        """Return what decides the weights; younger settings stand in it only where they are used.
+    def fingerprint_fields(self) -> dict[str, Any]:
+        """Return what decides the weights; later settings are in it only where they are used.
 
-        So a member that was trained before they came is still known as what it is.
+        So the fingerprint of a member that was trained before they existed stays the same.
         """
         parts = self.model_dump(mode="json")
         unused = {key for key in _YOUNGER if parts[key] == _default(key)}

@@ -12,10 +12,13 @@ from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.ensemble.views import Views
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
+from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
-from skindx.training.process_group import EngineSettings
+
+SETTINGS = "train.yaml"
+"""The settings of a run, in its folder."""
 
 
 class MemberSettings(ClassifierSettings):
@@ -37,7 +40,7 @@ class MemberSettings(ClassifierSettings):
     snapshots: int = Field(0, ge=0, le=50)
     """Keep the weights of so many last epochs, for a soup."""
     views: Views = 1
-    """Test-time augmentation: each picture is seen in so many flips and turns."""
+    """Test-time augmentation: each image is seen in so many flips and turns."""
     targets: Path | None = None
     """Learn these probabilities in place of the labels: a file that `distil` writes."""
 
@@ -53,7 +56,7 @@ class DistilSettings(Settings):
 
     student: MemberSettings
     temperature: float = Field(2.0, gt=0)
-    """Softens the teacher: what else a picture looks like is most of what it can teach."""
+    """Softens the teacher: the student learns most from the probabilities of the other classes."""
     share: float = Field(0.7, gt=0, le=1)
     """Share of the teacher in what the student learns; the rest is the label."""
 
@@ -80,7 +83,7 @@ class TrainSettings(Settings):
     fusion: FusionSettings | None = None
     loader: LoaderSettings = LoaderSettings()
     monitors: tuple[MonitorSettings, ...] = ()
-    """Trackers that are told of each epoch, beside the bar and RUN/members/NAME/history.csv.
+    """Trackers that log each epoch, beside the bar and RUN/members/NAME/history.csv.
 
     tensorboard, wandb, mlflow: by name, or as `kind: …` with settings. Nothing leaves this machine
     unless wandb's `mode` is online or mlflow has a `uri` elsewhere.
@@ -155,7 +158,7 @@ class TrainSettings(Settings):
                 )
         return self
 
-    def exchanged(self) -> dict[str, Any]:
+    def exchange_fields(self) -> dict[str, Any]:
         """Return what of the exchange decides the weights: nothing of the engine's own."""
         dense = isinstance(self.exchange, DenseSettings)
         return {} if dense else {"exchange": self.exchange.model_dump(mode="json")}
@@ -183,7 +186,7 @@ def write_out(raw: dict[str, Any]) -> dict[str, Any]:
     folds = raw.get("folds", TrainSettings.model_fields["folds"].default)
     members = raw.get("members")
     if isinstance(members, list) and isinstance(folds, int):
-        raw["members"] = [each for member in members for each in _folds_of(member, folds)]
+        raw["members"] = [own for member in members for own in _folds_of(member, folds)]
     return raw
 
 
@@ -197,7 +200,7 @@ def _folds_of(member: Any, folds: int) -> list[Any]:
 def check_names(settings: TrainSettings) -> None:
     """Raise ValueError unless every member has a name of its own and every soup its ingredients."""
     trained = [member.name for member in settings.members]
-    there = [*trained, *(each.known_as for each in settings.reused)]
+    there = [*trained, *(reused.known_as for reused in settings.reused)]
     if not there:
         raise ValueError("an ensemble needs a member; add one to members or reused")
     names = [*there, *(soup.name for soup in settings.soups)]

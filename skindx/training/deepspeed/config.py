@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.errors import UserError
-from skindx.training.process_group import EngineSettings
+from skindx.training.config.engine import EngineSettings
 
 _OURS = {
     "train_batch_size": "recipe.batch",
@@ -48,9 +48,19 @@ def read_extra(file: Path) -> dict[str, Any]:
     return extra
 
 
+def read_extra_of(settings: EngineSettings) -> dict[str, Any]:
+    """Return what `read_extra` returns for the JSON of these settings; nothing where none is."""
+    return read_extra(settings.deepspeed) if settings.deepspeed else {}
+
+
+def fingerprint_fields(settings: EngineSettings) -> dict[str, Any]:
+    """Return what of the JSON decides the weights: all of it, where there is one."""
+    return {"deepspeed": read_extra_of(settings)} if settings.deepspeed else {}
+
+
 def deepspeed_config(settings: EngineSettings, batch: int, world: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration for a global batch of `batch` pictures."""
-    extra = read_extra(settings.deepspeed) if settings.deepspeed else {}
+    """Return DeepSpeed's configuration for a global batch of `batch` images."""
+    extra = read_extra_of(settings)
     # Batches are cut unevenly where they must be: DeepSpeed only checks these products.
     micro = max(1, batch // world)
     config: dict[str, Any] = {

@@ -1,37 +1,31 @@
-"""The only file that knows DeepSpeed: ranks, gradients and steps, the same on CPU and on GPUs.
+"""A network under DeepSpeed: gradients and steps, the same on CPU and on GPUs.
 
 One process a rank, started by DeepSpeed's launcher or by `torchrun`; a process that neither
-started is a cluster of one.
+started is a mesh of one rank.
 """
 
-import logging
-import os
-import sys
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, Exchange, ExchangeSettings
-from skindx.errors import UserError
 from skindx.states import check_like
 from skindx.training.checkpoint.fitting import check_optimizer, check_weights, part_of
-from skindx.training.checkpoint.optimizer import load_named_state, named_state
-from skindx.training.checkpoint.state import State
+from skindx.training.checkpoint.state import State, load_named_state, named_state
 from skindx.training.deepspeed.config import deepspeed_config
+from skindx.training.deepspeed.library import import_deepspeed
 from skindx.training.deepspeed.sharded import (
     discard,
     load_whole_state,
     load_whole_weights,
     whole_state,
 )
-from skindx.training.gradient_sync import build_exchanging
-from skindx.training.preparing import prepare
-from skindx.training.process_group import Cluster
+from skindx.training.gradient_sync import build_gradient_sync
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.preparing import prepare
 
 _DENSE = DenseSettings()
 
@@ -43,48 +37,50 @@ class Engine:
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        cluster: Cluster,
+        mesh: Mesh,
         batch: int,
         *,
         exchange: ExchangeSettings = _DENSE,
         steps_per_epoch: int = 1,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Wrap `module`, already on the cluster's device; `batch` is the global batch.
+        """Wrap `module`, already on the mesh's device; `batch` is the global batch.
 
-        What the exchange finds out is told to `say`.
+        `say` gets a line for what the exchange finds out.
         """
-        settings = cluster.settings
-        self.cluster = cluster
+        settings = mesh.settings
+        self.mesh = mesh
         self.optimizer = optimizer
         # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
         self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
-        prepare(module, settings, cluster.world)
+        prepare(module, settings, mesh.data.size)
         dense = isinstance(exchange, DenseSettings)
+        self.precondition: Callable[[nn.Module], None] | None = None
+        """Changes the module's gradients between reduction and clipping (under ZeRO 0)."""
         # DeepSpeed's clipping waits for a GPU, and an exchange knows the norm already; only ZeRO
         # and a loss scale cannot do without.
-        on_gpu = cluster.device.type == "cuda"
-        self._clip = 0.0
+        on_gpu = mesh.device.type == "cuda"
+        self._clip_norm = 0.0
         if (on_gpu or not dense) and settings.zero == 0 and settings.precision != "fp16":
-            self._clip = settings.gradient_clip
+            self._clip_norm = settings.gradient_clip
             settings = settings.model_copy(update={"gradient_clip": 0.0})
         self._engine, *_ = import_deepspeed().initialize(
             model=module,
             optimizer=optimizer,
-            config=deepspeed_config(settings, batch, cluster.world),
+            config=deepspeed_config(settings, batch, mesh.data.size),
             dist_init_required=False,
         )
-        if (cluster.world == 1 or not dense) and settings.zero == 0:
+        if (mesh.data.size == 1 or not dense) and settings.zero == 0:
             # One rank has nothing to agree on: DeepSpeed would copy all gradients there and back.
             self._engine.enable_backward_allreduce = False
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
-        self._exchanging = build_exchanging(exchange, module, cluster, steps_per_epoch, say)
+        self._sync = build_gradient_sync(exchange, module, mesh, steps_per_epoch, say)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
-        if self._exchanging and self._engine.training:
-            self._exchanging.forward()
+        if self._sync and self._engine.training:
+            self._sync.forward()
         outputs: Tensor = self._engine(inputs)
         return outputs
 
@@ -106,61 +102,53 @@ class Engine:
         A step may take several calls: `global_count` counts the samples of all of them, and
         `last` is False for all but the last one.
         """
-        if self._exchanging:
-            self._exchanging.backward(last=last)
+        if self._sync:
+            self._sync.backward(last=last)
         self._engine.set_gradient_accumulation_boundary(last)
-        self._engine.backward(loss_sum * (self.cluster.world / global_count), scale_wrt_gas=False)
+        self._engine.backward(loss_sum * (self.mesh.data.size / global_count), scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> bool:
-        """Update the weights and clear the gradients.
+        """Reduce, precondition, clip, step; the gradients are cleared.
 
-        False, on all ranks, when the step was not taken since the gradient is not finite.
+        False, on all ranks, when the step was not taken because the gradient is not finite.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
-        if not self._agreed():
+        if not self._reduce():
             self.discard()
             return False
+        if self.precondition:
+            self.precondition(self.module)
+        self._clip()
         self._engine.step()
-        if self._exchanging:
-            self._exchanging.step_done()
+        if self._sync:
+            self._sync.step_done()
         return True
 
-    def _agreed(self) -> bool:
-        """Have the gradient that all ranks take, clipped; False when it is not finite."""
-        if self._exchanging:
-            return self._exchanging.finish(self._clip, self._scaler())
-        if self._clip:
-            nn.utils.clip_grad_norm_(self.module.parameters(), self._clip)
-        if self.cluster.device.type == "cuda" or self.cluster.settings.zero:
+    def _reduce(self) -> bool:
+        """Have the gradient that all ranks take; False when it is known not to be finite."""
+        if self._sync:
+            return self._sync.reduce(self._scaler())
+        # DeepSpeed's own reduction ran in `backward`.
+        if self.mesh.device.type == "cuda" or self.mesh.settings.zero:
             return True  # looking would wait for the GPU; the next loss tells
-        gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
+        gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients))
         return bool(norms.isfinite().all())
+
+    def _clip(self) -> None:
+        """Clip the gradient's norm where DeepSpeed does not do so in its step."""
+        if not self._clip_norm:
+            return
+        if self._sync and not self.precondition:
+            self._sync.clip(self._clip_norm)
+        else:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self._clip_norm)
 
     @property
     def exchange(self) -> Exchange | None:
         """What each rank remembers of the exchange; None: DeepSpeed's own remembers nothing."""
-        return self._exchanging.exchange if self._exchanging else None
-
-    def average_buffers(self, module: nn.Module | None = None) -> None:
-        """Average batch-norm statistics over the ranks, which each saw their own share only.
-
-        Those of `module`, on the cluster's device, instead of the engine's own when it is given.
-        Shares of a step differ by one picture at most, so that all ranks weigh the same.
-        """
-        if self.cluster.world == 1:
-            return
-        buffers = [e for e in (module or self.module).buffers() if e.is_floating_point()]
-        if not buffers:
-            return
-        flat = torch.cat([each.reshape(-1).float() for each in buffers])
-        dist.all_reduce(flat)
-        flat /= self.cluster.world
-        offset = 0
-        for each in buffers:
-            each.copy_(flat[offset : offset + each.numel()].view_as(each))
-            offset += each.numel()
+        return self._sync.exchange if self._sync else None
 
     def whole(self) -> nn.Module:
         """Return the module with all its weights, to evaluate and to save; every rank calls this.
@@ -178,7 +166,7 @@ class Engine:
 
         Elsewhere the tensors are the module's own, which the next step changes.
         """
-        if self.cluster.settings.zero < 3:
+        if self.mesh.settings.zero < 3:
             return self.module.state_dict()
         gathered = import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
         with gathered:
@@ -187,9 +175,9 @@ class Engine:
     def discard(self) -> None:
         """Drop the gradients that were accumulated: this step is not taken."""
         self._engine.zero_grad()
-        if self._exchanging:
-            self._exchanging.reducer.discard()
-        if self.cluster.settings.zero:
+        if self._sync:
+            self._sync.reducer.discard()
+        if self.mesh.settings.zero:
             discard(self._engine.optimizer)
 
     def state_dict(self) -> State:
@@ -199,7 +187,7 @@ class Engine:
         """
         full = self.full_state()
         state: State = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
-        if self.cluster.settings.zero:
+        if self.mesh.settings.zero:
             utils, zero = import_deepspeed().utils, self._engine.optimizer
             state["optimizer"] = whole_state(utils, zero, self.module)
         else:
@@ -210,7 +198,7 @@ class Engine:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned, on any number of ranks; every rank calls this."""
-        zero, deepspeed = self.cluster.settings.zero, import_deepspeed()
+        zero, deepspeed = self.mesh.settings.zero, import_deepspeed()
         weights = part_of(state, "weights")
         check_weights(weights, self.module, "weights")
         moments = part_of(state, "optimizer")
@@ -221,7 +209,7 @@ class Engine:
         with deepspeed.zero.GatheredParameters(
             list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
         ):
-            if zero < 3 or self.cluster.first:
+            if zero < 3 or self.mesh.is_main:
                 self.module.load_state_dict(weights, strict=False)
         if zero:
             load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
@@ -233,40 +221,12 @@ class Engine:
 
     def _scaler(self) -> Any:
         """Return what scales the loss under fp16."""
-        if self.cluster.settings.zero:
+        if self.mesh.settings.zero:
             return self._engine.optimizer.torch_autocast_gradscaler
         return self._engine.torch_autocast_z0_gradscaler
 
     def close(self) -> None:
         """Release the hooks that DeepSpeed and the exchange put on the module."""
-        if self._exchanging:
-            self._exchanging.close()
+        if self._sync:
+            self._sync.close()
         self._engine.destroy()
-
-
-def import_deepspeed() -> Any:
-    """Return DeepSpeed. Raises UserError when it is not installed."""
-    # DeepSpeed looks for ninja on PATH, where an environment that was not activated is not.
-    programs = str(Path(sys.executable).parent)
-    if programs not in os.environ.get("PATH", "").split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
-    # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    try:
-        import deepspeed
-    except ImportError:
-        raise UserError(
-            "training needs DeepSpeed, which is not installed; run `pip install 'skindx[train]'`."
-        ) from None
-    from deepspeed.utils import logger
-
-    logger.setLevel(logging.ERROR)
-    return deepspeed
-
-
-def cpu_operator() -> Any:
-    """Return the builder of the operator that DeepSpeed's CPU communication needs."""
-    import_deepspeed()
-    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
-
-    return ShareMemCommBuilder()

@@ -1,4 +1,4 @@
-"""Join the other ranks, and leave them: the process groups under everything else."""
+"""Join the other ranks: the process group under everything else."""
 
 import os
 from contextlib import redirect_stdout
@@ -10,27 +10,27 @@ import torch.distributed as dist
 
 from skindx.errors import UserError
 from skindx.system import cpu_count
-from skindx.training.deepspeed.engine import import_deepspeed
-from skindx.training.deepspeed.memory import keep_freed_memory, unlink_shared_buffer
-from skindx.training.launching.network import choose_interface
-from skindx.training.process_group import (
-    Cluster,
-    EngineSettings,
-    check_precision,
+from skindx.training.config.engine import EngineSettings
+from skindx.training.deepspeed.library import (
+    accelerator_variables,
+    import_deepspeed,
     ranks_on_node,
-    resolve_accelerator,
+    unlink_shared_buffer,
 )
+from skindx.training.launching.network import choose_interface
+from skindx.training.memory import keep_freed_memory
+from skindx.training.parallel.devices import check_precision, resolve_accelerator
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
 
 
-def join(settings: EngineSettings) -> Cluster:
+def join(settings: EngineSettings) -> Mesh:
     """Join the other ranks (gloo on CPU, NCCL on GPUs) and return this process's place.
 
     Raises UserError when the other ranks cannot be reached.
     """
     accelerator = resolve_accelerator(settings.accelerator)
     check_precision(settings, accelerator)
-    # DeepSpeed looks for a GPU by itself; on a machine that has one, `cpu` must be said.
-    os.environ["DS_ACCELERATOR"] = accelerator
+    os.environ.update(accelerator_variables(accelerator))
     for name, alone in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
         os.environ.setdefault(name, alone)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -62,7 +62,12 @@ def join(settings: EngineSettings) -> Cluster:
         dist.barrier()  # every rank has mapped every buffer
         unlink_shared_buffer(dist.get_rank(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
-    return Cluster(dist.get_rank(), dist.get_world_size(), device, settings)
+    return Mesh(ProcessGroup(dist.get_rank(), dist.get_world_size()), device, settings)
+
+
+def adopt_process_group() -> None:
+    """Let DeepSpeed use the gloo group that this process has joined without it."""
+    import_deepspeed().init_distributed(dist_backend="gloo", verbose=False)
 
 
 def _first_line(error: BaseException) -> str:
@@ -74,19 +79,3 @@ def _share_cores() -> None:
     """Give each rank of this node its part of the cores, where no launcher has said so."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cpu_count() // ranks_on_node()))
-
-
-def is_lost(error: Exception) -> bool:
-    """True when a collective failed since another rank is gone, or did not come in time."""
-    if isinstance(error, dist.DistBackendError | dist.DistNetworkError):
-        return True
-    return isinstance(error, RuntimeError) and any(each in str(error) for each in _GONE)
-
-
-def leave() -> None:
-    """Leave the other ranks."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")

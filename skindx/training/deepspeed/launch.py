@@ -1,4 +1,4 @@
-"""Start the ranks with DeepSpeed's own launcher and wait for them."""
+"""Start the ranks and wait for them: on this machine, or on many by DeepSpeed's launcher."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.system import cpu_count
-from skindx.training.deepspeed.memory import unlink_shared_buffer
+from skindx.training.config.engine import EngineSettings
+from skindx.training.deepspeed.library import accelerator_variables, unlink_shared_buffer
+from skindx.training.launching.local import ADDRESS
 from skindx.training.launching.supervise import supervise
-from skindx.training.process_group import EngineSettings, resolve_ranks
-
-_THIS_MACHINE = "127.0.0.1"
+from skindx.training.parallel.devices import resolve_ranks
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
@@ -34,38 +34,22 @@ def launch(
     Raises what `supervise` raises; no rank outlives the call.
     """
     ranks = resolve_ranks(engine)
-    environment, port = {**os.environ, "DS_ACCELERATOR": accelerator}, str(_free_port())
+    variables, port = os.environ | accelerator_variables(accelerator), str(_free_port())
+    command = [sys.executable, "-m"]
     if engine.hostfile:
-        where = _on_hosts(engine, engine.hostfile)
+        command += ["deepspeed.launcher.runner", *_on_hosts(engine, engine.hostfile)]
+        command += ["--log_level", "critical", "--no_local_rank", "--module"]
     else:
-        where = _here(ranks, accelerator, environment, port)
-    command = [
-        *(sys.executable, "-m", "deepspeed.launcher.runner"),
-        *where,
-        *("--log_level", "critical", "--no_local_rank"),
-        *("--module", module),
-        *arguments,
-    ]
+        # Ranks that each start a thread a core would fight over the cores.
+        variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
+        command += ["skindx.training.launching.local", str(ranks), port]
+    command += [module, *arguments]
     try:
         expected = None if engine.hostfile else ranks
-        supervise(command, environment, notes, grace_s, local=not engine.hostfile, ranks=expected)
+        supervise(command, variables, notes, grace_s, local=not engine.hostfile, ranks=expected)
     finally:
         for rank in range(ranks):  # they do so themselves, but not while they are joining
-            unlink_shared_buffer(rank, _THIS_MACHINE, port)
-
-
-def _here(ranks: int, accelerator: str, environment: dict[str, str], port: str) -> list[str]:
-    """Return the launcher's options for ranks that meet at `port`; change their `environment`."""
-    # Ranks that each start a thread a core would fight over the cores.
-    environment["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
-    # An empty hostfile: DeepSpeed has one of its own at /job/hostfile.
-    where = ["--hostfile", "", "--master_addr", _THIS_MACHINE, "--master_port", port]
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if accelerator == "cuda" and visible:
-        # Beside --num_accelerators DeepSpeed would pass over the user's choice of GPUs.
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:ranks])
-        return where
-    return [*where, "--num_accelerators", str(ranks)]
+            unlink_shared_buffer(rank, ADDRESS, port)
 
 
 def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:

@@ -1,1 +1,1 @@
-"""Members become one ensemble: folds, soups, ways to combine, a student, the bundle."""
+"""Members become one ensemble: folds, soups, combiners, a student, the bundle."""

@@ -1,4 +1,4 @@
-"""Trained members and soups, loaded and ready to be judged and packed."""
+"""Trained members and soups, loaded and ready to predict and to be packed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,41 +29,31 @@ from skindx.models.ensemble.predicting import (
     predict_members,
 )
 from skindx.taxonomy import Taxonomy
-from skindx.training.config.ensemble import (
-    SoupSettings,
-)
-from skindx.training.config.run import (
-    MemberSettings,
-    TrainSettings,
-)
-from skindx.training.ensembles.folds import learning
-from skindx.training.ensembles.member_refs import (
-    Mask,
-    Source,
-    sources,
-)
-from skindx.training.ensembles.snapshots import load_snapshots, snapshot_folder
-from skindx.training.ensembles.soup import State, cook, mixer
-from skindx.training.feeding.pictures import class_numbers
-from skindx.training.member import (
+from skindx.training.config.ensemble import SoupSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs
+from skindx.training.ensembles.soup import cook, mixer
+from skindx.training.feeding.folds import learning
+from skindx.training.feeding.images import class_numbers
+from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.member import (
     VALIDATION,
     WEIGHTS,
     FinishedMember,
-    fingerprint,
-    fingerprint_of,
     is_finished,
     load_member,
     member_folder,
     save_member,
 )
+from skindx.training.finished.snapshots import State, load_snapshots, snapshot_folder
 
-# P = pictures of train and val, in manifest order; N = those a member is judged on; C = classes
+# P = images of train and val, in manifest order; N = those held out of a training; C = classes
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Part:
+class EnsemblePart:
     """One network of the ensemble before it is packed."""
 
     name: str
@@ -74,8 +64,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """What it takes to load, mix and judge members."""
+class EnsembleBuilder:
+    """Loads members, mixes soups, predicts and makes the ensemble of them."""
 
     run: Path
     dataset: Path
@@ -85,26 +75,26 @@ class Workshop:
     device: str
 
     @property
-    def pictures(self) -> list[Record]:
-        """The pictures of train and val."""
+    def images(self) -> list[Record]:
+        """The images of train and val."""
         return learning(self.records)
 
-    def parts(self, wanted: Sequence[str]) -> list[Part]:
+    def parts(self, wanted: Sequence[str]) -> list[EnsemblePart]:
         """Return the networks of these names; soups that are not there yet are made."""
-        trained = sources(self.run, self.settings)
+        trained = member_refs(self.run, self.settings)
         soups = {soup.name: soup for soup in self.settings.soups}
         return [
             self._soup(soups[name], trained) if name in soups else self._trained(trained[name])
             for name in wanted
         ]
 
-    def judge(self, part: Part, held_P: Mask) -> Floats:
-        """Return raw log-probabilities N x C of the pictures it did not train on, as it serves."""
+    def predict(self, part: EnsemblePart, held_P: Mask) -> Floats:
+        """Return raw log-probabilities N x C of the images it did not train on, as it serves."""
         if part.exact:
             return part.finished.validation_NC
         return self._predict(self._member(part.member, part.finished.state), held_P)
 
-    def spec(self, part: Part, temperature: float) -> MemberSpec:
+    def spec(self, part: EnsemblePart, temperature: float) -> MemberSpec:
         """Return how the bundle is to rebuild a part."""
         classifier = _classifier(part.member)
         views = part.member.views
@@ -113,12 +103,15 @@ class Workshop:
         )
 
     def ensemble(
-        self, members: Sequence[tuple[Part, float]], temperature: float, combination: Combination
+        self,
+        members: Sequence[tuple[EnsemblePart, float]],
+        temperature: float,
+        combination: Combination,
     ) -> Ensemble:
         """Return the ensemble of parts and their temperatures, as its bundle will serve it."""
         ready = tuple(
-            replace(self._member(part.member, part.finished.state), temperature=each)
-            for part, each in members
+            replace(self._member(part.member, part.finished.state), temperature=own)
+            for part, own in members
         )
         return Ensemble(ready, temperature, combination)
 
@@ -129,70 +122,68 @@ class Workshop:
         return Member(settings.name, classifier, settings.preprocess, views=settings.views)
 
     def _predict(self, member: Member, chosen_P: Mask) -> Floats:
-        pictures = self.pictures
-        chosen = [pictures[index] for index in np.flatnonzero(chosen_P)]
+        images = self.images
+        chosen = [images[index] for index in np.flatnonzero(chosen_P)]
         log_MNC = predict_members([member], self.dataset, chosen)
         return np.asarray(log_MNC[0])
 
-    def _soup(self, soup: SoupSettings, trained: dict[str, Source]) -> Part:
+    def _soup(self, soup: SoupSettings, trained: dict[str, MemberRef]) -> EnsemblePart:
         origin = [trained[name] for name in soup.of]
-        marks = [fingerprint(each.settings, each.member, self.dataset) for each in origin]
-        mark = fingerprint_of({"soup": soup.kind, "of": marks})
+        origins = [fingerprint(ref.settings, ref.member, self.dataset) for ref in origin]
+        expected = fingerprint_of({"soup": soup.kind, "of": origins})
         settings = origin[0].member.model_copy(update={"name": soup.name})
-        if not is_finished(self.run, soup.name, mark):
-            held_P = np.logical_and.reduce([each.held_P(self.records) for each in origin])
+        if not is_finished(self.run, soup.name, expected):
+            held_P = np.logical_and.reduce([ref.held_P(self.records) for ref in origin])
             finished, used = self._cook(soup, origin, settings, held_P)
             history = [{"ingredients": " ".join(used)}]
-            save_member(self.run, soup.name, finished, history, mark)
-        held_P = np.logical_and.reduce([each.held_P(self.records) for each in origin])
+            save_member(self.run, soup.name, finished, history, expected)
+        held_P = np.logical_and.reduce([ref.held_P(self.records) for ref in origin])
         finished = self._load(self.run, settings, held_P)
-        return Part(soup.name, settings, finished, settings.views == 1)
+        return EnsemblePart(soup.name, settings, finished, settings.views == 1)
 
-    def _trained(self, source: Source) -> Part:
-        held_P = source.held_P(self.records)
-        member = source.member
-        finished = self._load(source.run, member, held_P)
+    def _trained(self, ref: MemberRef) -> EnsemblePart:
+        held_P = ref.held_P(self.records)
+        finished = self._load(ref.run, ref.member, held_P)
         # Trained in half precision, it was also validated in it; it is served in full.
-        exact = member.views == 1 and source.settings.engine.precision == "fp32"
-        return Part(source.name, member, finished, exact)
+        exact = ref.member.views == 1 and ref.settings.engine.precision == "fp32"
+        return EnsemblePart(ref.name, ref.member, finished, exact)
 
     def _load(self, run: Path, member: MemberSettings, held_P: Mask) -> FinishedMember:
-        """Read a member that was judged on the pictures `held_P`. Raises UserError."""
+        """Read a member that was validated on the images `held_P`. Raises UserError."""
         finished, folder = load_member(run, member.name), member_folder(run, member.name)
         self._check(member, finished.state, folder / WEIGHTS, folder)
         rows, classes = int(held_P.sum()), len(self.taxonomy.classes)
         log_NC, truth_N = finished.validation_NC, finished.truth_N
         if log_NC.shape != (rows, classes) or len(truth_N) != rows or np.isnan(log_NC).any():
             raise UserError(
-                f"{folder / VALIDATION} does not hold what {member.name} says of {rows} pictures "
-                f"and {classes} classes; remove {folder} to train it anew."
+                f"{folder / VALIDATION} does not hold {member.name}'s predictions for {rows} "
+                f"images and {classes} classes; remove {folder} to train it anew."
             )
         return finished
 
     def _check(self, member: MemberSettings, state: State, file: Path, folder: Path) -> None:
-        mend = f"remove {folder} to train it anew"
-        check_weights(_classifier(member), len(self.taxonomy.classes), state, file, mend)
+        repair = f"remove {folder} to train it anew"
+        check_weights(_classifier(member), len(self.taxonomy.classes), state, file, repair)
 
-    def _ingredients(self, origin: Sequence[Source]) -> tuple[list[State], list[str]]:
+    def _ingredients(self, origin: Sequence[MemberRef]) -> tuple[list[State], list[str]]:
         states, names = [], []
-        for source in origin:
-            member = source.member
+        for ref in origin:
+            member = ref.member
             if member.snapshots:
-                folder = snapshot_folder(source.run, member.name)
-                for label, state in load_snapshots(source.run, member):
+                folder = snapshot_folder(ref.run, member.name)
+                for label, state in load_snapshots(ref.run, member):
                     self._check(member, state, folder / f"{label}.safetensors", folder)
                     states.append(state)
-                    names.append(f"{source.name}@{label}")
+                    names.append(f"{ref.name}@{label}")
             else:
-                held_P = source.held_P(self.records)
-                states.append(self._load(source.run, member, held_P).state)
-                names.append(source.name)
+                states.append(self._load(ref.run, member, ref.held_P(self.records)).state)
+                names.append(ref.name)
         return states, names
 
     def _cook(
         self,
         soup: SoupSettings,
-        origin: Sequence[Source],
+        origin: Sequence[MemberRef],
         settings: MemberSettings,
         held_P: Mask,
     ) -> tuple[FinishedMember, list[str]]:
@@ -203,8 +194,8 @@ class Workshop:
             judge=lambda mixed: self._predict(mixed, held_P),
             learn=lambda mixed: self._predict(mixed, ~held_P),
         )
-        judged = [self.pictures[index] for index in np.flatnonzero(held_P)]
-        truth_N = class_numbers(judged, self.taxonomy.keys)
+        held = [self.images[index] for index in np.flatnonzero(held_P)]
+        truth_N = class_numbers(held, self.taxonomy.keys)
         state, log_NC, used = cook(states, mix, truth_N, greedy=soup.kind == "greedy")
         return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
 

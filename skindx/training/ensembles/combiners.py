@@ -1,4 +1,4 @@
-"""Ways of combining members, each fitted, and scored on pictures it was not fitted on.
+"""Combiners of members, each fitted, and scored on images that it was not fitted on.
 
 A *unit* is what has one weight and one temperature: a member, or all fold members of one kind.
 """
@@ -14,14 +14,14 @@ from skindx.metrics import balanced_accuracy, expected_calibration_error, top_k_
 from skindx.models.calibration.temperature import apply_temperature, fit_temperature
 from skindx.models.ensemble.combination import Combination, combine, log, pool
 from skindx.models.ensemble.weighting import fit_weights, select_greedily
-from skindx.training.config.ensemble import Auto, Combine, Greedy, Mean, Vote, Way, Weighted
+from skindx.training.config.ensemble import Auto, Combine, Combiner, Greedy, Mean, Vote, Weighted
 
-# U = units, N = pictures, C = classes
+# U = units, N = images, C = classes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WAYS: dict[str, Way] = {
+COMBINERS: dict[str, Combiner] = {
     "mean of probabilities": Mean(),
     "mean of logits": Mean(space="logit"),
     "weighted probabilities": Weighted(),
@@ -33,21 +33,21 @@ WAYS: dict[str, Way] = {
 """What is scored in every run, and what `auto` chooses among."""
 
 AS_SET = "as set"
-"""The name of a way with numbers of the user's own."""
+"""The name of a combiner with numbers of the user's own."""
 
 _CROSS_FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Raw log-probabilities of validation pictures, by units that did not train on them."""
+    """Raw log-probabilities of validation images, by units that did not train on them."""
 
     log_UNC: Floats
     truth_N: Ints
     groups: tuple[str, ...]
 
     def rows(self, chosen_N: NDArray[np.bool_]) -> "Evidence":
-        """Return the evidence of some of the pictures."""
+        """Return the evidence of some of the images."""
         groups = tuple(np.array(self.groups)[chosen_N])
         return Evidence(self.log_UNC[:, chosen_N], self.truth_N[chosen_N], groups)
 
@@ -67,28 +67,28 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Score:
-    """How a way does on pictures it was not fitted on; the loss is the negative log-likelihood."""
+    """Figures of a combiner on images it was not fitted on; loss: negative log-likelihood."""
 
-    way: str
+    combiner: str
     loss: float
     gain: float
-    """How much less the loss is than that of the first way, and that difference's error."""
+    """How much less the loss is than that of the first combiner, and that difference's error."""
     gain_error: float
     top1: float
     balanced_accuracy: float
     calibration_error: float
 
 
-def fit(way: Way, evidence: Evidence) -> Fitted:
+def fit(combiner: Combiner, evidence: Evidence) -> Fitted:
     """Fit the units' temperatures, then the combination, then the ensemble's temperature."""
     temperatures = tuple(fit_temperature(log_NC, evidence.truth_N) for log_NC in evidence.log_UNC)
-    return _fit_softened(way, evidence, temperatures, soften(evidence.log_UNC, temperatures))
+    return _fit_softened(combiner, evidence, temperatures, soften(evidence.log_UNC, temperatures))
 
 
 def _fit_softened(
-    way: Way, evidence: Evidence, temperatures: tuple[float, ...], soft_UNC: Floats
+    combiner: Combiner, evidence: Evidence, temperatures: tuple[float, ...], soft_UNC: Floats
 ) -> Fitted:
-    combination = _combination(way, soft_UNC, evidence.truth_N)
+    combination = _combination(combiner, soft_UNC, evidence.truth_N)
     pooled_NC = pool(soft_UNC, combination)
     return Fitted(temperatures, combination, fit_temperature(log(pooled_NC), evidence.truth_N))
 
@@ -100,25 +100,25 @@ def soften(log_UNC: Floats, temperatures: Sequence[float]) -> Floats:
     )
 
 
-def _combination(way: Way, soft_UNC: Floats, truth_N: Ints) -> Combination:
+def _combination(combiner: Combiner, soft_UNC: Floats, truth_N: Ints) -> Combination:
     if len(soft_UNC) == 1:
         return Combination()
-    if isinstance(way, Mean):
-        return Combination(rule=way.space)
-    if isinstance(way, Vote):
+    if isinstance(combiner, Mean):
+        return Combination(rule=combiner.space)
+    if isinstance(combiner, Vote):
         return Combination(rule="vote")
-    if isinstance(way, Weighted):
-        weights_U = fit_weights(soft_UNC, truth_N, way.space, way.prior)
+    if isinstance(combiner, Weighted):
+        weights_U = fit_weights(soft_UNC, truth_N, combiner.space, combiner.prior)
     else:
-        weights_U = select_greedily(soft_UNC, truth_N, way.space, way.rounds)
-    return Combination(rule=way.space, weights=tuple(weights_U.tolist()))
+        weights_U = select_greedily(soft_UNC, truth_N, combiner.space, combiner.rounds)
+    return Combination(rule=combiner.space, weights=tuple(weights_U.tolist()))
 
 
-def cross_fit(ways: dict[str, Way], evidence: Evidence) -> list[Score]:
-    """Score each way on every picture, fitted on the folds without it; folds keep groups whole.
+def cross_fit(combiners: dict[str, Combiner], evidence: Evidence) -> list[Score]:
+    """Score each combiner on every image, fitted on the folds without it; folds keep groups whole.
 
-    So also what is fitted to few pictures is judged by others. The first way is the one that
-    gains are counted from. Returns no scores where there are not two groups to set apart.
+    So a combiner is never scored on images that it was fitted on. Gains are counted from the first
+    combiner. Returns no scores where there are not two groups to set apart.
     """
     pairs = [
         (group, str(label)) for group, label in zip(evidence.groups, evidence.truth_N, strict=True)
@@ -128,14 +128,14 @@ def cross_fit(ways: dict[str, Way], evidence: Evidence) -> list[Score]:
         return []
     fold_of = fold_groups(pairs, folds, 0)
     fold_N = np.array([fold_of[group] for group in evidence.groups])
-    found = {name: np.empty(evidence.log_UNC.shape[1:]) for name in ways}
+    found = {name: np.empty(evidence.log_UNC.shape[1:]) for name in combiners}
     for fold in sorted(set(fold_N.tolist())):
         held_N = fold_N == fold
         learned = evidence.rows(~held_N)
-        temperatures = fit(next(iter(ways.values())), learned).temperatures
+        temperatures = fit(next(iter(combiners.values())), learned).temperatures
         soft_UNC = soften(learned.log_UNC, temperatures)
-        for name, way in ways.items():
-            fitted = _fit_softened(way, learned, temperatures, soft_UNC)
+        for name, combiner in combiners.items():
+            fitted = _fit_softened(combiner, learned, temperatures, soft_UNC)
             found[name][held_N] = fitted.probabilities(evidence.log_UNC[:, held_N])
     first_NC = next(iter(found.values()))
     return [_score(name, each_NC, first_NC, evidence) for name, each_NC in found.items()]
@@ -146,7 +146,7 @@ def _score(name: str, own_NC: Floats, first_NC: Floats, evidence: Evidence) -> S
     log_N = log(own_NC)[rows_N, truth_N]
     gain_N = log_N - log(first_NC)[rows_N, truth_N]
     return Score(
-        way=name,
+        combiner=name,
         loss=float(-log_N.mean()),
         gain=float(gain_N.mean()),
         gain_error=_grouped_error(gain_N, evidence.groups),
@@ -157,23 +157,23 @@ def _score(name: str, own_NC: Floats, first_NC: Floats, evidence: Evidence) -> S
 
 
 def _grouped_error(value_N: Floats, groups: Sequence[str]) -> float:
-    """Return the standard error of a mean whose pictures come in groups."""
+    """Return the standard error of a mean whose images come in groups."""
     _, group_N = np.unique(np.array(groups), return_inverse=True)
     total_G = np.bincount(group_N, weights=value_N - value_N.mean())
     count = len(total_G)
     return float(np.sqrt(count / (count - 1) * (total_G**2).sum()) / len(value_N))
 
 
-def choose(combine: Combine, evidence: Evidence, scores: Sequence[Score]) -> tuple[str, Way]:
-    """Return the name and the way to combine by.
+def choose(combine: Combine, evidence: Evidence, scores: Sequence[Score]) -> tuple[str, Combiner]:
+    """Return the name and the combiner to combine by.
 
-    `auto` takes the way with the largest gain, but only of those whose gain is above its own
+    `auto` takes the combiner with the largest gain, but only of those whose gain is above its own
     standard error: else the first, the plain mean, since every other rests on more choices.
     """
     if not isinstance(combine, Auto):
-        named = (name for name, way in WAYS.items() if way == combine)
+        named = (name for name, combiner in COMBINERS.items() if combiner == combine)
         return next(named, AS_SET), combine
     sure = [score for score in scores if score.gain > score.gain_error]
     best = max(sure, key=lambda score: score.gain, default=None)
-    name = best.way if best and len(evidence.log_UNC) > 1 else next(iter(WAYS))
-    return name, WAYS[name]
+    name = best.combiner if best and len(evidence.log_UNC) > 1 else next(iter(COMBINERS))
+    return name, COMBINERS[name]

@@ -1,4 +1,4 @@
-"""What validation decides about an ensemble: temperatures, the way of combining, weights."""
+"""What validation decides about an ensemble: temperatures, the combiner, weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from skindx.models.ensemble.combination import Combination
 from skindx.training.config.ensemble import Auto, Combine
 from skindx.training.ensembles.combiners import (
     AS_SET,
-    WAYS,
+    COMBINERS,
     Evidence,
     Fitted,
     Score,
@@ -19,12 +19,12 @@ from skindx.training.ensembles.combiners import (
     cross_fit,
     fit,
 )
-from skindx.training.ensembles.member_refs import Mask, honest_P
+from skindx.training.ensembles.member_refs import Mask, out_of_fold_P
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# U = units, P = pictures of train and val, N = pictures to fit on, C = classes
+# U = units, P = images of train and val, N = images to fit on, C = classes
 
 Floats = NDArray[np.float64]
 
@@ -37,18 +37,18 @@ class Assembly:
     temperatures: tuple[float, ...]
     combination: Combination
     temperature: float
-    way: str
+    combiner: str
     scores: tuple[Score, ...]
-    pictures: int
+    images: int
     groups: int
     members_of: dict[str, tuple[str, ...]]
     """The members of each unit."""
 
     def report(self) -> dict[str, Any]:
-        """Return what RUN/ensemble.json says."""
+        """Return what RUN/ensemble.json holds; its keys are an interface."""
         weights = self.combination.weights or [1 / len(self.members)] * len(self.members)
         return {
-            "chosen": self.way,
+            "chosen": self.combiner,
             "rule": self.combination.rule,
             "temperature": self.temperature,
             "members": [
@@ -57,41 +57,49 @@ class Assembly:
                     self.members, weights, self.temperatures, strict=True
                 )
             ],
-            "fitted on": {"pictures": self.pictures, "groups": self.groups},
-            "folds of one kind": [list(each) for each in self.members_of.values() if len(each) > 1],
+            "fitted on": {"pictures": self.images, "groups": self.groups},
+            "folds of one kind": [
+                list(names) for names in self.members_of.values() if len(names) > 1
+            ],
             "ways, each scored on pictures that it was not fitted on": [
-                asdict(score) for score in self.scores
+                {"way": score.combiner, **_figures(score)} for score in self.scores
             ],
         }
 
 
+def _figures(score: Score) -> dict[str, Any]:
+    figures = asdict(score)
+    del figures["combiner"]
+    return figures
+
+
 def gather_evidence(
     units: Mapping[str, Mapping[str, Mask]],
-    judged: Mapping[str, Floats],
+    predicted: Mapping[str, Floats],
     truth_P: NDArray[np.int64],
     groups_P: Sequence[str],
 ) -> Evidence:
-    """Return what each unit says of the pictures on which all have an honest word.
+    """Return each unit's out-of-fold predictions of the images for which all units have some.
 
-    `judged` holds each member's raw log-probabilities of its own honest pictures, in order. Where
-    a unit has several members for a picture, their mean probability is its word.
+    `predicted` holds each member's raw log-probabilities of the images that it did not train on,
+    in order. Where a unit has several members for an image, it predicts their mean probability.
     """
-    honest = honest_P(units)
-    log_UNC = np.stack([_word_of(unit, judged)[honest] for unit in units.values()])
-    groups = tuple(np.array(groups_P)[honest].tolist())
-    return Evidence(log_UNC, truth_P[honest], groups)
+    chosen_P = out_of_fold_P(units)
+    log_UNC = np.stack([_predictions(unit, predicted)[chosen_P] for unit in units.values()])
+    groups = tuple(np.array(groups_P)[chosen_P].tolist())
+    return Evidence(log_UNC, truth_P[chosen_P], groups)
 
 
-def _word_of(unit: Mapping[str, Mask], judged: Mapping[str, Floats]) -> Floats:
-    if len(unit) == 1:  # to the bit what the member said
+def _predictions(unit: Mapping[str, Mask], predicted: Mapping[str, Floats]) -> Floats:
+    if len(unit) == 1:  # to the bit what the member predicted
         ((name, mask_P),) = unit.items()
-        log_PC = np.full((len(mask_P), judged[name].shape[1]), np.nan)
-        log_PC[mask_P] = judged[name]
+        log_PC = np.full((len(mask_P), predicted[name].shape[1]), np.nan)
+        log_PC[mask_P] = predicted[name]
         return log_PC
     some = next(iter(unit))
-    total_PC = np.full((len(unit[some]), judged[some].shape[1]), -np.inf)
+    total_PC = np.full((len(unit[some]), predicted[some].shape[1]), -np.inf)
     for name, mask_P in unit.items():
-        total_PC[mask_P] = np.logaddexp(total_PC[mask_P], judged[name])
+        total_PC[mask_P] = np.logaddexp(total_PC[mask_P], predicted[name])
     count_P = np.sum(list(unit.values()), axis=0)
     mean_PC: Floats = total_PC - np.log(np.maximum(count_P, 1))[:, None]
     return mean_PC
@@ -100,14 +108,14 @@ def _word_of(unit: Mapping[str, Mask], judged: Mapping[str, Floats]) -> Floats:
 def assemble(
     combine: Combine, evidence: Evidence, members_of: Mapping[str, Sequence[str]]
 ) -> Assembly:
-    """Fit what is asked for, and score all ways; members without weight are left out."""
+    """Fit the chosen combiner, and score all of them; members without weight are left out."""
     several = len(members_of) > 1
-    ways = WAYS
-    if not isinstance(combine, Auto) and combine not in WAYS.values():
-        ways = {**WAYS, AS_SET: combine}
-    scores = cross_fit(ways, evidence) if several else []
-    name, way = choose(combine, evidence, scores)
-    fitted = fit(way, evidence)
+    combiners = COMBINERS
+    if not isinstance(combine, Auto) and combine not in COMBINERS.values():
+        combiners = {**COMBINERS, AS_SET: combine}
+    scores = cross_fit(combiners, evidence) if several else []
+    name, combiner = choose(combine, evidence, scores)
+    fitted = fit(combiner, evidence)
     names, weights, temperatures = _spread(fitted, members_of)
     even = np.allclose(weights, 1 / len(weights), rtol=0, atol=1e-9)
     return Assembly(
@@ -115,9 +123,9 @@ def assemble(
         temperatures=temperatures,
         combination=Combination(rule=fitted.combination.rule, weights=None if even else weights),
         temperature=fitted.temperature,
-        way=name if several else "nothing to choose",
+        combiner=name if several else "nothing to choose",
         scores=tuple(scores),
-        pictures=len(evidence.truth_N),
+        images=len(evidence.truth_N),
         groups=len(set(evidence.groups)),
         members_of={unit: tuple(inside) for unit, inside in members_of.items()},
     )
@@ -140,19 +148,19 @@ def _spread(
     return names, shares, temperatures
 
 
-def print_ways(assembly: Assembly, console: "Console") -> None:
-    """Print what each way of combining scores on validation, the chosen one marked."""
+def print_combiners(assembly: Assembly, console: "Console") -> None:
+    """Print what each combiner scores on validation, the chosen one marked."""
     from rich.table import Table
 
     if not assembly.scores:
         return
-    title = f"ways of combining, on {assembly.pictures} validation pictures, cross-fitted"
+    title = f"combiners, on {assembly.images} validation images, cross-fitted"
     table = Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-    table.add_column("way")
+    table.add_column("combiner")
     for column in ("loss", "top-1", "balanced accuracy", "calibration error"):
         table.add_column(column, justify="right")
-    for each in assembly.scores:
-        figures = (each.loss, each.top1, each.balanced_accuracy, each.calibration_error)
-        mark = "  <- chosen" if each.way == assembly.way else ""
-        table.add_row(each.way + mark, *(f"{figure:.3f}" for figure in figures))
+    for score in assembly.scores:
+        figures = (score.loss, score.top1, score.balanced_accuracy, score.calibration_error)
+        mark = "  <- chosen" if score.combiner == assembly.combiner else ""
+        table.add_row(score.combiner + mark, *(f"{figure:.3f}" for figure in figures))
     console.print(table)

@@ -1,4 +1,4 @@
-"""Where the members of an ensemble come from, and which pictures each did not train on."""
+"""Where the members of an ensemble come from, and which images each did not train on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,27 +10,21 @@ from numpy.typing import NDArray
 from skindx.config import read_yaml
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.training.config.ensemble import (
-    ReusedSettings,
-    SoupSettings,
-)
-from skindx.training.config.run import (
-    MemberSettings,
-    TrainSettings,
-)
-from skindx.training.ensembles.folds import learning, partition
+from skindx.training.config.ensemble import ReusedSettings, SoupSettings
+from skindx.training.config.run import SETTINGS, MemberSettings, TrainSettings
 from skindx.training.ensembles.trust import refuse_special_files
-from skindx.training.member import fingerprint, fingerprint_of, member_folder
-from skindx.training.worker import SETTINGS
+from skindx.training.feeding.folds import learning, partition
+from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
+from skindx.training.finished.member import member_folder
 from skindx.untrusted import read_json
 
-# P = pictures of train and val, in manifest order
+# P = images of train and val, in manifest order
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Source:
+class MemberRef:
     """A trained member: the run it lies in, that run's settings, its own."""
 
     name: str
@@ -50,19 +44,19 @@ class Source:
         return fingerprint_of({**parts, "recipe": recipe, "folds": self.settings.folds})
 
     def held_P(self, records: Sequence[Record]) -> Mask:  # noqa: N802
-        """True for the pictures that it was judged on and did not train on."""
+        """True for the images that it was validated on and did not train on."""
         _, held = partition(records, self.member.fold, self.settings.folds)
-        names = {each.path for each in held}
-        return np.array([each.path in names for each in learning(records)])
+        names = {record.path for record in held}
+        return np.array([record.path in names for record in learning(records)])
 
 
-def sources(run: Path, settings: TrainSettings) -> dict[str, Source]:
+def member_refs(run: Path, settings: TrainSettings) -> dict[str, MemberRef]:
     """Return the trained members by name, those of other runs last. Raises UserError."""
-    own = [Source(member.name, run, settings, member) for member in settings.members]
-    return {each.name: each for each in [*own, *(_reused(each) for each in settings.reused)]}
+    own = [MemberRef(member.name, run, settings, member) for member in settings.members]
+    return {ref.name: ref for ref in [*own, *(_reused(ref) for ref in settings.reused)]}
 
 
-def _reused(reused: ReusedSettings) -> Source:
+def _reused(reused: ReusedSettings) -> MemberRef:
     file = reused.run / SETTINGS
     if not file.is_file():
         if reused.config is None:
@@ -84,64 +78,64 @@ def _reused(reused: ReusedSettings) -> Source:
         )
     member = members[reused.member]
     refuse_special_files(settings, member, file)
-    return Source(reused.known_as, reused.run, settings, member, vouched_for == settings)
+    return MemberRef(reused.known_as, reused.run, settings, member, vouched_for == settings)
 
 
-def is_there(source: Source, dataset: Path) -> bool:
+def is_there(ref: MemberRef, dataset: Path) -> bool:
     """True when a reused member is finished. Raises UserError when it is not of this dataset."""
-    file = member_folder(source.run, source.member.name) / "member.json"
+    file = member_folder(ref.run, ref.member.name) / "member.json"
     if not file.is_file():
         return False
-    mark = fingerprint(source.settings, source.member, dataset)
-    if read_json(file, finite=False).get("fingerprint") != mark:
+    expected = fingerprint(ref.settings, ref.member, dataset)
+    if read_json(file, finite=False).get("fingerprint") != expected:
         raise UserError(
-            f"member {source.member.name} of {source.run} was trained on other data than {dataset} "
+            f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} "
             f"or with other settings than that run's {SETTINGS}; train it anew, or leave it out."
         )
     return True
 
 
 def units(
-    settings: TrainSettings, trained: dict[str, Source], records: Sequence[Record]
+    settings: TrainSettings, trained: dict[str, MemberRef], records: Sequence[Record]
 ) -> dict[str, dict[str, Mask]]:
-    """Return the ensemble's members, each with the pictures it is honest on, by unit.
+    """Return the ensemble's members by unit, each with the images that it did not train on.
 
-    A unit is a member, or all fold members of one kind: together these have an honest word on
-    every picture, since each was judged on what it did not train on. A soup is honest where all
-    its ingredients are. Raises UserError when the units share no picture to be fitted on.
+    A unit is a member, or all fold members of one kind: together these have out-of-fold predictions
+    for every image. For a soup these are the images that no ingredient trained on. Raises UserError
+    when the units share no image to be fitted on.
     """
-    held = {name: source.held_P(records) for name, source in trained.items()}
+    held = {name: ref.held_P(records) for name, ref in trained.items()}
     left_out = {name for soup in settings.soups if soup.instead for name in soup.of}
     found: dict[str, dict[str, Mask]] = {}
-    for name, source in trained.items():
+    for name, ref in trained.items():
         if name not in left_out:
-            found.setdefault(source.family, {})[name] = held[name]
+            found.setdefault(ref.family, {})[name] = held[name]
     for soup in settings.soups:
         mask_P = np.logical_and.reduce([held[name] for name in soup.of])
         if not mask_P.any():
             raise UserError(
                 f"soup {soup.name}: its ingredients leave out different folds, so that together "
-                "they trained on every picture; take ingredients of one fold, or none with a fold."
+                "they trained on every image; take ingredients of one fold, or none with a fold."
             )
         found[soup.name] = {soup.name: mask_P}
-    if not honest_P(found).any():
+    if not out_of_fold_P(found).any():
         names = ", ".join(name for unit in found.values() for name in unit)
         raise UserError(
-            f"there is no picture that none of {names} trained on, so their weights and "
+            f"there is no image that none of {names} trained on, so their weights and "
             "temperature cannot be fitted; train all folds (fold: each), or leave some out."
         )
     return found
 
 
-def honest_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
-    """Return the pictures on which every unit has a member that did not train on them."""
+def out_of_fold_P(found: Mapping[str, Mapping[str, Mask]]) -> Mask:  # noqa: N802
+    """Return the images on which every unit has a member that did not train on them."""
     every: Mask = np.logical_and.reduce(
         [np.logical_or.reduce(list(unit.values())) for unit in found.values()]
     )
     return every
 
 
-def check_soup(soup: SoupSettings, trained: dict[str, Source]) -> None:
+def check_soup(soup: SoupSettings, trained: dict[str, MemberRef]) -> None:
     """Raise UserError for ingredients whose weights cannot be averaged."""
     first, *others = [trained[name] for name in soup.of]
     given = first.member.weights or first.member.pretrained

@@ -1,11 +1,11 @@
 """Finished members and detector become RUN/bundle.
 
-Everything is fitted on pictures that none of the members trained on, and never on calibration or
-test. Without folds these are the validation split. The fold members of one kind together have a
-word on every picture of train and val: of each picture the word of the member that did not see
-it. Their weights and temperature are fitted to these words, as if one member spoke; the mean of
-the folds, which is served, is less sure than that and never surer, so that the ensemble's
-temperature errs towards doubt.
+Everything is fitted on images that none of the members trained on, and never on calibration or
+test. Without folds these are the validation split. The fold members of one kind together have
+out-of-fold predictions for every image of train and val: each image is predicted by the member
+that did not see it. Weights and temperature are fitted to these predictions as if they came from
+one member. The bundle serves the mean of the folds, which is never more confident than that, so
+the ensemble's temperature errs towards doubt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ from skindx.models.ood.collecting import CAP, Collector
 from skindx.models.ood.storing import OodPart
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
-from skindx.training.ensembles.builder import Workshop
-from skindx.training.ensembles.fitting import assemble, gather_evidence, print_ways
-from skindx.training.ensembles.member_refs import Mask, sources, units
-from skindx.training.feeding.pictures import class_numbers
-from skindx.training.process_group import resolve_accelerator
-from skindx.training.tasks.detector.store import packed_origin, packed_parts
+from skindx.training.ensembles.builder import EnsembleBuilder
+from skindx.training.ensembles.fitting import assemble, gather_evidence, print_combiners
+from skindx.training.ensembles.member_refs import Mask, member_refs, units
+from skindx.training.feeding.images import class_numbers
+from skindx.training.finished.detector import packed_origin, packed_parts
+from skindx.training.parallel.devices import resolve_accelerator
 
 REPORT = "ensemble.json"
 
@@ -46,33 +46,33 @@ REPORT = "ensemble.json"
 def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxonomy) -> Bundle:
     """Make the soups, fit weights and temperatures, and pack members and detector.
 
-    Writes RUN/ensemble.json, which says how each way of combining does on validation.
+    Writes RUN/ensemble.json, which says how each combiner does on validation.
     """
     records = read_manifest(dataset)
     device = resolve_accelerator(settings.engine.accelerator)
-    workshop = Workshop(run, dataset, settings, taxonomy, records, device)
-    by_unit = units(settings, sources(run, settings), records)
+    builder = EnsembleBuilder(run, dataset, settings, taxonomy, records, device)
+    by_unit = units(settings, member_refs(run, settings), records)
     names = [name for unit in by_unit.values() for name in unit]
-    parts = {part.name: part for part in workshop.parts(names)}
-    judged = {
-        name: workshop.judge(parts[name], held_P)
+    parts = {part.name: part for part in builder.parts(names)}
+    predicted = {
+        name: builder.predict(parts[name], held_P)
         for unit in by_unit.values()
         for name, held_P in unit.items()
     }
-    pictures = workshop.pictures
-    truth_P = class_numbers(pictures, taxonomy.keys)
-    evidence = gather_evidence(by_unit, judged, truth_P, [each.group for each in pictures])
+    images = builder.images
+    truth_P = class_numbers(images, taxonomy.keys)
+    evidence = gather_evidence(by_unit, predicted, truth_P, [record.group for record in images])
     assembly = assemble(
         settings.ensemble.combine, evidence, {key: tuple(unit) for key, unit in by_unit.items()}
     )
     write_json(run / REPORT, assembly.report())
-    print_ways(assembly, Console(width=max(Console().width, 100)))
-    learned = _learned_from(by_unit, assembly.members, pictures)
+    print_combiners(assembly, Console(width=max(Console().width, 100)))
+    learned = _learned_from(by_unit, assembly.members, images)
     folded = len(split_of(learned, "val"))
     packed = [
         (parts[name], t) for name, t in zip(assembly.members, assembly.temperatures, strict=True)
     ]
-    ensemble = workshop.ensemble(packed, assembly.temperature, assembly.combination)
+    ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
     collector = Collector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
     gallery = make_gallery(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
@@ -83,7 +83,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         run / "bundle",
         settings.name,
         taxonomy,
-        [(workshop.spec(part, t), part.finished.state) for part, t in packed],
+        [(builder.spec(part, t), part.finished.state) for part, t in packed],
         temperature=assembly.temperature,
         combination=assembly.combination,
         detector=packed_parts(run, settings),
@@ -112,7 +112,7 @@ def fit_on_calibration(
 ) -> tuple[Conformal | None, OodPart | None, UrgentRisk | None]:
     """Fit conformal sets, OOD check and urgent risk on the calibration split, in one pass over it.
 
-    Nothing else looks at that split. None, and a line that says so, where it has too few pictures.
+    Nothing else looks at that split. None, and a line that says so, where it has too few images.
     """
     held = split_of(records, "calibration")
     if not held:
@@ -122,9 +122,9 @@ def fit_on_calibration(
         )
         return None, None, None
     said = []
-    for batch, pictures, look in look_at_records(ensemble, dataset, held):
+    for batch, images, look in look_at_records(ensemble, dataset, held):
         said.append(look.probabilities_NC)
-        collector.calibration(batch, pictures, look)
+        collector.calibration(batch, images, look)
     ood = collector.part()
     if ood is None:
         print(
@@ -153,14 +153,14 @@ def _risk_shown(rule: UrgentRisk | None) -> str:
 def _shown(gallery: Gallery) -> str:
     spec = gallery.spec
     return (
-        f"gallery of {spec.pictures} training pictures; {spec.shown} may be shown by their "
+        f"gallery of {spec.pictures} training images; {spec.shown} may be shown by their "
         "licences and by what people decided on them"
     )
 
 
 def _learned_from(
-    by_unit: Mapping[str, Mapping[str, Mask]], packed: Sequence[str], pictures: Sequence[Record]
+    by_unit: Mapping[str, Mapping[str, Mask]], packed: Sequence[str], images: Sequence[Record]
 ) -> list[Record]:
-    """Return the pictures that at least one packed member trained on."""
+    """Return the images that at least one packed member trained on."""
     held = [mask_P for unit in by_unit.values() for name, mask_P in unit.items() if name in packed]
-    return [pictures[index] for index in np.flatnonzero(~np.logical_and.reduce(held)).tolist()]
+    return [images[index] for index in np.flatnonzero(~np.logical_and.reduce(held)).tolist()]

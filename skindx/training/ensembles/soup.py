@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from skindx.metrics import balanced_accuracy
 from skindx.models.ensemble.ensemble import Member
+from skindx.training.finished.snapshots import State
 
-# N = pictures, C = classes
-
-State = dict[str, Tensor]
+# N = images, C = classes
 
 
 def average(states: Sequence[State]) -> State:
@@ -40,8 +39,8 @@ def recompute_statistics(net: nn.Module, batches: Callable[[], object]) -> None:
     Averaged weights give activations that no ingredient had, so the mean of the ingredients'
     statistics does not fit them (Izmailov et al. 2018, section 3.2). Dropout stays off.
     """
-    norms = [each for each in net.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    norms = [each for each in norms if each.track_running_stats]
+    norms = [layer for layer in net.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    norms = [layer for layer in norms if layer.track_running_stats]
     if not norms:
         return
     kept = [norm.momentum for norm in norms]
@@ -58,7 +57,7 @@ def recompute_statistics(net: nn.Module, batches: Callable[[], object]) -> None:
 
 
 Mix = Callable[[Sequence[State]], tuple[State, NDArray[np.float64]]]
-"""Mixes ingredients; returns the soup and its log-probabilities of the validation pictures."""
+"""Mixes ingredients; returns the soup and its log-probabilities of the validation images."""
 
 
 def cook(
@@ -75,11 +74,11 @@ def cook(
     def score(log_NC: NDArray[np.float64]) -> float:
         return balanced_accuracy(np.exp(log_NC), truth_N)
 
-    alone = [score(mix([each])[1]) for each in ingredients]
+    alone = [score(mix([state])[1]) for state in ingredients]
     first, *others = sorted(range(len(ingredients)), key=lambda i: -alone[i])
     chosen, best = [first], mix([ingredients[first]])
     for index in others:
-        tried = mix([ingredients[each] for each in [*chosen, index]])
+        tried = mix([ingredients[number] for number in [*chosen, index]])
         if score(tried[1]) >= score(best[1]):
             chosen, best = [*chosen, index], tried
     return *best, sorted(chosen)
@@ -92,8 +91,8 @@ def mixer(
 ) -> Mix:
     """Return a function that mixes states in `member`'s network.
 
-    `judge` gives its log-probabilities of the validation pictures; `learn` sends the training
-    pictures through it.
+    `judge` gives its log-probabilities of the validation images; `learn` sends the training
+    images through it.
     """
 
     def mix(states: Sequence[State]) -> tuple[State, NDArray[np.float64]]:

@@ -1,1 +1,1 @@
-"""How pictures reach the ranks: batches, what is kept where, exchange, the copy to a GPU."""
+"""How images reach the ranks: batches, caches, shuffled shards, the copy to a GPU."""

@@ -1,9 +1,9 @@
-"""Which pictures each rank sees in each step: every one once an epoch, on any number of ranks."""
+"""Which images each rank sees in each step: every one once an epoch, on any number of ranks."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-# B = batch, N = pictures
+# B = batch, N = images
 
 
 def epoch_plan(
@@ -16,15 +16,15 @@ def epoch_plan(
     sharded: bool,
     redrawn: bool = False,
 ) -> list[list[NDArray[np.int64]]]:
-    """Return, for each step of an epoch, every rank's picture numbers.
+    """Return, for each step of an epoch, every rank's image numbers.
 
-    Unsharded, a step's pictures are the same on any number of ranks. Sharded, a rank sees the
-    pictures of its own shard alone, in an order that is fresh in each epoch: its `shard` for ever,
+    Unsharded, a step's images are the same on any number of ranks. Sharded, a rank sees the
+    images of its own shard alone, in an order that is fresh in each epoch: its `shard` for ever,
     or redrawn what `owners` gives it in this epoch.
     """
     if not sharded:
         batches = global_batches(count, batch, seed, epoch)
-        return [[share(each, rank, world) for rank in range(world)] for each in batches]
+        return [[share(numbers, rank, world) for rank in range(world)] for numbers in batches]
     steps = steps_of(count, batch)
     owner_N = owners(count, seed, epoch, world) if redrawn else np.arange(count) % world
     by_rank = []
@@ -41,9 +41,9 @@ def steps_of(count: int, batch: int) -> int:
 
 
 def global_batches(count: int, batch: int, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """Cut a fresh permutation of `count` pictures into batches of nearly equal size.
+    """Cut a fresh permutation of `count` images into batches of nearly equal size.
 
-    Sizes differ by at most one, so that no step rests on a remainder of two or three pictures.
+    Sizes differ by at most one, so that no step rests on a remainder of two or three images.
     """
     order = np.random.default_rng((seed, epoch)).permutation(count)
     return np.array_split(order, steps_of(count, batch))
@@ -55,16 +55,16 @@ def share(batch_B: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64
 
 
 def shard(count: int, rank: int, world: int) -> NDArray[np.int64]:
-    """Return the pictures that a rank keeps, of every label and source about equally many."""
+    """Return the images that a rank keeps, of every label and source about equally many."""
     return np.arange(rank, count, world)
 
 
 def owners(count: int, seed: int, epoch: int, world: int) -> NDArray[np.int64]:
-    """Return the rank that holds each picture in an epoch whose shards are drawn anew.
+    """Return the rank that holds each image in an epoch whose shards are drawn anew.
 
     Of every `world` neighbours in the manifest each rank gets one, drawn at random: shards differ
-    by one picture at most, have of every label and source about equally many, and whatever the
-    epoch before, a picture goes to another rank with probability 1 - 1 / world.
+    by one image at most, have of every label and source about equally many, and whatever the
+    epoch before, an image goes to another rank with probability 1 - 1 / world.
     """
     rng = np.random.default_rng((seed, epoch, world, count))
     blocks = np.tile(np.arange(world), (-(-count // world), 1))
@@ -72,10 +72,10 @@ def owners(count: int, seed: int, epoch: int, world: int) -> NDArray[np.int64]:
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
-    """Return the seed of one picture's augmentation, the same whichever rank draws it."""
+    """Return the seed of one image's augmentation, the same whichever rank draws it."""
     return int(np.random.SeedSequence((seed, epoch, index)).generate_state(1)[0])
 
 
 def step_seed(seed: int, epoch: int, step: int, rank: int) -> int:
-    """Return the seed of what a rank draws in one step beside its pictures: dropout."""
+    """Return the seed of what a rank draws in one step beside its images: dropout."""
     return int(np.random.SeedSequence((seed, epoch, step, rank)).generate_state(1)[0])

@@ -1,23 +1,24 @@
-"""Open a member's pictures, the same on all ranks."""
+"""Open a member's images, the same on all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from skindx.data.loader.settings import LoaderSettings
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
+from skindx.errors import UserError
+from skindx.models.tensors import load_tensors
+from skindx.states import UnfitStateError, check_like
 from skindx.training.config.run import MemberSettings
-from skindx.training.feeding.cache_policy import Place, Say, keep, node_of
-from skindx.training.feeding.pictures import (
-    Reading,
-    TrainingSet,
-    ValidationSet,
-    class_numbers,
-    memory_for,
-    threads_for,
-)
-from skindx.training.process_group import Cluster
+from skindx.training.feeding.cache_policy import CacheContext, Say, node_of, open_cached
+from skindx.training.feeding.images import TrainingSet, ValidationSet, class_numbers
+from skindx.training.feeding.loading import Reading, memory_for, threads_for
+from skindx.training.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -31,26 +32,29 @@ class TrainingData:
 
 
 def open_sets(
-    data: TrainingData, member: MemberSettings, loader: LoaderSettings, cluster: Cluster, say: Say
+    data: TrainingData, member: MemberSettings, loader: LoaderSettings, mesh: Mesh, say: Say
 ) -> tuple[TrainingSet, ValidationSet]:
-    """Return the training pictures and this rank's validation pictures; every rank calls this.
+    """Return the training images and this rank's validation images; every rank calls this.
 
-    `say` is told, in one line, what takes time or changes the order of the pictures. Raises
-    UserError for a picture that is gone and for a cache that cannot be written.
+    `say` gets a line for what takes time or changes the order of the images. Raises
+    UserError for an image that is gone and for a cache that cannot be written.
     """
-    node = node_of(cluster)
+    node = node_of(mesh)
     threads = threads_for(loader.threads, node.ranks)
-    reading = Reading(threads, loader.prefetch, memory_for(cluster.device))
-    kept = keep(Files(data.dataset, data.train), member, Place(loader, node, cluster, say))
-    own_val = data.val[cluster.rank :: cluster.world]
+    reading = Reading(threads, loader.prefetch, memory_for(mesh.device))
+    cached = open_cached(
+        Files(data.dataset, data.train), member, CacheContext(loader, node, mesh, say)
+    )
+    own_val = data.val[mesh.data.rank :: mesh.data.size]
     return (
         TrainingSet(
-            kept.source,
+            cached.source,
             class_numbers(data.train, data.classes),
-            kept.sharded,
+            cached.sharded,
             reading,
-            redrawn=kept.redrawn,
-            exchange=kept.exchange,
+            targets_NC=_targets(member, data),
+            redrawn=cached.redrawn,
+            shuffler=cached.shuffler,
         ),
         ValidationSet(
             Files(data.dataset, own_val),
@@ -60,3 +64,24 @@ def open_sets(
             keep=loader.cache.kind != "none",
         ),
     )
+
+
+def _targets(member: MemberSettings, data: TrainingData) -> NDArray[np.float32] | None:
+    if member.targets is None:
+        return None
+    return load_targets(member.targets, data.train, len(data.classes))
+
+
+def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray[np.float32]:
+    """Read the soft targets of these training images, N x C of `classes`. Raises UserError."""
+    try:
+        found = load_tensors(file)
+        like_NC = torch.empty(len(records), classes, device="meta")
+        check_like(found, {"targets": like_NC}, "it")
+    except (UserError, UnfitStateError) as error:
+        raise UserError(
+            f"{file} does not hold soft targets for {len(records)} training images and {classes} "
+            f"classes ({str(error).rstrip('.')}); remove it and distil anew on this dataset."
+        ) from None
+    targets_NC: NDArray[np.float32] = found["targets"].numpy()
+    return targets_NC

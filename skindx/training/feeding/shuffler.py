@@ -1,6 +1,6 @@
-"""Ranks send each other the pictures of their next shares (Kumar et al. 2017, arXiv 1711.00705).
+"""Ranks send each other the images of their next shares (Kumar et al. 2017, arXiv 1711.00705).
 
-Shares that stay for ever would show a rank the same pictures in each epoch, and its batch norms
+Shares that stay for ever would show a rank the same images in each epoch, and its batch norms
 with them; between epochs they are drawn anew, and the encoded bytes travel instead of being read.
 """
 
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from skindx.data.loader.source import InMemory, rank_in_memory
 from skindx.errors import JobError
 from skindx.training.feeding.batches import owners
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Mesh
 
-# N = pictures, M = pictures that move, P = ranks
+# N = images, M = images that move, P = ranks
 
 CHUNK_BYTES = 64 * 2**20
 """What a rank sends and receives at a time.
 
-The exchange takes twice that beside the share, and a few pictures for each partner.
+Shuffling takes twice that beside the share, and a few images for each partner.
 """
 
 
 @dataclass
-class Exchange:
+class ShardShuffler:
     """Brings a rank's memory from one epoch's share to the next one's.
 
     What an epoch's share is follows from (seed, epoch, ranks) alone: a training that goes on from
@@ -38,20 +38,20 @@ class Exchange:
 
     source: InMemory
     sizes_N: NDArray[np.int64]
-    """Bytes of the files of all pictures."""
+    """Bytes of the files of all images."""
     kept_P: NDArray[np.float64]
-    """The share of its pictures that each rank can keep in memory."""
-    cluster: Cluster
+    """The share of its images that each rank can keep in memory."""
+    mesh: Mesh
     group: Any
-    """A gloo group of all ranks (see `gloo_group`); none: pictures are read from the files."""
+    """A gloo group of all ranks (see `gloo_group`); none: images are read from the files."""
     chunk_bytes: int = CHUNK_BYTES
     sent_bytes: int = 0
-    """What this rank has sent in the last exchange."""
+    """What this rank sent before the last epoch."""
     _at: tuple[int, int] | None = field(default=None, init=False)
     _places_N: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._places_N = np.array([rank_in_memory(each) for each in range(len(self.sizes_N))])
+        self._places_N = np.array([rank_in_memory(index) for index in range(len(self.sizes_N))])
 
     def enter(self, seed: int, epoch: int) -> None:
         """Hold the share of an epoch; every rank calls this before it plans the epoch.
@@ -63,16 +63,14 @@ class Exchange:
         after_N = self._owners(seed, epoch)
         self.sent_bytes = 0
         if self.group is not None and self._at == (seed, epoch - 1):
-            self._exchange(self._owners(seed, epoch - 1), after_N, epoch)
-        self.source.forget_all_but(after_N == self.cluster.rank)
+            self._shuffle(self._owners(seed, epoch - 1), after_N, epoch)
+        self.source.forget_all_but(after_N == self.mesh.data.rank)
         self._at = (seed, epoch)
 
     def _owners(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        return owners(len(self.sizes_N), seed, epoch, self.cluster.world)
+        return owners(len(self.sizes_N), seed, epoch, self.mesh.data.size)
 
-    def _exchange(
-        self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int
-    ) -> None:
+    def _shuffle(self, before_N: NDArray[np.int64], after_N: NDArray[np.int64], epoch: int) -> None:
         waves = list(self._waves(before_N, after_N))
         # Two buffers for all waves: gloo lets go of a collective's memory only some time after it.
         sizes = np.array([[self._bytes(out), self._bytes(into)] for out, into in waves])
@@ -82,9 +80,9 @@ class Exchange:
                 self._move(outgoing, incoming, sending, received)
             except RuntimeError as error:
                 raise JobError(
-                    f"the exchange of pictures before epoch {epoch + 1} failed on rank "
-                    f"{self.cluster.rank}: another rank is gone or silent for "
-                    f"{self.cluster.settings.timeout_s:g} s ({' '.join(str(error).split())})"
+                    f"the exchange of images before epoch {epoch + 1} failed on rank "
+                    f"{self.mesh.data.rank}: another rank is gone or silent for "
+                    f"{self.mesh.settings.timeout_s:g} s ({' '.join(str(error).split())})"
                 ) from None
 
     def _waves(
@@ -92,11 +90,11 @@ class Exchange:
     ) -> Iterator[tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]]:
         """Yield what goes to and what comes from each rank, in pieces that fit a chunk.
 
-        Every pair of ranks cuts its pictures into the same number of pieces, so that a rank's
+        Every pair of ranks cuts its images into the same number of pieces, so that a rank's
         share grows or shrinks evenly to its next size. What a rank sends and receives in a wave is
-        at most a chunk, and one picture more for each partner.
+        at most a chunk, and one image more for each partner.
         """
-        rank, world = self.cluster.rank, self.cluster.world
+        rank, world = self.mesh.data.rank, self.mesh.data.size
         # What either end does not keep is read from its file anyway.
         both_N = np.minimum(self.kept_P[before_N], self.kept_P[after_N])
         moving_M = np.flatnonzero((before_N != after_N) & (self._places_N < both_N))
@@ -113,10 +111,10 @@ class Exchange:
         outgoing = [pieces((from_M == rank) & (to_M == other)) for other in range(world)]
         incoming = [pieces((to_M == rank) & (from_M == other)) for other in range(world)]
         for wave in range(count):
-            yield [each[wave] for each in outgoing], [each[wave] for each in incoming]
+            yield [parts[wave] for parts in outgoing], [parts[wave] for parts in incoming]
 
     def _bytes(self, pieces: list[NDArray[np.int64]]) -> int:
-        return int(sum(self.sizes_N[each].sum() for each in pieces))
+        return int(sum(self.sizes_N[piece].sum() for piece in pieces))
 
     def _move(
         self,
@@ -126,9 +124,9 @@ class Exchange:
         received: NDArray[np.uint8],
     ) -> None:
         """Send one piece to every rank and receive one from each, in one collective."""
-        out_splits = [int(self.sizes_N[each].sum()) for each in outgoing]
-        in_splits = [int(self.sizes_N[each].sum()) for each in incoming]
-        # A picture leaves the share as it enters the buffer, so that no chunk is held twice.
+        out_splits = [int(self.sizes_N[piece].sum()) for piece in outgoing]
+        in_splits = [int(self.sizes_N[piece].sum()) for piece in incoming]
+        # An image leaves the share as it enters the buffer, so that no chunk is held twice.
         at = 0
         for index in np.concatenate(outgoing).tolist():
             data = self.source.take(index)
@@ -151,9 +149,9 @@ class Exchange:
             at = end
 
 
-def gloo_group(cluster: Cluster) -> Any:
+def gloo_group(mesh: Mesh) -> Any:
     """Return a group of all ranks for bytes in memory, whatever serves the gradients.
 
     Every rank calls this. A collective in it that waits longer than `engine.timeout_s` fails.
     """
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=cluster.settings.timeout_s))
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=mesh.settings.timeout_s))

@@ -12,9 +12,9 @@ from torch import Tensor
 def on_device(
     batches: Iterator[tuple[Tensor, Tensor]], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (pictures_BSS3, labels_B) on the device; nothing is copied for a CPU.
+    """Yield (images_BSS3, labels_B) on the device; nothing is copied for a CPU.
 
-    For a GPU the pictures lie in pinned memory and are copied on a stream of their own, beside
+    For a GPU the images lie in pinned memory and are copied on a stream of their own, beside
     the kernels that are queued already; the kernels that come after wait for them. Torch keeps
     pinned and device memory until what was queued on it is done.
     """
@@ -22,15 +22,15 @@ def on_device(
         yield from batches
         return
     beside, ours = _copying(device), torch.cuda.current_stream(device)
-    for pictures_BSS3, labels_B in batches:
+    for images_BSS3, labels_B in batches:
         with torch.cuda.stream(beside):
             moved = (
-                pictures_BSS3.to(device, non_blocking=True),
+                images_BSS3.to(device, non_blocking=True),
                 labels_B.pin_memory().to(device, non_blocking=True),
             )
         ours.wait_stream(beside)
-        for each in moved:
-            each.record_stream(ours)
+        for tensor in moved:
+            tensor.record_stream(ours)
         yield moved
 
 

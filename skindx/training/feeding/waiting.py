@@ -1,4 +1,4 @@
-"""How long training waited for its pictures: two clock readings a batch."""
+"""How long training waited for its images: two clock readings a batch."""
 
 import time
 from collections.abc import Iterable, Iterator

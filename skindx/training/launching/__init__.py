@@ -1,1 +1,1 @@
-"""How ranks are started, watched and stopped, on one machine or on many."""
+"""How ranks are supervised and stopped, on one machine or on many."""

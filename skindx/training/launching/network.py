@@ -44,6 +44,6 @@ def interface_to(address: str) -> str | None:
     except (OSError, ValueError):
         return None
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == own for each in addresses):
+        if any(entry.address == own for entry in addresses):
             return str(name)
     return None

@@ -1,4 +1,4 @@
-"""What each rank writes about its own end, so that the one that ended without a word is known."""
+"""Each rank's note about its own end: a rank that was killed is known by its missing note."""
 
 import json
 import os
@@ -14,7 +14,7 @@ RANKS = "ranks"
 STOP = "stop"
 
 Ending = Literal["at work", "asked to stop", "stopped", "finished", "refused", "failed", "left"]
-"""`refused`: the user can mend it; `left`: another rank was gone. The first two are no end."""
+"""`refused`: an error of the user; `left`: another rank was gone. The first two are no end."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_notes(folder: Path) -> list[Note]:
             notes.append(Note(**json.loads(file.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # a disk that was full
-    return sorted(notes, key=lambda each: each.rank)
+    return sorted(notes, key=lambda note: note.rank)
 
 
 def clear_notes(folder: Path) -> None:

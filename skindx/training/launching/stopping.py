@@ -16,11 +16,11 @@ from skindx.training.launching.notes import STOP, write_note
 LIFELINE = "SKINDX_LIFELINE"
 """Set for ranks whose standard input ends when the process that started the job ends, or stops it.
 
-It reaches a rank through any number of launchers, and also when all of those were killed.
+This reaches a rank through any number of launchers, even when those were killed.
 """
 
 ECHO_S = 2.0
-"""A launcher passes a signal on that its group got as well: within so long it is the same one."""
+"""A launcher repeats a signal that its ranks got too: within so long it is the same one."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -52,7 +52,7 @@ def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
 
 
 class StopRequest:
-    """Notices a wish to stop at once, whatever the main thread is waiting for.
+    """Notices a request to stop at once, whatever the main thread is waiting for.
 
     The training looks at `asked` between its steps. A second signal, or a stop that takes longer
     than the grace time, ends the process.
@@ -70,7 +70,7 @@ class StopRequest:
         os.set_blocking(theirs, False)
         self._wake = theirs
         # Python's own handlers wait for the main thread, which may be inside a collective.
-        self._before = {each: signal.signal(each, _nothing) for each in _SIGNALS}
+        self._before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
         self._wakeup_before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="skindx-stop", daemon=True)
         self._thread.start()
@@ -78,24 +78,24 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._wakeup_before)
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         os.write(self._wake, b"\0")
         self._thread.join()
         os.close(self._wake)
         os.close(self._ours)
 
     def ask(self, why: str) -> None:
-        """Wish for a stop; `why` names what asked for it."""
+        """Request a stop; `why` names what asked for it."""
         if not self.asked:
             self.why = why
-            # The note first: who waits for `asked` writes the next one at once, which has to stay.
+            # The note first: the next one is written as soon as `asked` is true, and must stay.
             if self._notes:
                 write_note(self._notes, "asked to stop", why=why)
             self._asked_at, self.asked = time.monotonic(), True
 
     def done(self) -> None:
-        """All is saved: launchers that still pass signals on are not listened to."""
+        """All is saved: further signals are ignored."""
         self._done = True
 
     def _listen(self) -> None:

@@ -1,4 +1,4 @@
-"""Stands by while a launcher and its ranks work: passes a stop on, tells who died, leaves none."""
+"""Supervises a launcher and its ranks: passes a stop on, says who died, leaves no process."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from skindx.training.launching.stopping import ECHO_S, LIFELINE, StoppedError
 _POLL_S = 0.1
 
 _SPARE_S = 5.0
-"""Ranks end themselves after the grace time; so much later they are ended."""
+"""Ranks end themselves after the grace time; so much later they are killed."""
 
 
 def supervise(
@@ -57,11 +57,11 @@ def supervise(
             _end(process, ask, grace_s)
     found = read_notes(notes)
     shutil.rmtree(notes, ignore_errors=True)
-    _tell(process.returncode, found, received, ranks)
+    _raise_error(process.returncode, found, received, ranks)
 
 
 class _Lifeline:
-    """A pipe that every rank, through all launchers, has as standard input: its end is a word."""
+    """A pipe that is the standard input of every rank; closing it asks the ranks to stop."""
 
     def __init__(self) -> None:
         self.theirs, self._ours = os.pipe()
@@ -76,7 +76,7 @@ class _Lifeline:
 
 @contextmanager
 def _signals() -> Iterator[list[tuple[int, float]]]:
-    """Collect (signal, when) instead of dying of it; only the main thread can."""
+    """Collect (signal, when) instead of dying of signals; only the main thread can."""
     received: list[tuple[int, float]] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -85,12 +85,12 @@ def _signals() -> Iterator[list[tuple[int, float]]]:
     def note(number: int, frame: FrameType | None) -> None:
         received.append((number, time.monotonic()))
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield received
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wait(
@@ -112,7 +112,7 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes], ask: Callable[[], None], grace_s: float) -> None:
-    """End what is left: ranks whose launcher is gone may still save, a launcher may not stay."""
+    """Kill what is left; ranks whose launcher is gone may still save before."""
     if process.poll() is not None:
         ask()
         deadline = time.monotonic() + grace_s + _SPARE_S
@@ -132,24 +132,24 @@ def _members(group: int) -> list[int]:
     import psutil
 
     found = []
-    for each in psutil.process_iter(["status"]):
+    for process in psutil.process_iter(["status"]):
         try:
-            if os.getpgid(each.pid) == group and each.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(each.pid)
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
         except ProcessLookupError:
             continue
     return found
 
 
-def _tell(
+def _raise_error(
     code: int, notes: list[Note], received: list[tuple[int, float]], ranks: int | None
 ) -> None:
-    """Raise what the notes, the launcher's exit code and the signals come to."""
+    """Raise the error that the notes, the launcher's exit code and the signals show."""
     endings = {note.ending for note in notes}
     if "refused" in endings:
-        raise UserError("training stopped; the sentence above says why.")
+        raise UserError("training stopped; see the error above.")
     if failed := [note for note in notes if note.ending == "failed"]:
-        raise JobError(f"{_names(failed)} failed; its own error stands above")
+        raise JobError(f"{_names(failed)} failed; see its error above")
     if received:
         if received[0][0] == signal.SIGINT:
             raise KeyboardInterrupt
@@ -161,10 +161,10 @@ def _tell(
     if code and missing and (notes or code < 0):
         numbers = " and ".join(f"rank {rank}" for rank in sorted(missing))
         raise JobError(
-            f"{numbers} ended before it began to train (killed, if no error of its own stands "
-            "above); run the same command again"
+            f"{numbers} ended before it began to train (it was killed, if there is no "
+            "error of it above); run the same command again"
         )
-    # A launcher ends the others when one is gone: who was asked to stop did not go first.
+    # A launcher ends the other ranks when one is gone: one that was asked to stop did not go first.
     silent = [note for note in notes if note.ending == "at work"]
     silent = silent or [note for note in notes if note.ending == "asked to stop"]
     if silent:
@@ -174,7 +174,7 @@ def _tell(
             "last checkpoint, or from the start where there is none"
         )
     if code:
-        raise JobError(f"a rank ended with code {code}; its own error stands above")
+        raise JobError(f"a rank ended with code {code}; see its error above")
 
 
 def _why(notes: list[Note]) -> str:
@@ -183,4 +183,4 @@ def _why(notes: list[Note]) -> str:
 
 
 def _names(notes: list[Note]) -> str:
-    return " and ".join(f"rank {each.rank} (process {each.pid} on {each.host})" for each in notes)
+    return " and ".join(f"rank {note.rank} (process {note.pid} on {note.host})" for note in notes)

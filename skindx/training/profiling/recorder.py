@@ -34,7 +34,7 @@ class Recorder:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the step, without the wait for its pictures."""
+        """Seconds of the step, without the wait for its images."""
         assert self._begun
         assert self._ended
         return self._ended.seconds_since(self._begun)
@@ -49,4 +49,6 @@ class Recorder:
     def ready_s(self) -> dict[str, float]:
         """Return seconds since the last backward began, in the order of the gradients."""
         assert self._backward
-        return {name: each.seconds_since(self._backward) for name, each in self._ready.items()}
+        return {
+            name: reached.seconds_since(self._backward) for name, reached in self._ready.items()
+        }

@@ -11,7 +11,7 @@ from skindx.comm.reducer import Reducer
 from skindx.planning.bucketing import Candidate, candidates
 from skindx.planning.cost import Cost, fit
 from skindx.planning.trace import Trace
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.profiling.recorder import Recorder
 
 _MB = 1e6
@@ -30,11 +30,11 @@ class Tuner:
         fused: Fused,
         reducer: Reducer,
         fabric: Fabric,
-        cluster: Cluster,
+        mesh: Mesh,
         say: Callable[[str], None],
     ) -> None:
         self._fused, self._reducer, self._fabric = fused, reducer, fabric
-        self._cluster, self._say = cluster, say
+        self._mesh, self._say = mesh, say
         self._recorder: Recorder | None = None
         self._work = self._tune()
 
@@ -64,11 +64,11 @@ class Tuner:
         self._recorder = None
         trace = self._trace(recorders)
         cost = self._cost(trace)
-        plans = self._cluster.from_first(lambda: candidates(trace, cost))
+        plans = self._mesh.broadcast_from_main(lambda: candidates(trace, cost))
         times: list[list[float]] = [[] for _ in plans]
         for _ in range(self._fused.settings.trial_steps):
-            for each, seconds in zip(plans, times, strict=True):
-                self._fused.plan(each.plan)
+            for candidate, seconds in zip(plans, times, strict=True):
+                self._fused.plan(candidate.plan)
                 (recorder,) = yield from self._record(1)
                 seconds.append(recorder.step_s)
         self._recorder = None
@@ -77,38 +77,38 @@ class Tuner:
     def _record(self, steps: int) -> Generator[bool, None, list[Recorder]]:
         found = []
         for _ in range(steps):
-            self._recorder = Recorder(self._cluster.device)
+            self._recorder = Recorder(self._mesh.device)
             yield True
             found.append(self._recorder)
         return found
 
     def _trace(self, recorders: Sequence[Recorder]) -> Trace:
-        """Lay gradients out in the order in which the first rank's come, and say when they do."""
+        """Lay gradients out in the order in which the main rank's come, and say when."""
         gradients = self._fused.gradients
         ready = {
             name: median(recorder.ready_s().get(name, 0.0) for recorder in recorders)
             for name in recorders[-1].ready_s()
         }
         forward_s = median(recorder.forward_s for recorder in recorders)
-        order = self._cluster.from_first(lambda: _completed(list(ready), gradients.names))
+        order = self._mesh.broadcast_from_main(lambda: _completed(list(ready), gradients.names))
         gradients.reorder(order)
-        every = self._cluster.gather((ready, forward_s))
+        every = self._mesh.gather((ready, forward_s))
         ready_s = list(
-            accumulate((_latest(name, [each for each, _ in every]) for name in order), max)
+            accumulate((_latest(name, [times for times, _ in every]) for name in order), max)
         )
         bytes_each = 2 if self._fused.settings.wire == "bf16" else 4
         return Trace(
             names=tuple(order),
             sizes_bytes=tuple(bytes_each * size for size in gradients.sizes),
             backward_s=tuple(b - a for a, b in zip([0.0, *ready_s[:-1]], ready_s, strict=True)),
-            forward_s=max(each for _, each in every),
+            forward_s=max(seconds for _, seconds in every),
         )
 
     def _cost(self, trace: Trace) -> Cost:
         samples = probe(self._fabric, sum(trace.sizes_bytes))
-        every = self._cluster.gather(samples)
+        every = self._mesh.gather(samples)
         slowest = [
-            (size, max(each[number][1] for each in every))
+            (size, max(answers[number][1] for answers in every))
             for number, (size, _) in enumerate(samples)
         ]
         return fit(slowest)
@@ -116,14 +116,16 @@ class Tuner:
     def _keep(
         self, plans: Sequence[Candidate], medians: Sequence[float], trace: Trace, cost: Cost
     ) -> None:
-        every = self._cluster.gather(list(medians))
-        slowest = [max(each[number] for each in every) for number in range(len(plans))]
+        every = self._mesh.gather(list(medians))
+        slowest = [max(answers[number] for answers in every) for number in range(len(plans))]
         best = min(range(len(plans)), key=slowest.__getitem__)
         self._fused.plan(plans[best].plan)
         self._fused.planned = True
         timed = ", ".join(
-            f"{each.name} ({_groups(each.plan)}) {1000 * seconds:.0f} ms"
-            for each, seconds in sorted(zip(plans, slowest, strict=True), key=lambda pair: pair[1])
+            f"{candidate.name} ({_groups(candidate.plan)}) {1000 * seconds:.0f} ms"
+            for candidate, seconds in sorted(
+                zip(plans, slowest, strict=True), key=lambda pair: pair[1]
+            )
         )
         self._say(
             f"fused: keeps {plans[best].name}, the fastest of {timed} a step; backward "
@@ -138,7 +140,7 @@ def _completed(seen: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _latest(name: str, ready: Sequence[Mapping[str, float]]) -> float:
-    return max(each.get(name, 0.0) for each in ready)
+    return max(times.get(name, 0.0) for times in ready)
 
 
 def _groups(plan: Sequence[int]) -> str:

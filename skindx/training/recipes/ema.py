@@ -1,4 +1,4 @@
-"""A moving average of a member's weights and statistics, which is what is judged and kept."""
+"""A moving average of a member's weights and statistics, which is what is evaluated and kept."""
 
 from typing import Any
 

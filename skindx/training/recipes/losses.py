@@ -1,7 +1,7 @@
 """The losses of a member, and what each class weighs in them.
 
-Every loss sums over the batch, so that gradients can be divided by the number of pictures that
-all ranks saw. Targets are class numbers, or for mixed pictures a probability for each class.
+Every loss sums over the batch, so that gradients can be divided by the number of images that
+all ranks saw. Targets are class numbers, or for mixed images a probability for each class.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from skindx.training.config.recipe import CrossEntropy, Focal, LogitAdjusted, Recipe
 
-# N = pictures, B = batch, C = classes
+# N = images, B = batch, C = classes
 
 
 class SmoothedCrossEntropy(nn.CrossEntropyLoss):
@@ -103,5 +103,5 @@ def class_weights(labels_N: NDArray[Any], classes: int, recipe: Recipe) -> Tenso
 
 
 def _counts(labels_N: NDArray[Any], classes: int) -> NDArray[Any]:
-    """Return how many pictures each class has; a class without any counts as one."""
+    """Return how many images each class has; a class without any counts as one."""
     return np.maximum(np.bincount(labels_N, minlength=classes), 1)

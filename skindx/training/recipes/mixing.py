@@ -1,12 +1,12 @@
 """Mixup (Zhang et al. 2017, arXiv 1710.09412) and CutMix (Yun et al. 2019, arXiv 1905.04899).
 
-Partners are neighbours: the 1st and 2nd picture of a step, the 3rd and 4th, … are blended with
+Partners are neighbours: the 1st and 2nd image of a step, the 3rd and 4th, … are blended with
 each other in the same proportion; the last of an odd number takes its left neighbour and gives
 nothing. A step's order is a fresh permutation, so a neighbour is as random as any other partner,
-every picture leads exactly one sample, and the labels of a step weigh what they weighed before.
+every image leads exactly one sample, and the labels of a step weigh what they weighed before.
 
 Under several ranks the steps are the same as on one: where a rank's part ends inside a pair, it
-loads its neighbour's picture as well, two more at most, which count in no loss. Only with shards,
+loads its neighbour's image as well, two more at most, which count in no loss. Only with shards,
 where a rank cannot see what others keep, are the pairs those of the rank's own part. What is drawn
 depends on (seed, epoch, step) alone, and with shards on the rank.
 """
@@ -22,10 +22,10 @@ from torch import Tensor
 from skindx.training.config.recipe import Mix
 from skindx.training.recipes.losses import as_probabilities
 
-# B = this rank's pictures, L = the pictures it loads (B and borrowed ones), S = side, C = classes
+# B = this rank's images, L = the images it loads (B and borrowed ones), S = side, C = classes
 
 _STREAM = 0x6D6978
-"""Keeps these draws apart from those that order the pictures, which have the same seeds."""
+"""Keeps these draws apart from those that order the images, which have the same seeds."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Mixture:
     """How one rank mixes one step."""
 
     borrowed: NDArray[np.int64]
-    """Numbers of the pictures to load after the rank's own ones."""
+    """Numbers of the images to load after the rank's own ones."""
     partner_B: NDArray[np.int64]
-    """Where each picture's partner stands among the loaded ones."""
+    """Where each image's partner stands among the loaded ones."""
     own_B: NDArray[np.float32]
-    """What is left of the picture outside its rectangle: 1 for CutMix."""
+    """What is left of the image outside its rectangle: 1 for CutMix."""
     box_B4: NDArray[np.float32]
     """The rectangle that shows the partner: top, left, bottom, right as shares of the side."""
 
@@ -45,7 +45,7 @@ class Mixture:
 def draw_mixture(
     mix: Mix, shares: Sequence[NDArray[np.int64]], rank: int, seeds: Sequence[int], *, sharded: bool
 ) -> Mixture:
-    """Return a rank's mixture of the step whose pictures are `shares`, one array a rank."""
+    """Return a rank's mixture of the step whose images are `shares`, one array a rank."""
     if sharded:
         shares, rank, seeds = [shares[rank]], 0, (*seeds, rank)
     step = np.concatenate(shares)
@@ -66,7 +66,7 @@ def draw_mixture(
 def _draw(
     mix: Mix, pairs: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Draw what a picture keeps and the rectangle it gives away, for each pair."""
+    """Draw what an image keeps and the rectangle it gives away, for each pair."""
     mixed, cut = rng.random(pairs) < mix.probability, rng.random(pairs) < _cut_share(mix)
     up_keep = rng.beta(mix.mixup, mix.mixup, pairs) if mix.mixup else np.ones(pairs)
     cut_keep = rng.beta(mix.cutmix, mix.cutmix, pairs) if mix.cutmix else np.ones(pairs)
@@ -85,13 +85,13 @@ def _cut_share(mix: Mix) -> float:
 
 
 def blend(
-    mixture: Mixture, pictures_LSS3: Tensor, labels_L: Tensor, classes: int
+    mixture: Mixture, images_LSS3: Tensor, labels_L: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Return mixed pictures, B x S x S x 3 float32 on the 0..255 scale, and their targets_BC.
+    """Return mixed images, B x S x S x 3 float32 on the 0..255 scale, and their targets_BC.
 
-    Works on the device of the pictures; `labels_L` lies there as well.
+    Works on the device of the images; `labels_L` lies there as well.
     """
-    device, side, count = pictures_LSS3.device, pictures_LSS3.shape[1], len(mixture.partner_B)
+    device, side, count = images_LSS3.device, images_LSS3.shape[1], len(mixture.partner_B)
     partner_B = torch.from_numpy(mixture.partner_B).to(device, non_blocking=True)
     own_B = torch.from_numpy(mixture.own_B).to(device, non_blocking=True)
     box_B4 = torch.from_numpy(mixture.box_B4).to(device, non_blocking=True)
@@ -101,7 +101,7 @@ def blend(
     columns_BS = (at_S >= left_B[:, None]) & (at_S < right_B[:, None])
     inside_BSS1 = (rows_BS[:, :, None] & columns_BS[:, None, :])[..., None]
 
-    all_LSS3 = pictures_LSS3.float()
+    all_LSS3 = images_LSS3.float()
     partner_BSS3 = all_LSS3[partner_B]
     kept_B111 = own_B.view(-1, 1, 1, 1)
     blended_BSS3 = all_LSS3[:count] * kept_B111 + partner_BSS3 * (1 - kept_B111)

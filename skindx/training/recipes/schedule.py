@@ -1,11 +1,11 @@
-"""What a recipe says of each step and epoch: learning rate, side of the pictures, mixing."""
+"""What a recipe says of each step and epoch: learning rate, side of the images, mixing."""
 
 import math
 
 from skindx.training.config.recipe import Cosine, Mix, Recipe, Steps
 
 SIDE_STEP = 32
-"""Networks halve their pictures up to five times."""
+"""Networks halve their images up to five times."""
 
 
 def peak_rate(recipe: Recipe) -> float:
@@ -43,7 +43,7 @@ def rate_at(step: int, steps: int, warmup: int, peak: float, low: float = 0.0) -
 
 
 def side_at(recipe: Recipe, side: int, epoch: int) -> int:
-    """Return the side of the training pictures of an epoch, at most the member's own `side`."""
+    """Return the side of the training images of an epoch, at most the member's own `side`."""
     if recipe.resize is None:
         return side
     growing = math.ceil(recipe.epochs * recipe.resize.until)
@@ -54,7 +54,7 @@ def side_at(recipe: Recipe, side: int, epoch: int) -> int:
 
 
 def mix_at(recipe: Recipe, epoch: int) -> Mix | None:
-    """Return how the pictures of an epoch are mixed."""
+    """Return how the images of an epoch are mixed."""
     if recipe.mix is None or epoch >= recipe.epochs - recipe.mix.clean_epochs:
         return None
     return recipe.mix

@@ -1,4 +1,4 @@
-"""What a classifier says of the validation pictures, each rank predicting its share."""
+"""Predictions of the validation images, each rank predicting its share."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -8,25 +8,22 @@ from numpy.typing import NDArray
 from skindx.models.classifier.classifier import Classifier
 from skindx.models.ensemble.ensemble import Member
 from skindx.training.config.run import MemberSettings
-from skindx.training.feeding.pictures import ValidationSet
-from skindx.training.member import FinishedMember
-from skindx.training.process_group import Cluster
+from skindx.training.feeding.images import ValidationSet
+from skindx.training.finished.member import FinishedMember
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.task import ValidationStoppedError
 
-# N = pictures, C = classes
-
-
-class ValidationStoppedError(Exception):
-    """A rank was asked to stop while it validated; raised on all of them."""
+# N = images, C = classes
 
 
 def validate(
     classifier: Classifier,
     member: MemberSettings,
     own: ValidationSet,
-    cluster: Cluster,
+    mesh: Mesh,
     asked: Callable[[], bool] = lambda: False,
 ) -> FinishedMember:
-    """Return the classifier's weights with what they say of all validation pictures.
+    """Return the classifier's weights and its predictions of all validation images.
 
     `classifier` is in evaluation mode, `own` this rank's share; every rank calls this. Raises
     ValidationStoppedError when any rank is `asked` to stop meanwhile.
@@ -37,9 +34,9 @@ def validate(
         stopped = False
     except ValidationStoppedError:
         log_NC, stopped = None, True
-    if any(cluster.gather(stopped)):
+    if any(mesh.gather(stopped)):
         raise ValidationStoppedError
-    validation_NC, truth_N = _together(cluster.gather((log_NC, own.labels_N)))
+    validation_NC, truth_N = _together(mesh.gather((log_NC, own.labels_N)))
     state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
     return FinishedMember(state, validation_NC, truth_N)
 

@@ -1,4 +1,4 @@
-"""Random changes of a square picture that its boxes follow."""
+"""Random changes of a square image that its boxes follow."""
 
 import threading
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def box_changer(augment: BoxAugment) -> Change:
 
 
 def _place(augment: BoxAugment) -> "Compose | None":
-    """Return what moves a picture and its boxes; None when nothing does."""
+    """Return what moves an image and its boxes; None when nothing does."""
     go_offline()
     import albumentations as A
 
@@ -79,7 +79,7 @@ def _place(augment: BoxAugment) -> "Compose | None":
 
 
 def _colour(augment: BoxAugment) -> "Compose":
-    """Return what changes a picture's colours."""
+    """Return what changes an image's colours."""
     import albumentations as A
 
     jitter = A.ColorJitter(

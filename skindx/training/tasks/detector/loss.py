@@ -2,7 +2,7 @@
 
 The loss (box, class and distribution focal terms) is a sum over anchors, divided by the sum of the
 target scores of the batch (task-aligned learning: Feng et al. 2021, arXiv 2108.07755). That divisor
-couples the pictures of a batch: a mean of the ranks' own losses would weigh a picture by what else
+couples the images of a batch: a mean of the ranks' own losses would weigh an image by what else
 its rank drew. So each rank returns its sum and its scores, and the divisor is that of all ranks.
 What still differs between N ranks and one is batch norm, whose statistics each rank takes from its
 own share unless they are synchronised.
@@ -14,12 +14,12 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from skindx.training.process_group import Cluster
+from skindx.training.parallel.mesh import Mesh
 
 BOX_GAIN, CLASS_GAIN, FOCAL_GAIN = 7.5, 1.0, 1.5
-"""ultralytics' weights of the three terms, but twice its class term: lesions fill the picture."""
+"""ultralytics' weights of the three terms, but twice its class term: lesions fill the image."""
 
-# B = pictures, K = boxes of all pictures
+# B = images, K = boxes of all images
 
 
 class DetectionLoss:
@@ -41,26 +41,26 @@ class DetectionLoss:
         self._loss.assigner = assign
 
     def __call__(
-        self, found: dict[str, Any], boxes_K4: Tensor, labels_K: Tensor, picture_K: Tensor
+        self, found: dict[str, Any], boxes_K4: Tensor, labels_K: Tensor, image_K: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return (loss sum, target scores), both scalars.
 
-        `found` is what the network says in training mode. `boxes_K4` are centre x, y, width and
-        height as shares of the square, `picture_K` the place in the batch of each box's picture.
+        `found` is the output of the network in training mode. `boxes_K4` are centre x, y, width and
+        height as shares of the square, `image_K` the place in the batch of each box's image.
         """
         exact = {
             "boxes": found["boxes"].float(),
             "scores": found["scores"].float(),
             "feats": found["feats"],
         }
-        batch = {"batch_idx": picture_K, "cls": labels_K, "bboxes": boxes_K4}
+        batch = {"batch_idx": image_K, "cls": labels_K, "bboxes": boxes_K4}
         terms = self._loss(exact, batch)[0].sum() / len(exact["boxes"])  # it multiplied by B
         return terms * self._scores.clamp(min=1), self._scores
 
 
-def all_scores(scores: Tensor, cluster: Cluster) -> float:
+def all_scores(scores: Tensor, mesh: Mesh) -> float:
     """Return the divisor of the loss: the target scores of all ranks, at least 1."""
     total = scores.detach().float().clone()
-    if cluster.world > 1:
+    if mesh.data.size > 1:
         dist.all_reduce(total)
     return max(1.0, float(total))

@@ -1,4 +1,4 @@
-"""The network in training: ultralytics' model behind uint8 pictures, and its moving average."""
+"""The network in training: ultralytics' model behind uint8 images, and its moving average."""
 
 import math
 import re
@@ -26,15 +26,15 @@ _DECAY, _TAU = 0.9999, 2000
 
 
 class DetectionNet(nn.Module):
-    """uint8 pictures B x S x S x 3 in, what ultralytics' model says of them out."""
+    """uint8 images B x S x S x 3 in, the outputs of ultralytics' model out."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
-    def forward(self, pictures_BSS3: Tensor) -> Any:
+    def forward(self, images_BSS3: Tensor) -> Any:
         """Return boxes, scores and feature maps in training mode."""
-        return self.net(pictures_BSS3.permute(0, 3, 1, 2).float() / 255)
+        return self.net(images_BSS3.permute(0, 3, 1, 2).float() / 255)
 
 
 def build_network(model: str, labels: int) -> nn.Module:
@@ -88,7 +88,7 @@ def _read_model(model: str) -> dict[str, Any]:
 
 
 class MovingAverage:
-    """The exponential moving average of weights and statistics, which is judged and kept.
+    """The exponential moving average of weights and statistics, which is evaluated and kept.
 
     As in ultralytics the decay climbs to 0.9999 with a time constant of 2,000 steps, so that the
     average of a short training does not hang on to its random start.
@@ -103,9 +103,10 @@ class MovingAverage:
         """A network with the averaged weights."""
         return self._average.module
 
-    def update(self, net: nn.Module) -> None:
-        """Take in a network's weights after a step."""
-        self._average.update_parameters(net)
+    def update(self, module: nn.Module, steps: int) -> None:
+        """Take in the weights of a `DetectionNet` after a step."""
+        assert isinstance(module, DetectionNet)
+        self._average.update_parameters(module.net)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint has to hold."""

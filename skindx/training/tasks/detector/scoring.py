@@ -9,8 +9,8 @@ from skindx.data.box import Box
 from skindx.data.loader.ahead import work_ahead
 from skindx.metrics import DetectionScore, mean_average_precision
 from skindx.models.detector.detector import Detector
-from skindx.training.process_group import Cluster
-from skindx.training.tasks.detector.pictures import BoxedSet
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.tasks.detector.images import BoxedSet
 
 LEAST_CONFIDENCE = 0.001
 """mAP is an area under precision against recall: it needs the doubtful boxes as well."""
@@ -20,14 +20,14 @@ _BATCH = 16
 Boxes = tuple[Box, ...]
 
 
-def score_detector(detector: Detector, own: BoxedSet, cluster: Cluster) -> DetectionScore | None:
-    """Return the mAP over the pictures of all ranks, on every rank; None when none has a box.
+def score_detector(detector: Detector, own: BoxedSet, mesh: Mesh) -> DetectionScore | None:
+    """Return the mAP over the images of all ranks, on every rank; None when none has a box.
 
-    `own` are this rank's pictures. A picture without boxes counts: what is found there is a false
+    `own` are this rank's images. An image without boxes counts: what is found there is a false
     alarm.
     """
     pairs = list(zip(_truth(own), _find(detector, own), strict=True))
-    everyone = [pair for part in cluster.gather(pairs) for pair in part]
+    everyone = [pair for part in mesh.gather(pairs) for pair in part]
     return mean_average_precision(
         [truth for truth, _ in everyone], [found for _, found in everyone]
     )
@@ -44,10 +44,10 @@ def _truth(own: BoxedSet) -> list[Boxes]:
 def _find(detector: Detector, own: BoxedSet) -> Sequence[Boxes]:
     found: list[Boxes] = []
     ahead = 2 * _BATCH
-    pictures = work_ahead(
+    images = work_ahead(
         own.source.picture, range(len(own)), threads=own.reading.threads, ahead=ahead
     )
-    with closing(pictures):
-        while batch := list(islice(pictures, _BATCH)):
+    with closing(images):
+        while batch := list(islice(images, _BATCH)):
             found += detector.detect(batch, LEAST_CONFIDENCE)
     return found

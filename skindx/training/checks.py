@@ -1,0 +1,121 @@
+"""Everything about a run that can be known to fail before anything of it is written."""
+
+from pathlib import Path
+
+import torch
+
+from skindx.data.boxes.exporting import box_labels
+from skindx.data.manifest import Record, Split, split_of
+from skindx.errors import UserError
+from skindx.models.classifier.classifier import build_classifier, load_weights
+from skindx.taxonomy import Taxonomy
+from skindx.training.callbacks.callback_list import check_monitors
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.deepspeed.config import read_extra_of
+from skindx.training.ensembles.member_refs import check_soup, member_refs, units
+from skindx.training.feeding.folds import partition
+from skindx.training.finished.detector import load_parts
+from skindx.training.parallel.devices import resolve_ranks
+from skindx.training.parallel.preparing import checkpoint_activations
+from skindx.training.probing import probe_members
+from skindx.training.recipes.optimizer import layer_depths
+from skindx.training.tasks.classifier.job import starting_weights
+from skindx.training.tasks.detector.images import looked_at
+from skindx.training.tasks.detector.network import build_network
+
+
+def check(
+    settings: TrainSettings, records: list[Record], taxonomy: Taxonomy, run: Path = Path()
+) -> None:
+    """Raise UserError for settings that do not fit the dataset, the machine or timm."""
+    needed: tuple[Split, ...] = ("train", "val")
+    check_monitors(settings.monitors)
+    for split in needed:
+        if not split_of(records, split):
+            raise UserError(f"the dataset has no {split} images; build it with more images.")
+    _check_classes(settings, records, taxonomy)
+    ranks = resolve_ranks(settings.engine)
+    read_extra_of(settings.engine)
+    for member in settings.members:
+        _check_member(settings, member, records, len(taxonomy.classes), ranks)
+    trained = member_refs(run, settings)
+    for soup in settings.soups:
+        check_soup(soup, trained)
+    units(settings, trained, records)
+    check_detector(settings, records, ranks)
+    probe_members(settings, len(taxonomy.classes))
+
+
+def _check_classes(settings: TrainSettings, records: list[Record], taxonomy: Taxonomy) -> None:
+    """Raise UserError for a class that a member could not learn, or that nothing validates."""
+    parts = {
+        f"training images of fold {member.fold}": partition(records, member.fold, settings.folds)[0]
+        for member in settings.members
+        if member.fold is not None
+    }
+    if len(parts) < len(settings.members):
+        parts |= {f"{split} images": split_of(records, split) for split in ("train", "val")}
+    for part, images in parts.items():
+        labels = {record.label for record in images}
+        if missing := [
+            skin_class.name for skin_class in taxonomy.classes if skin_class.key not in labels
+        ]:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise UserError(
+                f"the {part} show nothing of the class {missing[0]!r}{more}; add images of it from "
+                "other patients and build the dataset again, or take the class out of the taxonomy."
+            )
+
+
+def _check_member(
+    settings: TrainSettings,
+    member: MemberSettings,
+    records: list[Record],
+    classes: int,
+    ranks: int,
+) -> None:
+    recipe = settings.recipe_of(member)
+    batch, pieces = recipe.batch, recipe.accumulate
+    train, held = partition(records, member.fold, settings.folds)
+    if not held:
+        raise UserError(
+            f"member {member.name}: fold {member.fold} is empty; folds={settings.folds} is "
+            "more than the dataset has groups for."
+        )
+    if len(train) < batch or batch < 2 * ranks * pieces:
+        each = f"two a rank and each of {pieces} pieces" if pieces > 1 else "two a rank"
+        raise UserError(
+            f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
+            f"({each}) and at most the {len(train)} training images."
+        )
+    with torch.device("meta"):
+        classifier = build_classifier(member, classes)
+    if recipe.layer_decay < 1:
+        layer_depths(classifier)
+    if settings.engine.activation_checkpointing:
+        checkpoint_activations(classifier)
+    if weights := starting_weights(member):
+        load_weights(classifier.to_empty(device="cpu"), weights)
+
+
+def check_detector(settings: TrainSettings, records: list[Record], ranks: int) -> None:
+    """Raise UserError for a detector that does not fit the dataset, the ranks or ultralytics."""
+    detector = settings.detector
+    if detector is None:
+        return
+    if detector.from_run:
+        load_parts(detector.from_run)
+        return
+    labels = box_labels(split_of(records, "train"))
+    if not labels:
+        raise UserError(
+            "a detector was asked for, but no training image has a box; "
+            "build the dataset with boxes, or set detector=null."
+        )
+    build_network(detector.model, len(labels))
+    looked = len(looked_at(records, "train"))
+    if min(detector.batch, looked) < ranks:
+        raise UserError(
+            f"detector.batch={detector.batch} and the {looked} training images in which somebody "
+            f"looked for boxes must give each of the {ranks} ranks one image a step."
+        )

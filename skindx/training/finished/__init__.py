@@ -1,0 +1,1 @@
+"""What a finished training leaves in the run: members, detector, snapshots, fingerprints."""

@@ -1,0 +1,98 @@
+"""Fingerprints: hashes of everything that decides the weights of a member or the detector.
+
+A checkpoint or a finished member of another fingerprint is never taken for this one.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from skindx.data.layout import MANIFEST
+from skindx.data.loader.settings import DiskCache, LoaderSettings
+from skindx.errors import UserError
+from skindx.files import sha256_file
+from skindx.training.config.engine import EngineSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.deepspeed.config import fingerprint_fields as extra_fields
+from skindx.untrusted import read_json
+
+
+def fingerprint(settings: TrainSettings, member: MemberSettings, dataset: Path) -> str:
+    """Return the fingerprint of a member."""
+    return fingerprint_of(
+        {
+            "member": _member_fields(settings, member),
+            "recipe": settings.recipe_of(member).fingerprint_fields(),
+            "pixels": _pixels(settings.loader),
+            "sharded": settings.loader.sharded,
+            "redrawn": settings.loader.redraws,
+            **_engine_fields(settings.engine),
+            **settings.exchange_fields(),
+            "manifest": sha256_file(dataset / MANIFEST),
+            "weights": sha256_file(member.weights) if member.weights else None,
+        }
+    )
+
+
+def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
+    """Return the fingerprint of the run's detector."""
+    assert settings.detector is not None
+    return fingerprint_of(
+        {
+            "detector": settings.detector.model_dump(mode="json"),
+            "pixels": settings.loader.cache.kind == "disk",
+            "precision": settings.engine.precision,
+            "gradient_clip": settings.engine.gradient_clip,
+            **settings.exchange_fields(),
+            "manifest": sha256_file(dataset / MANIFEST),
+        }
+    )
+
+
+def _member_fields(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
+    """Return what of a member's settings decides its weights, and what is kept of them."""
+    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots", "targets"})
+    if member.recipe:
+        parts["recipe"] = member.recipe.fingerprint_fields()
+    if member.fold is not None:
+        parts["fold"] = [member.fold, settings.folds]
+    if member.targets:
+        parts["targets"] = sha256_file(member.targets)
+    if member.snapshots:
+        parts["snapshots"] = member.snapshots
+    return parts
+
+
+def _engine_fields(engine: EngineSettings) -> dict[str, Any]:
+    """Return what of the engine decides the weights; what is left at its default is not in it."""
+    parts: dict[str, Any] = {"precision": engine.precision, "gradient_clip": engine.gradient_clip}
+    if engine.sync_batch_norm:
+        parts["sync_batch_norm"] = True
+    return {**parts, **extra_fields(engine)}
+
+
+def _pixels(loader: LoaderSettings) -> str:
+    """Return what decides a crop's pixels: files give the same, wherever their bytes are kept."""
+    cache = loader.cache
+    return f"shrunk by {cache.margin}" if isinstance(cache, DiskCache) else "decoded"
+
+
+def fingerprint_of(parts: dict[str, Any]) -> str:
+    """Return the SHA-256 of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def matches(file: Path, expected: str) -> bool:
+    """True when `file` is there and carries the fingerprint.
+
+    Raises UserError when it carries another one: two trainings must not be mixed in one run.
+    """
+    if not file.is_file():
+        return False
+    if read_json(file, finite=False).get("fingerprint") != expected:
+        raise UserError(
+            f"{file.parent} was trained with other settings or data; "
+            "give another --out, or remove that folder to train it anew."
+        )
+    return True

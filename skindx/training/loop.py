@@ -1,0 +1,136 @@
+"""The training loop of every task: epochs, steps, checkpoints, stops, history."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from skindx.training.feeding.batches import steps_of
+from skindx.training.memory import peak_memory
+from skindx.training.parallel.batch_norm import average_buffers
+from skindx.training.position import count_step
+from skindx.training.state import Training
+from skindx.training.steps import take_step
+from skindx.training.task import EpochSpeed, Result_co, Row, ValidationStoppedError
+
+AfterStep = Callable[[Training[Any]], None]
+"""Called after each step, and again after each epoch (then `position.step` is 0), on every rank.
+
+What it raises ends the training.
+"""
+
+
+class Callbacks(Protocol):
+    """What is called as a training goes on, to show and to record it."""
+
+    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Training begins, or goes on after the epochs of `history`."""
+
+    def step(self, step: int, loss: float) -> None:
+        """`step` steps are done since the first epoch; `loss` is this rank's mean."""
+
+    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
+        """One more epoch is done: the last row of `history`, which `line` sums up."""
+
+    def line(self, text: str) -> None:
+        """Show a message."""
+
+
+class Saving(Protocol):
+    """Where a training is saved and found again; see `checkpoint/resume.py`."""
+
+    def attach(self, training: Training[Any], say: Callable[[str], None]) -> AfterStep:
+        """Go on from the last checkpoint, and return what is to be called after each step."""
+
+
+def train(
+    training: Training[Result_co], callbacks: Callbacks, saving: Saving | None = None
+) -> tuple[Result_co, list[Row]]:
+    """Train to the end; return the result and one history row an epoch; every rank calls this.
+
+    With `saving` it goes on from its last checkpoint, and StoppedError is raised when it was asked
+    to stop.
+    """
+    after_step = saving.attach(training, callbacks.line) if saving else lambda training: None
+    result = fit(training, callbacks, after_step)
+    training.engine.close()
+    return result, training.position.history
+
+
+def fit(
+    training: Training[Result_co],
+    callbacks: Callbacks,
+    after_step: AfterStep = lambda training: None,
+) -> Result_co:
+    """Train from the training's position to its end and return the task's result."""
+    task, position = training.task, training.position
+    spent = float(position.history[-1].get("seconds", 0.0)) if position.history else 0.0
+    began = time.monotonic() - spent
+    callbacks.start(position.history)
+    try:
+        while position.epoch < task.epochs:
+            if enough := task.enough(position.history):
+                callbacks.line(f"{position.epoch} of {task.epochs} epochs are enough: {enough}")
+                break
+            started, first = time.monotonic(), position.step
+            take_steps(training, callbacks, after_step)
+            now = time.monotonic()
+            _end_epoch(training, _speed(training, first, now - started, now - began))
+            callbacks.epoch(position.history, task.line(position.history[-1]))
+            task.after_epoch(position.epoch)
+            after_step(training)
+        training.engine.train(False)
+        return task.result(training.evaluated(), training.guard.asked)
+    except ValidationStoppedError:
+        training.guard.stop = True
+        after_step(training)
+        raise
+
+
+def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterStep) -> None:
+    """Take the steps that are left of the epoch."""
+    task, position = training.task, training.position
+    before = position.epoch * steps_of(task.images, task.batch)
+    training.waiting.seconds = 0.0
+    training.engine.train()
+    for batch in training.waiting.over(task.batches(position.epoch, position.step)):
+        loss = take_step(training, batch)
+        position.step += 1
+        count_step(training, loss, batch.count, callbacks)
+        callbacks.step(before + position.step, math.nan if loss is None else loss / batch.own)
+        after_step(training)
+
+
+def _speed(training: Training[Any], first: int, seconds: float, in_all: float) -> EpochSpeed:
+    """Return how fast the steps after `first` were, which took `seconds`."""
+    share = (training.position.step - first) / training.position.step
+    return EpochSpeed(
+        images_per_s=round(share * training.task.images / seconds, 1),
+        wait_share=round(training.waiting.seconds / seconds, 4),
+        memory_gb=round(peak_memory(training.mesh.device) / 1e9, 3),
+        seconds=round(in_all, 1),
+    )
+
+
+def _end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
+    """Validate, write the epoch's history row and move to the next epoch."""
+    task, position = training.task, training.position
+    if not position.agreed:
+        average_buffers(training.engine.module, training.mesh)
+        if training.average:
+            average_buffers(training.average.module, training.mesh)
+        position.agreed = True
+    training.engine.train(False)
+    figures = task.validate(training.evaluated(), speed, training.guard.asked)
+    images = task.images - position.skipped_pictures
+    loss_sum = float(sum(training.mesh.gather(position.loss_sum)))
+    position.history.append(
+        {
+            "epoch": position.epoch + 1,
+            "loss": round(loss_sum / images, 5) if images else math.nan,
+            **figures,
+            "skipped_steps": position.skipped,
+        }
+    )
+    position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
+    position.agreed, position.skipped, position.skipped_pictures = False, 0, 0

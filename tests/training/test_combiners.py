@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+
+from skindx.data.splits.folds import fold_groups
+from skindx.models.calibration.temperature import fit_temperature
+from skindx.models.ensemble.combination import Combination, log
+from skindx.training.config.ensemble import Auto, Greedy, Mean, Weighted
+from skindx.training.ensembles.combiners import (
+    COMBINERS,
+    Evidence,
+    Score,
+    choose,
+    cross_fit,
+    fit,
+    soften,
+)
+from skindx.training.ensembles.fitting import assemble, gather_evidence
+
+
+def _evidence(knows: list[float], images: int = 240, seed: int = 0) -> Evidence:
+    """Units that know so much of the truth; two images a group."""
+    random = np.random.default_rng(seed)
+    truth_N = random.integers(0, 3, images)
+    scores_UNC = np.array(knows)[:, None, None] * np.eye(3)[truth_N] + random.normal(
+        size=(len(knows), images, 3)
+    )
+    log_UNC = scores_UNC - np.logaddexp.reduce(scores_UNC, axis=2, keepdims=True)
+    return Evidence(log_UNC, truth_N, tuple(f"g{index // 2}" for index in range(images)))
+
+
+def test_the_plain_mean_is_fitted_as_ever() -> None:
+    evidence = _evidence([2.0, 1.0])
+    fitted = fit(Mean(), evidence)
+    temperatures = [fit_temperature(each, evidence.truth_N) for each in evidence.log_UNC]
+    assert list(fitted.temperatures) == temperatures
+    mean_NC = soften(evidence.log_UNC, temperatures).mean(axis=0)
+    assert fitted.temperature == fit_temperature(log(mean_NC), evidence.truth_N)
+    assert fitted.combination == Combination()
+
+
+def test_every_way_is_scored_on_images_it_did_not_see() -> None:
+    evidence = _evidence([2.0, 1.5, 0.0], images=80)
+    scores = cross_fit(COMBINERS, evidence)
+    assert [score.combiner for score in scores] == list(COMBINERS)
+    assert (scores[0].gain, scores[0].gain_error) == (0, 0)
+    by_hand = np.empty(len(evidence.truth_N))
+    labels = [str(label) for label in evidence.truth_N]
+    fold_of = fold_groups(list(zip(evidence.groups, labels, strict=True)), 5, 0)
+    fold_N = np.array([fold_of[group] for group in evidence.groups])
+    for fold in range(5):
+        held_N = fold_N == fold
+        fitted = fit(Weighted(), evidence.rows(~held_N))
+        found_NC = fitted.probabilities(evidence.log_UNC[:, held_N])
+        by_hand[held_N] = np.log(found_NC)[np.arange(held_N.sum()), evidence.truth_N[held_N]]
+    weighted = next(score for score in scores if score.combiner == "weighted probabilities")
+    assert weighted.loss == pytest.approx(-by_hand.mean())
+
+
+def test_auto_leaves_the_mean_only_for_a_sure_gain() -> None:
+    evidence = _evidence([1.0, 1.0], images=4)
+
+    def score(way: str, gain: float, gain_error: float) -> Score:
+        return Score(way, 1 - gain, gain, gain_error, 0.5, 0.5, 0.1)
+
+    unsure = [score("mean of probabilities", 0, 0), score("weighted logits", 0.2, 0.3)]
+    assert choose(Auto(), evidence, unsure) == ("mean of probabilities", Mean())
+    sure = [*unsure, score("majority vote", 0.02, 0.01), score("mean of logits", 0.04, 0.03)]
+    assert choose(Auto(), evidence, sure) == ("mean of logits", Mean(space="logit"))
+    assert choose(Greedy(), evidence, sure) == ("greedy, probabilities", Greedy())
+    assert choose(Greedy(rounds=3), evidence, sure) == ("as set", Greedy(rounds=3))
+
+
+def test_one_group_cannot_be_cross_fitted() -> None:
+    evidence = _evidence([1.0, 1.0], images=2)
+    assert cross_fit(COMBINERS, evidence) == []
+    assert choose(Auto(), evidence, [])[1] == Mean()
+
+
+def test_members_without_weight_leave_the_bundle() -> None:
+    evidence = _evidence([3.0, 0.0, 3.0], images=24)
+    assembly = assemble(Greedy(), evidence, {"a": ("a",), "b": ("b",), "c": ("c",)})
+    assert "b" not in assembly.members
+    assert assembly.report()["chosen"] == "greedy, probabilities"
+    alone = assemble(Greedy(rounds=1), evidence, {"a": ("a",), "b": ("b",), "c": ("c",)})
+    assert len(alone.members) == 1
+    assert alone.combination == Combination()
+    assert alone.combiner == "as set"
+
+
+def test_a_unit_shares_its_weight_among_its_folds() -> None:
+    evidence = _evidence([2.0, 1.0], images=24)
+    assembly = assemble(Mean(), evidence, {"k": ("k0", "k1", "k2"), "p": ("p",)})
+    assert assembly.combination.weights == pytest.approx((1 / 6, 1 / 6, 1 / 6, 1 / 2))
+    assert len(set(assembly.temperatures[:3])) == 1
+    only = assemble(Mean(), evidence.__class__(evidence.log_UNC[:1], *_rest(evidence)), {"k": "ab"})
+    assert (only.members, only.combination) == (("a", "b"), Combination())
+
+
+def _rest(evidence: Evidence) -> tuple[np.ndarray, tuple[str, ...]]:
+    return evidence.truth_N, evidence.groups
+
+
+def test_the_word_of_folds_by_hand() -> None:
+    """Four images in two folds; a plain member was predicted on the first and the third."""
+    masks = {
+        "k": {"k0": np.array([1, 1, 0, 0], bool), "k1": np.array([0, 0, 1, 1], bool)},
+        "p": {"p": np.array([1, 0, 1, 0], bool)},
+    }
+    predicted = {
+        "k0": np.log([[0.9, 0.1], [0.8, 0.2]]),
+        "k1": np.log([[0.7, 0.3], [0.6, 0.4]]),
+        "p": np.log([[0.5, 0.5], [0.4, 0.6]]),
+    }
+    evidence = gather_evidence(masks, predicted, np.array([0, 1, 0, 1]), ["a", "b", "c", "d"])
+    np.testing.assert_allclose(np.exp(evidence.log_UNC[0]), [[0.9, 0.1], [0.7, 0.3]])
+    np.testing.assert_allclose(np.exp(evidence.log_UNC[1]), [[0.5, 0.5], [0.4, 0.6]])
+    assert evidence.groups == ("a", "c")
+    assert evidence.truth_N.tolist() == [0, 0]
+    # Two that left out the same fold speak with their mean.
+    masks["k"]["k2"] = masks["k"]["k0"]
+    predicted["k2"] = np.log([[0.7, 0.3], [0.2, 0.8]])
+    evidence = gather_evidence(masks, predicted, np.array([0, 1, 0, 1]), ["a", "b", "c", "d"])
+    np.testing.assert_allclose(np.exp(evidence.log_UNC[0]), [[0.8, 0.2], [0.7, 0.3]])

@@ -1,0 +1,274 @@
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skindx.data.loader import budget, node_memory
+from skindx.data.loader.pool import Pool
+from skindx.data.loader.settings import LoaderSettings
+from skindx.data.loader.source import Files
+from skindx.data.manifest import read_manifest, split_of
+from skindx.data.store import put
+from skindx.errors import UserError
+from skindx.imaging.decode import decode
+from skindx.models.classifier.preprocess import centre_square
+from skindx.training.config.engine import EngineSettings
+from skindx.training.config.recipe import Augment
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding import cache_policy
+from skindx.training.feeding.augment import changer
+from skindx.training.feeding.images import TrainingSet, training_batches
+from skindx.training.feeding.loading import Reading, threads_for
+from skindx.training.feeding.reading import TrainingData, open_sets
+from skindx.training.finished.fingerprint import fingerprint
+from skindx.training.parallel.mesh import Mesh, ProcessGroup
+
+CLASSES = ("Disc", "Stripes", "Plain")
+MEMBER = MemberSettings(name="a", model="test_resnet", preprocess={"size": 32})
+
+
+class Alike(Mesh):
+    """One rank of several whose answers are all the same, without the others."""
+
+    def gather(self, value):
+        return [value] * self.data.size
+
+
+def rank_of(rank: int, world: int) -> Mesh:
+    return Alike(ProcessGroup(rank, world), torch.device("cpu"), EngineSettings(accelerator="cpu"))
+
+
+def data_of(dataset: Path) -> TrainingData:
+    records = read_manifest(dataset)
+    return TrainingData(dataset, split_of(records, "train"), split_of(records, "val"), CLASSES)
+
+
+def settings_of(**loader: object) -> LoaderSettings:
+    return TrainSettings.parse({"loader": loader}).loader
+
+
+def epoch_of(dataset: Path, rank: int, world: int, **loader: object) -> dict[int, np.ndarray]:
+    """Load one epoch of one rank; return its images by their number."""
+    mesh = rank_of(rank, world)
+    training, _ = open_sets(data_of(dataset), MEMBER, settings_of(**loader), mesh, print)
+    training.enter(0, 1)
+    shares = [step[rank] for step in training.plan(8, 0, 1, mesh)]
+    loaded = training_batches(training, shares, Augment(), side=32, seed=0, epoch=1)
+    found: dict[int, np.ndarray] = {}
+    for (images, labels), indices in zip(loaded, shares, strict=True):
+        assert labels.tolist() == training.labels_N[indices].tolist()
+        for image, index in zip(images.numpy(), indices.tolist(), strict=True):
+            assert index not in found
+            found[index] = image.copy()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "disk"])
+def test_ranks_shards_and_threads_change_no_image(small_dataset: Path, kind: str) -> None:
+    count = len(split_of(read_manifest(small_dataset), "train"))
+    alone = epoch_of(small_dataset, 0, 1, cache={"kind": kind}, threads=1)
+    assert sorted(alone) == list(range(count))
+    for world, sharded, threads in ((1, "auto", 3), (2, False, 2), (2, True, 1), (3, True, 2)):
+        parts = [
+            epoch_of(
+                small_dataset,
+                rank,
+                world,
+                cache={"kind": kind},
+                sharded=sharded,
+                threads=threads,
+                exchange="never",
+            )
+            for rank in range(world)
+        ]
+        assert Counter(index for part in parts for index in part) == Counter(range(count))
+        assert all((part[index] == alone[index]).all() for part in parts for index in part)
+        if sharded is True:
+            assert all({index % world for index in part} == {r} for r, part in enumerate(parts))
+
+
+@pytest.mark.parametrize("kind", ["none", "memory"])
+def test_shares_drawn_anew_change_no_image(small_dataset: Path, kind: str) -> None:
+    alone = epoch_of(small_dataset, 0, 1)
+    parts = [
+        epoch_of(small_dataset, rank, 3, cache={"kind": kind}, sharded=True, exchange="read")
+        for rank in range(3)
+    ]
+    assert Counter(index for part in parts for index in part) == Counter(alone.keys())
+    assert all((part[index] == alone[index]).all() for part in parts for index in part)
+    assert all(len({index % 3 for index in part}) == 3 for part in parts)
+
+
+def test_a_cache_on_disk_cannot_draw_shares_anew() -> None:
+    with pytest.raises(UserError, match=r"a cache on disk cannot; set loader.cache.kind=memory"):
+        settings_of(cache={"kind": "disk"}, exchange="send")
+    assert not settings_of(cache={"kind": "disk"}).redraws
+    assert settings_of().redraws
+
+
+def test_memory_and_files_give_the_same(small_dataset: Path) -> None:
+    first = epoch_of(small_dataset, 0, 1, cache={"kind": "none"})
+    second = epoch_of(small_dataset, 0, 1, cache={"kind": "memory"})
+    assert all((first[index] == second[index]).all() for index in first)
+
+
+def test_a_cache_on_disk_may_lie_elsewhere(small_dataset: Path, tmp_path: Path) -> None:
+    epoch_of(small_dataset, 0, 1, cache={"kind": "disk", "folder": str(tmp_path)})
+    epoch_of(small_dataset, 1, 2, cache={"kind": "disk", "folder": str(tmp_path)}, sharded=True)
+    (folder,) = tmp_path.iterdir()
+    names = sorted(each.name for each in folder.glob("*.pixels"))
+    assert names == ["train-45-1of2.pixels", "train-45.pixels"]
+
+
+def test_shards_when_memory_is_small(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def opened(world: int, **loader: object) -> TrainingSet:
+        settings = settings_of(exchange="never", **loader)
+        return open_sets(data_of(small_dataset), MEMBER, settings, rank_of(0, world), said.append)[
+            0
+        ]
+
+    assert not opened(2).sharded
+    monkeypatch.setattr(cache_policy, "free_memory", lambda: 1000)
+    # Two ranks of one node have one copy: shares would take as much.
+    assert not opened(2).sharded
+    assert not said
+    monkeypatch.setattr(node_memory, "create", lambda sizes: None)
+    assert opened(2).sharded
+    assert said == ["each of the 2 ranks sees its own share of the images, the same in each epoch"]
+    assert not opened(1).sharded
+    assert not opened(2, sharded=False).sharded
+    assert not opened(2, cache={"kind": "none"}).sharded
+    monkeypatch.setattr(cache_policy, "free_memory", budget.free_memory)
+    assert opened(2, sharded=True).sharded
+
+
+@pytest.mark.parametrize("kind", ["none", "memory"])
+def test_validation_sees_what_evaluation_sees(small_dataset: Path, kind: str) -> None:
+    data = data_of(small_dataset)
+    for rank in range(2):
+        settings = settings_of(cache={"kind": kind})
+        _, validation = open_sets(data, MEMBER, settings, rank_of(rank, 2), print)
+        own = data.val[rank::2]
+        for _ in range(2):
+            squares = np.concatenate(list(validation.squares()))
+            assert len(squares) == len(own) == len(validation)
+            for record, square in zip(own, squares, strict=True):
+                image = decode((small_dataset / record.path).read_bytes())
+                assert (square == centre_square(image, MEMBER.preprocess)).all()
+        assert [CLASSES[label] for label in validation.labels_N] == [each.label for each in own]
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "disk"])
+@pytest.mark.parametrize("damage", ["gone", "truncated"])
+def test_a_damaged_dataset_is_one_sentence(
+    small_dataset: Path, tmp_path: Path, damage: str, kind: str
+) -> None:
+    records = read_manifest(small_dataset)[:8]
+    data = (small_dataset / records[3].path).read_bytes()
+    path = put(tmp_path, data[: len(data) // 2], ".png")[1] if damage == "truncated" else "gone.png"
+    bad = [dataclasses.replace(each, path=path) for each in records]
+
+    def epoch() -> None:
+        broken = TrainingData(tmp_path, bad, [], CLASSES)
+        settings = settings_of(cache={"kind": kind})
+        training, _ = open_sets(broken, MEMBER, settings, rank_of(0, 1), print)
+        list(training_batches(training, [np.arange(8)], Augment(), side=32, seed=0, epoch=0))
+
+    with pytest.raises(UserError, match=rf"{path} cannot be read .*; build the dataset again"):
+        epoch()
+
+
+def test_the_seed_alone_decides_a_change() -> None:
+    square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    first, second = (changer(Augment()) for _ in range(2))
+    for seed in (7, 8, 7):
+        # Another order of calls, as on another rank, changes nothing.
+        second(square, seed + 100)
+        assert (first(square, seed) == second(square, seed)).all()
+    assert (first(square, 7) != first(square, 8)).any()
+    still = changer(Augment(flip=False, colour=0))
+    assert (still(square, 7) == square).all()
+
+
+@pytest.mark.parametrize("kind", ["blur", "sharpen", "holes"])
+def test_each_change_is_seeded_and_does_something(kind: str) -> None:
+    square = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    augment = Augment.parse({"flip": False, "colour": 0, kind: 1})
+    first, second = changer(augment), changer(augment)
+    for seed in range(5):
+        second(square, seed + 100)
+        changed = first(square, seed)
+        assert (changed == second(square, seed)).all()
+        assert (changed != square).any()
+        if kind == "holes":
+            assert 0.005 < (changed != square).any(axis=2).mean() < 3 * 0.3**2 + 0.01
+
+
+@given(threads=st.integers(1, 4), order=st.permutations(range(9)))
+def test_batches_are_the_same_on_any_threads(
+    small_dataset: Path, threads: int, order: list[int]
+) -> None:
+    records = read_manifest(small_dataset)[::10]
+    training = TrainingSet(
+        Files(small_dataset, records), np.arange(9), False, Reading(threads, 2, Pool())
+    )
+    shares = [np.array(order[:4]), np.array(order[4:])]
+    found = np.empty((9, 32, 32, 3), np.uint8)
+    for images, labels in training_batches(training, shares, Augment(), side=32, seed=5, epoch=2):
+        found[labels.numpy()] = images.numpy()
+    reference = _REFERENCE.setdefault("views", found)
+    assert (found == reference).all()
+
+
+_REFERENCE: dict[str, np.ndarray] = {}
+
+
+def test_tensors_share_the_loaders_memory(small_dataset: Path) -> None:
+    pools: list[np.ndarray] = []
+
+    def allocate(shape):
+        pools.append(np.empty(shape, np.uint8))
+        return pools[-1]
+
+    records = read_manifest(small_dataset)[:5]
+    source = Files(small_dataset, records)
+    training = TrainingSet(source, np.zeros(5, np.int64), False, Reading(1, 1, allocate))
+    ((images, labels),) = training_batches(
+        training, [np.arange(5)], Augment(), side=32, seed=0, epoch=0
+    )
+    assert images.data_ptr() == pools[0].ctypes.data
+    assert images.shape == (5, 32, 32, 3)
+    assert images.dtype == torch.uint8
+    assert labels.dtype == torch.int64
+
+
+def test_threads_are_shared_among_the_ranks_of_a_node() -> None:
+    alone = threads_for("auto", 1)
+    assert alone >= 1
+    assert threads_for("auto", 2) == max(1, alone // 2)
+    assert threads_for("auto", 1000) == 1
+    assert threads_for(7, 1000) == 7
+
+
+def test_what_changes_weights_changes_the_fingerprint(small_dataset: Path) -> None:
+    def mark(**loader: object) -> str:
+        settings = TrainSettings.parse({"members": [MEMBER.model_dump()], "loader": loader})
+        return fingerprint(settings, settings.members[0], small_dataset)
+
+    same = mark()
+    assert mark(threads=3, prefetch=9, cache={"kind": "none"}) == same
+    assert mark(cache={"kind": "disk"}) != same
+    assert mark(cache={"kind": "disk"}) != mark(cache={"kind": "disk", "margin": 1.5})
+    assert mark(sharded=True) != same
+
+
+def test_a_wrong_cache_lists_the_kinds() -> None:
+    with pytest.raises(UserError, match="Valid: none, memory, disk"):
+        settings_of(cache={"kind": "tape"})
