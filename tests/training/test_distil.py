@@ -76,7 +76,7 @@ def test_targets_are_the_teachers_words_of_the_training_images(
     assert member.targets.stat().st_mtime_ns == stamp
     write_targets(tmp_path, small_dataset, _settings(share=0.5), teacher)
     assert fingerprint(student_settings(tmp_path, settings), member, small_dataset) != before
-    with pytest.raises(UserError, match="soft targets for 53 training pictures"):
+    with pytest.raises(UserError, match="soft targets for 53 training images"):
         load_targets(member.targets, records[1:], 3)
 
 

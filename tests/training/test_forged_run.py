@@ -101,7 +101,9 @@ def test_validation_of_other_pictures_is_refused(
 ) -> None:
     file = member_folder(builder.run, "b") / "validation.npz"
     np.savez(file, log=np.zeros(log), truth=np.zeros(truth, np.int64))
-    with pytest.raises(UserError, match=r"does not hold what b says of .* pictures and 3 classes"):
+    with pytest.raises(
+        UserError, match=r"does not hold b's predictions for .* images and 3 classes"
+    ):
         builder.parts(["b"])
 
 
@@ -124,7 +126,7 @@ def test_soft_targets_of_other_pictures_or_classes_are_refused(
     save_file({"targets": torch.full((4, 3), 0.5)}, file)
     assert load_targets(file, builder.records[:4], 3).shape == (4, 3)
     save_file(tensors, file)
-    with pytest.raises(UserError, match="does not hold soft targets for 4 training pictures"):
+    with pytest.raises(UserError, match="does not hold soft targets for 4 training images"):
         load_targets(file, builder.records[:4], 3)
 
 
