@@ -1,4 +1,4 @@
-"""What docs/scale.md multiplies: the join of two chunks, and what one row takes of the driver."""
+"""What the guide multiplies for a billion images: the join of two chunks, and what one row takes of the driver."""
 
 import hashlib
 import resource
