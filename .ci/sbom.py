@@ -1,7 +1,8 @@
 """Write a software bill of materials: `python .ci/sbom.py requirements.lock FILE.cdx.json`.
 
 CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/): one component for each package that the lock
-pins, with the hashes of its files and the platform that it is for. The same lock gives the same bytes.
+pins, with the hashes of its files and the platform that it is for. The same lock gives the same
+bytes.
 """
 
 import json

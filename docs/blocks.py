@@ -21,7 +21,7 @@ def headline(load: Load) -> str:
     level = next(row for row in written["urgent_risk"]["levels"] if row["miss_rate"] == 0.05)
     best = max(written["members"], key=lambda member: member["top1"]["value"])
     chosen = max(choice["models"].values(), key=lambda model: model["merit"])
-    other = camera["others"][0]
+    own, other = camera["own"], camera["others"][0]
     members = f"ensemble of {len(written['members'])} MobileNetV2"
     rows = (
         (f"top-1 accuracy, {members}", _share(ensemble["top1"])),
@@ -35,7 +35,7 @@ def headline(load: Load) -> str:
             _share(level["misses"]["rate"]),
         ),
         ("price: other images called urgent", _share(level["false_alarms"]["rate"])),
-        (f"{camera['own']['n']} own test images refused by the OOD check, one member", _refused(camera["own"])),
+        (f"{own['n']} own test images refused by the OOD check, one member", _refused(own)),
         (f"{other['n']} photos by another camera refused by the same check", _refused(other)),
         (
             f"{chosen['left out']['n']} images of two classes left out of a training, refused",

@@ -7,6 +7,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import skindx
+from skindx.system import go_offline
+
+go_offline()
 
 project = "skindx"
 author = "the skindx contributors"

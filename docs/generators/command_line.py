@@ -61,11 +61,12 @@ def _parameters(command: Any) -> str:
     rows = []
     for parameter in command.params:
         names = [*parameter.opts, *parameter.secondary_opts]
-        name = ", ".join(map(code, names)) if _is_option(parameter) else code(parameter.name.upper())
+        if not _is_option(parameter):
+            names = [parameter.name.upper()]
         about = escape(getattr(parameter, "help", None) or "")
         if parameter.required:
             about += " *Required.*"
-        rows.append((name, _values(parameter), _default(parameter), about))
+        rows.append((", ".join(map(code, names)), _values(parameter), _default(parameter), about))
     return table(("option", "value", "default", "meaning"), rows) if rows else ""
 
 

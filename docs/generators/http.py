@@ -22,7 +22,11 @@ def http_interface() -> str:
     for path, methods in api["paths"].items():
         for method, route in methods.items():
             parts += [f"## `{method.upper()} {path}`\n", f"{route['summary']}.\n"]
-            parts += [prose(route.get("description", "")) + "\n", *_request(route), *_answers(route)]
+            parts += [
+                prose(route.get("description", "")) + "\n",
+                *_request(route),
+                *_answers(route),
+            ]
     parts += ["## Values\n"]
     for name, schema in api["components"]["schemas"].items():
         parts += [f"(http-{name.lower()})=\n### {code(name)}\n"]
@@ -37,13 +41,23 @@ def prometheus_names() -> str:
     from skindx.ui.api.metrics import Metrics
 
     registry = Metrics(_bundle(), "", lambda: _STATUS).registry
-    rows = []
-    for family in sorted(registry.collect(), key=lambda family: family.name):
-        samples = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        name = code(family.name + samples)
-        labels = sorted({key for sample in family.samples for key in sample.labels} - {"le"})
-        rows.append((name, family.type, ", ".join(map(code, labels)), escape(family.documentation)))
-    return _METRICS.format(table=table(("name", "type", "labels", "meaning"), rows))
+    rows = set()
+    for collector, (name, *_) in _collectors(registry):
+        for family in collector.collect():
+            suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+            labels = [*collector._labelnames] or sorted(_labels(family))
+            about = escape(family.documentation)
+            rows.add((code(name + suffix), family.type, ", ".join(map(code, labels)), about))
+    return _METRICS.format(table=table(("name", "type", "labels", "meaning"), sorted(rows)))
+
+
+def _collectors(registry: Any) -> Iterator[tuple[Any, Any]]:
+    """Return each counter with its names; the registry has no public way to ask for labels."""
+    yield from registry._collector_to_names.items()
+
+
+def _labels(family: Any) -> set[str]:
+    return {key for sample in family.samples for key in sample.labels}
 
 
 _METRICS = """# Prometheus names
@@ -51,10 +65,14 @@ _METRICS = """# Prometheus names
 `GET /v1/metrics` answers in Prometheus' text format. The counters hold nothing about any one case.
 
 {table}
-A label without a value yet is not listed above: `skindx_refusals_total` counts by `gate`,
-`skindx_urgency_total` by `tier`, `skindx_class_first_total` by `key`.
+A histogram has the series `_bucket` (with the label `le`), `_sum` and `_count`.
 """
 
+_MEASURED = {
+    "classes": [{"key": "key"}],
+    "confusion": [[1]],
+    "reliability": [{"high": 1.0, "n": 1}],
+}
 _STATUS = SimpleNamespace(workers=1, ready=1, restarts=0, waiting=0, capacity=64, problem="")
 
 
@@ -62,7 +80,10 @@ def _bundle() -> Any:
     """Return what routes and counters read of a bundle before the first case."""
     taxonomy = SimpleNamespace(keys=("key",))
     return SimpleNamespace(
-        spec=SimpleNamespace(name="NAME"), digest="", taxonomy=taxonomy, metrics=lambda: None
+        spec=SimpleNamespace(name="NAME"),
+        digest="",
+        taxonomy=taxonomy,
+        metrics=lambda: _MEASURED,
     )
 
 

@@ -13,7 +13,6 @@ def write_pages(reference: Path) -> None:
     """Write every generated page under `reference`; a page that did not change is left alone."""
     folder = reference / "generated"
     folder.mkdir(exist_ok=True)
-    (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     for name, make in _PAGES.items():
         text, page = make(), folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:

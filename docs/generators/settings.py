@@ -4,8 +4,10 @@ import ast
 import inspect
 import json
 import textwrap
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -46,7 +48,7 @@ class Page:
         self.root, self.anchor = root, anchor
         self.paths: dict[str, str] = {}
         """Class -> the key under which it stands first."""
-        self._walk(self.schema, "")
+        self._walk()
 
     def text(self) -> str:
         """Return the sections: first the keys at the top, then those of each nested class."""
@@ -62,12 +64,16 @@ class Page:
                 parts += [self._table(schema, self.classes.get(name))]
         return "\n".join(parts)
 
-    def _walk(self, node: Any, path: str) -> None:
-        for key, value in node.get("properties", {}).items():
-            for name, suffix in _references(value):
-                if name not in self.paths:
-                    self.paths[name] = f"{path}{key}{suffix}"
-                    self._walk(self.definitions[name], f"{path}{key}{suffix}.")
+    def _walk(self) -> None:
+        """Name each class by the shortest path of keys that leads to it."""
+        waiting = deque([(self.schema, "")])
+        while waiting:
+            node, path = waiting.popleft()
+            for key, value in node.get("properties", {}).items():
+                for name, suffix in _references(value):
+                    if name not in self.paths:
+                        self.paths[name] = f"{path}{key}{suffix}"
+                        waiting.append((self.definitions[name], f"{path}{key}{suffix}."))
 
     def _table(self, schema: Mapping[str, Any], model: type[BaseModel] | None) -> str:
         required = schema.get("required", [])
@@ -75,7 +81,7 @@ class Page:
         rows = []
         for key, value in schema.get("properties", {}).items():
             kind, bounds = self._kind(value), ", ".join(_bounds(value))
-            default = "*required*" if key in required else _default(value.get("default"))
+            default = "*required*" if key in required else _default(value)
             shown = f"{kind}, {bounds}" if bounds else kind
             rows.append((code(key), shown, default, escape(docs.get(key, ""))))
         return table(("key", "value", "default", "meaning"), rows) if rows else "No keys.\n"
@@ -88,7 +94,7 @@ class Page:
         if "prefixItems" in value:
             return "[" + ", ".join(self._kind(item) for item in value["prefixItems"]) + "]"
         if value.get("type") == "array" and "items" in value:
-            return f"list of {self._kind(value['items'])}"
+            return f"list of {_several(self._kind(value['items']))}"
         if value.get("type") == "object" and isinstance(value.get("additionalProperties"), dict):
             return f"mapping of text to {self._kind(value['additionalProperties'])}"
         return plain_kind(value)
@@ -102,6 +108,10 @@ class Page:
 
     def _target(self, name: str) -> str:
         return f"{self.anchor}-{name.lower()}"
+
+
+def _several(kind: str) -> str:
+    return f"{kind}s" if kind in ("text", "number", "whole number", "path", "mapping") else kind
 
 
 def plain_kind(value: Mapping[str, Any]) -> str:
@@ -148,7 +158,10 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _default(value: Any) -> str:
+def _default(schema: Mapping[str, Any]) -> str:
+    if "default" not in schema:  # made anew for each object
+        return "see there" if "$ref" in schema else "empty"
+    value = schema["default"]
     if value is None:
         return code("null")
     if value == "":
@@ -199,7 +212,7 @@ def _own_docs(model: type[BaseModel]) -> dict[str, str]:
         return {}
     body = ast.parse(textwrap.dedent(source)).body[0].body  # type: ignore[attr-defined]
     found = {}
-    for field, below in zip(body, body[1:], strict=False):
+    for field, below in pairwise(body):
         is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if is_field and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
             found[field.target.id] = inspect.cleandoc(str(below.value.value))
