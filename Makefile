@@ -18,7 +18,7 @@ test-long: install browser network
 # The guide as a website in build/docs; a warning is an error, and so is a stale figure.
 docs: install
 	$(BIN)/python docs/render.py --check
-	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/docs
+	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
 
 # Asks every link of the guide to the outside; needs the network.
 docs-links: docs

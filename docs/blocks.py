@@ -98,16 +98,18 @@ def ood_choice(load: Load) -> str:
     """Return what each detector refuses, best first."""
     written = load(_CHOICE)
     models = sorted(written["models"].items(), key=lambda item: -item[1]["merit"])
-    kinds = list(models[0][1])[1:]
-    whole = [kind for kind in kinds if kind in ("own", "left out")]
-    painted = [kind for kind in kinds if kind not in ("own", "left out", "merit")]
-    headings = [*(f"{kind} (n = {models[0][1][kind]['n']})" for kind in whole), *painted]
-    lines = ["| detector | " + " | ".join(headings) + " |", "|---" * (len(headings) + 1) + "|"]
+    best = models[0][1]
+    whole = ("own", "left out", "painted skin")
+    others = [kind for kind in best if kind not in (*whole, "merit")]
+    headings = [f"{kind} (n = {best[kind]['n']})" for kind in whole]
+    lines = [f"| detector | {' | '.join(headings)} | worst painted kind |", "|---" * 5 + "|"]
     for name, model in models:
         cells = [_refused(model[kind]) for kind in whole]
-        cells += [_whole(model[kind]["refused"][0]) for kind in painted]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    note = f"Painted kinds: n = {models[0][1][painted[0]]['n']} each, share refused."
+        worst = min(others, key=lambda kind: model[kind]["refused"][0])
+        share = _whole(model[worst]["refused"][0])
+        cells.append("all refused" if share == "100 %" else f"{share} ({worst})")
+        lines.append(f"| {name.replace('+', ' + ')} | {' | '.join(cells)} |")
+    note = f"The other painted kinds, n = {best[others[0]]['n']} each: {', '.join(others)}."
     return "\n".join([*lines, "", note, "", _bench_machine(written)])
 
 

@@ -19,6 +19,7 @@ extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["README.md"]
 nitpicky = True
+smartquotes = False  # it would make a dash of --option
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 4

@@ -81,9 +81,10 @@ class Page:
         rows = []
         for key, value in schema.get("properties", {}).items():
             kind, bounds = self._kind(value), ", ".join(_bounds(value))
+            meaning = docs.get(key) or self._about_one(value)
             default = "*required*" if key in required else _default(value)
             shown = f"{kind}, {bounds}" if bounds else kind
-            rows.append((code(key), shown, default, escape(docs.get(key, ""))))
+            rows.append((code(key), shown, default, escape(meaning)))
         return table(("key", "value", "default", "meaning"), rows) if rows else "No keys.\n"
 
     def _kind(self, value: Mapping[str, Any]) -> str:
@@ -98,6 +99,12 @@ class Page:
         if value.get("type") == "object" and isinstance(value.get("additionalProperties"), dict):
             return f"mapping of text to {self._kind(value['additionalProperties'])}"
         return plain_kind(value)
+
+    def _about_one(self, value: Any) -> str:
+        """Return the first sentence about the one class that a value may be, if it is one."""
+        names = {name for name, _ in _references(value)}
+        model = self.classes.get(names.pop()) if len(names) == 1 else None
+        return inspect.cleandoc(model.__doc__ or "").partition("\n")[0] if model else ""
 
     def _link(self, name: str) -> str:
         schema = self.definitions[name]
@@ -147,7 +154,8 @@ def _bounds(value: Mapping[str, Any]) -> Iterator[str]:
         tuple_of = "prefixItems" in node  # its length is seen from its parts
         for key, words in _BOUNDS.items():
             if key in node and not (tuple_of and key in ("minItems", "maxItems")):
-                yield words.format(_number(node[key]))
+                nonempty = key in ("minItems", "minLength", "minProperties") and node[key] == 1
+                yield "not empty" if nonempty else words.format(_number(node[key]))
 
 
 def _number(value: Any) -> Any:
@@ -160,16 +168,16 @@ def _plain(value: Any) -> str:
 
 def _default(schema: Mapping[str, Any]) -> str:
     if "default" not in schema:  # made anew for each object
-        return "see there" if "$ref" in schema else "empty"
+        return "its defaults" if "$ref" in schema else "empty"
     value = schema["default"]
     if value is None:
         return code("null")
     if value == "":
         return "empty"
     if isinstance(value, dict) and value:
-        return "see there"
+        return "its defaults"
     shown = _plain(value)
-    return code(shown) if len(shown) <= _LONGEST_DEFAULT else "see there"
+    return code(shown) if len(shown) <= _LONGEST_DEFAULT else "a list"
 
 
 def _about(model: type[BaseModel]) -> str:
