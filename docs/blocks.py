@@ -85,7 +85,8 @@ def isic9_text(load: Load) -> str:
         f"{_share(level['false_alarms']['rate'])} | {percent(level['confidence'])} |"
         for level in risk["levels"]
     ]
-    return "\n".join([*lines, "", _machine(written["origin"])])
+    fitted = f"Fitted on {risk['lesions']} urgent lesions of the calibration split."
+    return "\n".join([*lines, "", fitted, "", _machine(written["origin"])])
 
 
 def coverage(load: Load) -> str:

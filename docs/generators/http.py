@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from generators.markdown import code, escape, prose, table
-from generators.settings import plain_kind
+from generators.schema import plain_kind
 
 _INTRODUCTION = """# HTTP interface
 
