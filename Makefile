@@ -30,7 +30,7 @@ sbom: install
 
 # Wheel and sdist; built twice from the same commit they are the same to the byte.
 dist: install
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build -d dist
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -d dist
 
 # The images of docs/images, from the bundle of `make demo`.
 screenshots: demo browser

@@ -1,5 +1,6 @@
 """Every shell block of README and guide is one that a shell and skindx understand."""
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -65,7 +66,7 @@ def test_commands_inside_sentences_have_a_verb_and_options_that_exist(page: Path
 
 
 def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skindx.bench import BENCHES
+    from skindx import bench
     from skindx.data.recipe import BuildSettings
     from skindx.training.config.run import TrainSettings
 
@@ -81,7 +82,8 @@ def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
             file = next((given[key] for key in ("source", "config") if given.get(key)), None)
             path = Path(file) if file and Path(file).is_file() else None
             if command.name == "bench":
-                module = __import__(BENCHES[given["name"]], fromlist=["Config"])
+                name = getattr(bench, "ALIASES", {}).get(given["name"], given["name"])
+                module = importlib.import_module(bench.BENCHES[name])
                 module.Config.load(None, given["sets"] or [])
             elif command.name == "train":
                 TrainSettings.load(path, given["sets"] or [])
