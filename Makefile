@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.skindx-ready
 
-.PHONY: demo test test-long check lock install clean screenshots
+.PHONY: demo test test-long check docs docs-links sbom dist lock install clean screenshots
 
 demo: install
 	$(BIN)/skindx demo --out runs/demo
@@ -15,12 +15,29 @@ test: install browser network
 test-long: install browser network
 	$(BIN)/python -m pytest -m long --timeout 3600
 
-# The pictures of docs/, from the bundle of `make demo`.
+# The guide as a website in build/docs; a warning is an error, and so is a stale figure.
+docs: install
+	$(BIN)/python docs/render.py --check
+	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
+
+# Asks every link of the guide to the outside; needs the network.
+docs-links: docs
+	$(BIN)/sphinx-build --builder linkcheck --quiet docs build/links
+
+# What the lock installs, as a software bill of materials: dist/skindx.cdx.json (CycloneDX).
+sbom: install
+	$(BIN)/python .ci/sbom.py requirements.lock dist/skindx.cdx.json
+
+# Wheel and sdist; built twice from the same commit they are the same to the byte.
+dist: install
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -d dist
+
+# The images of docs/images, from the bundle of `make demo`.
 screenshots: demo browser
 	$(BIN)/python docs/screenshots.py runs/demo/bundle
 
-# The cheap checks: style, types, who may import whom.
-check: install
+# The cheap checks: style, types, who may import whom, and the guide.
+check: install docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -1,7 +1,7 @@
-"""Make the pictures of the page under docs/: `python docs/screenshots.py [BUNDLE [PHOTO ...]]`.
+"""Make the images of the page under docs/images: `python docs/screenshots.py [BUNDLE [PHOTO ...]]`.
 
 Serves the bundle with a case book in a temporary folder, and looks at it in chromium. Without
-photos it takes test pictures of the dataset beside the bundle.
+photos it takes test images of the dataset beside the bundle.
 """
 
 import socket
@@ -18,13 +18,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from skindx.bench.serve.page import ARGUMENTS, CHROMIUM
 
-HERE = Path(__file__).parent
+IMAGES = Path(__file__).parent / "images"
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make all pictures."""
+    """Make all images."""
     bundle = Path(arguments[0] if arguments else "runs/demo/bundle")
     photos = [Path(each) for each in arguments[1:]] or test_photos(bundle.parent / "data")
     with socket.socket() as probe:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def test_photos(dataset: Path) -> list[Path]:
-    """Return two test pictures of one class, so that they may pass for one lesion's."""
+    """Return two test images of one class, so that they may pass for one lesion's."""
     from skindx.data.manifest import read_manifest
 
     test = [each for each in read_manifest(dataset) if each.split == "test"]
@@ -66,7 +66,7 @@ def wait(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 
 def take(browser: Browser, url: str, photos: Sequence[Path]) -> None:
-    """Take the pictures: form, answer, heat map, dark, phone, case book."""
+    """Take the screenshots: form, answer, heat map, dark, phone, case book."""
     page = opened(browser, url, DESKTOP)
     shoot(page, "page-intake")
     ask(page, photos[:1])
@@ -124,10 +124,10 @@ def keep(page: Page) -> None:
 
 
 def shoot(page: Page, name: str, **options: Any) -> None:
-    """Write docs/NAME.png."""
+    """Write docs/images/NAME.png."""
     page.mouse.move(0, 0)
-    page.screenshot(path=HERE / f"{name}.png", animations="disabled", **options)
-    print(HERE / f"{name}.png")
+    page.screenshot(path=IMAGES / f"{name}.png", animations="disabled", **options)
+    print(IMAGES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,3 +59,29 @@ def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def commit() -> str:
+    """Return the commit of this checkout, or the one recorded in the wheel; empty: unknown.
+
+    A checkout with changes has `-dirty` behind its commit.
+    """
+    checkout = Path(skindx.__file__).parents[1]
+    if (checkout / ".git").exists():
+        return _described(checkout)
+    try:
+        recorded = metadata.distribution("skindx").read_text("extra_metadata/commit.txt")
+    except metadata.PackageNotFoundError:
+        return ""
+    return (recorded or "").strip()
+
+
+def _described(checkout: Path) -> str:
+    command = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            ["git", "-C", checkout, *command], capture_output=True, text=True, check=False
+        )
+    except OSError:  # git is not installed
+        return ""
+    return done.stdout.strip()

@@ -144,8 +144,10 @@ def test_help_teaches_and_imports_nothing_heavy() -> None:
 
 def test_version(skindx: Skindx) -> None:
     from skindx import __version__
+    from skindx.provenance import commit
 
-    assert skindx("--version")[:2] == (0, f"skindx {__version__}\n")
+    known = f" (commit {commit()})" if commit() else ""
+    assert skindx("--version")[:2] == (0, f"skindx {__version__}{known}\n")
 
 
 def test_help_names_every_bench(skindx: Skindx) -> None:

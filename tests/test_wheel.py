@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,6 +33,7 @@ print(json.dumps({
 def call(command: list[str | Path], cwd: Path) -> str:
     # No PYTHONPATH: the checkout must not stand in for the installed package.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env["SOURCE_DATE_EPOCH"] = "1767225600"
     done = subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False
     )
@@ -39,13 +41,18 @@ def call(command: list[str | Path], cwd: Path) -> str:
     return done.stdout
 
 
+def build(target: str, root: Path, folder: Path) -> Path:
+    """Return the wheel or sdist that is built from `root` into `folder`."""
+    # The build backend itself, from the dev extra: an isolated build would fetch it anew.
+    call([sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder], cwd=root)
+    (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return built
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    # The build backend itself, from the dev extra: an isolated build would fetch it anew.
-    call([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build("wheel", ROOT, folder)
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +118,23 @@ def test_nothing_but_skindx_lands_in_site_packages(site: Path) -> None:
     (info,) = names - {"skindx"}
     assert info.endswith(".dist-info")
     assert (site / "bin" / "skindx").is_file()
+
+
+def test_two_builds_are_the_same_to_the_byte(wheel: Path, tmp_path: Path) -> None:
+    # The second ones are built in another folder, from what the first sdist holds.
+    sdist = build("sdist", ROOT, tmp_path / "first")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "tree", filter="data")
+    (tree,) = (tmp_path / "tree").iterdir()
+    assert build("sdist", tree, tmp_path / "second").read_bytes() == sdist.read_bytes()
+    assert build("wheel", tree, tmp_path / "second").read_bytes() == wheel.read_bytes()
+
+
+def test_the_wheel_knows_its_commit(site: Path, tmp_path: Path) -> None:
+    from skindx.provenance import commit
+
+    if not commit():
+        pytest.skip("this is no checkout with a commit")
+    ask = "from skindx.provenance import commit; print(commit())"
+    told = call([site / "bin" / "python", "-I", "-c", ask], tmp_path).strip()
+    assert told.removesuffix("-dirty") == commit().removesuffix("-dirty")

@@ -44,7 +44,10 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"skindx {__version__}")
+        from skindx.provenance import commit
+
+        known = commit()
+        print(f"skindx {__version__}" + (f" (commit {known})" if known else ""))
         raise typer.Exit
 
 

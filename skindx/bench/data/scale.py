@@ -1,4 +1,4 @@
-"""What docs/scale.md multiplies: the join of two chunks, and what one row takes of the driver."""
+"""What a billion images would take: the join of two chunks, and a row of the driver."""
 
 import hashlib
 import resource

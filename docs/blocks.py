@@ -1,0 +1,164 @@
+"""What stands in each rendered block: tables and sentences out of docs/measured/*.json."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from skindx.bench.intervals.intervals import cells_of, table
+from skindx.evaluation.formatting import bounds, decimal, percent, points
+from skindx.metrics import Interval
+
+Load = Callable[[str], Mapping[str, Any]]
+"""Reads a file of docs/measured by its name."""
+
+_EVALUATION, _INTERVALS = "isic9-evaluation.json", "intervals.json"
+_CHOICE, _CAMERA = "ood-choice.json", "ood-other-camera.json"
+
+
+def headline(load: Load) -> str:
+    """Return the one table of README."""
+    written, camera, choice = load(_EVALUATION), load(_CAMERA), load(_CHOICE)
+    ensemble, urgent, sets = written["ensemble"], written["urgent"], written["sets"]
+    level = next(row for row in written["urgent_risk"]["levels"] if row["miss_rate"] == 0.05)
+    best = max(written["members"], key=lambda member: member["top1"]["value"])
+    chosen = max(choice["models"].values(), key=lambda model: model["merit"])
+    own, other = camera["own"], camera["others"][0]
+    members = f"ensemble of {len(written['members'])} MobileNetV2"
+    rows = (
+        (f"top-1 accuracy, {members}", _share(ensemble["top1"])),
+        (f"top-1 accuracy, its best member ({best['name']})", _share(best["top1"])),
+        ("balanced accuracy, ensemble", _share(ensemble["balanced_accuracy"])),
+        ("calibration error, ensemble", _decimal(ensemble["calibration_error"])),
+        (f"sets for {_whole(sets['level'])} hold the true class", _share(sets["coverage"])),
+        (f"{urgent['n']} urgent images: the likeliest class is not urgent", _share(urgent["rate"])),
+        (
+            f"the same images missed by the urgent risk (asked: {_whole(level['miss_rate'])})",
+            _share(level["misses"]["rate"]),
+        ),
+        ("price: other images called urgent", _share(level["false_alarms"]["rate"])),
+        (f"{own['n']} own test images refused by the OOD check, one member", _refused(own)),
+        (f"{other['n']} photos by another camera refused by the same check", _refused(other)),
+        (
+            f"{chosen['left out']['n']} images of two classes left out of a training, refused",
+            _refused(chosen["left out"]),
+        ),
+    )
+    head = f"isic9: {written['pictures']} test images in {written['groups']} groups"
+    lines = [f"| {head} | figure, 95 % interval |", "|---|---|"]
+    lines += [f"| {what} | {figure} |" for what, figure in rows]
+    return "\n".join([*lines, "", _machine(written["origin"])])
+
+
+def isic9_table(load: Load) -> str:
+    """Return accuracy and calibration of each member and the ensemble."""
+    written = load(_EVALUATION)
+    columns = {"top1": "top-1", "top_k": "top-5", "balanced_accuracy": "balanced accuracy"}
+    headings = [*columns.values(), "calibration error"]
+    lines = [
+        f"| test split: {written['pictures']} images, {written['groups']} groups | "
+        + " | ".join(headings)
+        + " |",
+        "|---" * (len(headings) + 1) + "|",
+    ]
+    for scores in (*written["members"], written["ensemble"]):
+        cells = [_share(scores[key]) for key in columns] + [_decimal(scores["calibration_error"])]
+        lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def isic9_text(load: Load) -> str:
+    """Return the difference of ensemble and member, and what the urgent risk does."""
+    written = load(_EVALUATION)
+    best = Interval(**written["difference"]["top1"])
+    urgent, sets, risk = written["urgent"], written["sets"], written["urgent_risk"]
+    lines = [
+        f"Ensemble minus {written['difference']['member']}: {points(best.value)} points of top-1, "
+        f"paired interval {bounds(best, 'points')}. Of the {urgent['n']} images of urgent classes "
+        f"(melanoma, squamous cell carcinoma) {urgent['missed']} get a likeliest class that is not "
+        f"urgent: {_share(urgent['rate'])}. Sets for {_whole(sets['level'])} hold the true "
+        f"class for {_share(sets['coverage'])} and have {sets['size']['value']:.2f} classes.",
+        "",
+        "| miss rate asked | urgent images missed | other images called urgent | confidence |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {_whole(level['miss_rate'])} | {_share(level['misses']['rate'])} | "
+        f"{_share(level['false_alarms']['rate'])} | {percent(level['confidence'])} |"
+        for level in risk["levels"]
+    ]
+    fitted = f"Fitted on {risk['lesions']} urgent lesions of the calibration split."
+    return "\n".join([*lines, "", fitted, "", _machine(written["origin"])])
+
+
+def coverage(load: Load) -> str:
+    """Return how often intervals hold the true figure."""
+    written = load(_INTERVALS)
+    return table(cells_of(written)) + "\n" + _bench_machine(written)
+
+
+def ood_choice(load: Load) -> str:
+    """Return what each detector refuses, best first."""
+    written = load(_CHOICE)
+    models = sorted(written["models"].items(), key=lambda item: -item[1]["merit"])
+    best = models[0][1]
+    whole = ("own", "left out", "painted skin")
+    others = [kind for kind in best if kind not in (*whole, "merit")]
+    headings = [f"{kind} (n = {best[kind]['n']})" for kind in whole]
+    lines = [f"| detector | {' | '.join(headings)} | worst painted kind |", "|---" * 5 + "|"]
+    for name, model in models:
+        cells = [_refused(model[kind]) for kind in whole]
+        worst = min(others, key=lambda kind: model[kind]["refused"][0])
+        share = _whole(model[worst]["refused"][0])
+        cells.append("all refused" if share == "100 %" else f"{share} ({worst})")
+        lines.append(f"| {name.replace('+', ' + ')} | {' | '.join(cells)} |")
+    note = f"The other painted kinds, n = {best[others[0]]['n']} each: {', '.join(others)}."
+    return "\n".join([*lines, "", note, "", _bench_machine(written)])
+
+
+def ood_camera(load: Load) -> str:
+    """Return what the check of a bundle refuses of its own kind and of other images."""
+    written = load(_CAMERA)
+    lines = ["| images | n | refused | AUROC |", "|---|---|---|---|"]
+    rows = [("own test images", written["own"]), ("photos by another camera", written["others"][0])]
+    rows += [(f"painted: {row['against']}", row) for row in written["others"][1:]]
+    for name, row in rows:
+        auroc = "–" if row is written["own"] else _decimal(_interval(row["auroc"]))
+        lines.append(f"| {name} | {row['n']} | {_refused(row)} | {auroc} |")
+    (alone, *_), other = written["detectors"], written["others"][0]
+    note = (
+        f"The detector {alone} alone, which older bundles have, refuses "
+        f"{percent(other['refused_by_detector'][0])} of the photos by another camera."
+    )
+    return "\n".join([*lines, "", note, "", _machine(written)])
+
+
+def _interval(raw: Iterable[float]) -> dict[str, float]:
+    return dict(zip(("value", "low", "high"), raw, strict=True))
+
+
+def _refused(row: Mapping[str, Any]) -> str:
+    return _share(_interval(row["refused"]))
+
+
+def _share(raw: Mapping[str, float]) -> str:
+    figure = Interval(**raw)
+    return f"{percent(figure)} {bounds(figure)}"
+
+
+def _decimal(raw: Mapping[str, float]) -> str:
+    figure = Interval(**raw)
+    return f"{decimal(figure)} {bounds(figure, 'decimal')}"
+
+
+def _whole(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _machine(origin: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+    return f"{origin['hardware']}, {origin['date'][:10]}; {versions}."
+
+
+def _bench_machine(written: Mapping[str, Any]) -> str:
+    machine, versions = written["hardware"], written["versions"]
+    named = ", ".join(f"{name} {versions[name]}" for name in ("skindx", "torch", "numpy"))
+    return f"{machine['cpu']}, {machine['cores']} cores, {written['date'][:10]}; {named}."

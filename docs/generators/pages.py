@@ -1,0 +1,95 @@
+"""Which pages are generated, and where they are written."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from generators.command_line import command_line
+from generators.http import http_interface, prometheus_names
+from generators.settings import Page
+
+
+def write_pages(reference: Path) -> None:
+    """Write every generated page under `reference`; a page that did not change is left alone."""
+    folder = reference / "generated"
+    folder.mkdir(exist_ok=True)
+    for name, make in _PAGES.items():
+        text, page = make(), folder / f"{name}.md"
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def _settings(title: str, model: str, lead: str) -> Callable[[], str]:
+    module, _, name = model.rpartition(".")
+
+    def make() -> str:
+        root = getattr(importlib.import_module(module), name)
+        page = Page(root, f"settings-{title.lower().replace(' ', '-')}")
+        return f"# {title}\n\n{lead}\n\n{page.text()}"
+
+    return make
+
+
+def _benches() -> str:
+    from skindx.bench import BENCHES
+
+    return "\n".join(["# Settings of the benches\n", _BENCHES_LEAD, *_sections(BENCHES)])
+
+
+def _sections(benches: dict[str, str]) -> Iterator[str]:
+    for name, module in benches.items():
+        bench = importlib.import_module(module)
+        text = Page(bench.Config, f"settings-bench-{name}").text()
+        yield f"## `skindx bench {name}`\n"
+        yield text.replace("\n## ", "\n### ")
+
+
+_BENCHES_LEAD = """`skindx bench NAME` measures and prints a table with hardware, versions, n and
+spread; `--set KEY=VALUE` changes a setting, `--json FILE` writes the figures, `--smallest` only
+sees that it runs.
+"""
+
+_PAGES: dict[str, Callable[[], str]] = {
+    "command-line": command_line,
+    "http": http_interface,
+    "prometheus": prometheus_names,
+    "benches": _benches,
+    "settings-recipe": _settings(
+        "Recipe of a dataset",
+        "skindx.data.recipe.BuildSettings",
+        "The YAML file of `skindx build RECIPE --out DATA`; `--set A.B=VALUE` changes one key.",
+    ),
+    "settings-training": _settings(
+        "Training run",
+        "skindx.training.config.run.TrainSettings",
+        "The YAML file of `skindx train DATA --config FILE --out RUN`; `--set A.B=VALUE` changes "
+        "one key.",
+    ),
+    "settings-embeddings": _settings(
+        "Embeddings",
+        "skindx.curation.embeddings.EmbedSettings",
+        "The YAML file of `skindx dedup embed DATA --config FILE`.",
+    ),
+    "settings-sweep": _settings(
+        "Sweep of duplicates",
+        "skindx.curation.sweep.sweep.SweepSettings",
+        "What `--set` changes in `skindx dedup sweep`.",
+    ),
+    "settings-audit": _settings(
+        "Audit",
+        "skindx.curation.audit.privacy.PrivacySettings",
+        "What `--set` changes in `skindx audit`.",
+    ),
+    "settings-publish": _settings(
+        "Publishing",
+        "skindx.data.publish.facts.PublishSettings",
+        "What the options of `skindx publish` decide.",
+    ),
+    "bundle-index": _settings(
+        "Index of a bundle",
+        "skindx.models.bundle.spec.BundleSpec",
+        "The keys of `bundle.json`. They are an interface: a key that is renamed in the code keeps "
+        "its name here.",
+    ),
+}
+"""Page -> how it is made."""

@@ -1,0 +1,114 @@
+"""Every shell block of README and guide is one that a shell and skindx understand."""
+
+import importlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from command_line import Skindx
+from guide_pages import PAGES, ROOT, Block, inline_commands, shell_blocks
+
+from skindx.cli import app
+
+BLOCKS = shell_blocks()
+FIXTURES = ROOT / "tests/fixtures/v0_1"
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """Return the verb that words name, and the words after it."""
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+def options_of(command: Any) -> set[str]:
+    given = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    return given | {"-h", "--help"}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_shell_reads_the_block(block: Block) -> None:
+    done = subprocess.run(
+        ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if [*block.commands()]], ids=str)
+def test_skindx_understands_the_block(block: Block) -> None:
+    for words in block.commands():
+        command, arguments = command_of(words)
+        if getattr(command, "commands", None):
+            assert set(arguments) <= options_of(command), words  # skindx --version
+            continue
+        context = command.make_context(command.name, list(arguments))  # no option is unknown
+        given = context.params
+        for name in ("source", "config"):
+            file = given.get(name)
+            if file and str(file).startswith(("configs/", "data/")):
+                assert (ROOT / str(file)).is_file(), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_inside_sentences_have_a_verb_and_options_that_exist(page: Path) -> None:
+    for words in inline_commands(page):
+        if re.fullmatch("[A-Z|]+", words[0]):  # skindx VERB --help
+            continue
+        command, arguments = command_of(words)
+        assert words[0].startswith("--") or command.name == words[0] or arguments != words, words
+        options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+        assert options <= options_of(command), words
+
+
+def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    from skindx import bench
+    from skindx.data.recipe import BuildSettings
+    from skindx.training.config.run import TrainSettings
+
+    monkeypatch.chdir(ROOT)
+    for name in ("SKINDX_REAL", "SKINDX_CONTACT"):
+        monkeypatch.setenv(name, "somewhere")
+    for block in BLOCKS:
+        for words in block.commands():
+            command, arguments = command_of(words)
+            if command.name not in ("build", "train", "bench") or "help=1" in arguments:
+                continue
+            given = command.make_context(command.name, list(arguments)).params
+            file = next((given[key] for key in ("source", "config") if given.get(key)), None)
+            path = Path(file) if file and Path(file).is_file() else None
+            if command.name == "bench":
+                name = getattr(bench, "ALIASES", {}).get(given["name"], given["name"])
+                module = importlib.import_module(bench.BENCHES[name])
+                module.Config.load(None, given["sets"] or [])
+            elif command.name == "train":
+                TrainSettings.load(path, given["sets"] or [])
+            elif path:
+                BuildSettings.load(path, given["sets"] or [])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a small dataset and bundle under the names that the guide uses."""
+    mine = tmp_path_factory.mktemp("guide") / "runs/mine"
+    shutil.copytree(FIXTURES / "dataset", mine / "data")
+    shutil.copytree(FIXTURES / "whole/bundle", mine / "bundle")
+    return mine.parents[1]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.runs], ids=str)
+def test_short_blocks_run(
+    block: Block, folder: Path, skindx: Skindx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for words in block.commands():
+        code, _, err = skindx(*words)
+        assert code == 0, err
+
+
+def test_some_blocks_run() -> None:
+    assert len([block for block in BLOCKS if block.runs]) >= 5
