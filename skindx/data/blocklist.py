@@ -137,7 +137,9 @@ def write_blocklist(path: Path, blocked: BlockList) -> None:
 def join(paths: Iterable[Path], more: Iterable[Blocked] = ()) -> BlockList:
     """Return the entries of several block lists, and `more`, as one."""
     lists = [read_blocklist(path) for path in dict.fromkeys(paths)]
-    return BlockList([*(entry for each in lists for entry in each.by_sha.values()), *more])
+    return BlockList(
+        [*(entry for blocklist in lists for entry in blocklist.by_sha.values()), *more]
+    )
 
 
 def web_address(url: str) -> tuple[str, ...]:

@@ -133,13 +133,13 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         records=records,
         issues=run.issues,
     )
-    gone = [each for each in funnel if not each.kept and each.label not in dropped]
+    gone = [row for row in funnel if not row.kept and row.label not in dropped]
     summary = BuildSummary(
         name=settings.name,
         found=len(rows),
         dropped_classes=dropped,
-        absent_classes=tuple(each.label for each in gone if not each.looked_for),
-        lost_classes={each.label: each.why for each in gone if each.looked_for},
+        absent_classes=tuple(row.label for row in gone if not row.looked_for),
+        lost_classes={row.label: row.why for row in gone if row.looked_for},
         exact_conflicts=cleaned.exact_conflicts,
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),

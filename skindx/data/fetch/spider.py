@@ -100,13 +100,13 @@ class ImageSpider(Spider):  # type: ignore[misc]
     def _follow(
         self, tour: Tour, found: Iterator[Page | LedgerRow | Choice], forbidden: str = ""
     ) -> Iterator[Request]:
-        for each in found:
-            if isinstance(each, Page):
-                yield from self._page(tour, each)
-            elif isinstance(each, LedgerRow):
-                yield from self._image_row(tour, each, (), forbidden)
+        for item in found:
+            if isinstance(item, Page):
+                yield from self._page(tour, item)
+            elif isinstance(item, LedgerRow):
+                yield from self._image_row(tour, item, (), forbidden)
             else:
-                yield from self._image_row(tour, each[0], each[1:], forbidden)
+                yield from self._image_row(tour, item[0], item[1:], forbidden)
 
     def _page(self, tour: Tour, page: Page) -> Iterator[Request]:
         if (page.url, page.label) in tour.pages or tour.full(page.label):
@@ -165,10 +165,10 @@ class ImageSpider(Spider):  # type: ignore[misc]
             answer = HtmlResponse(answer.url, headers=answer.headers, body=answer.body)
 
         def found() -> Iterator[Page | LedgerRow | Choice]:
-            for each in tour.source.read(page, answer):
-                if not isinstance(each, Page):
+            for item in tour.source.read(page, answer):
+                if not isinstance(item, Page):
                     tour.showing.add(page.label)
-                yield each
+                yield item
             tour.read.append(page)
 
         try:

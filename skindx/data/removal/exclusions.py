@@ -92,7 +92,7 @@ class Exclusions:
             entries.append(_entry(row.sha256, row.url, entry, NEAR_REASON))
             marked.append(taken_down(row.url, row.label, entries[-1]))
         self._block(entries)
-        staying = [each for position, each in enumerate(sound) if position not in found]
+        staying = [pair for position, pair in enumerate(sound) if position not in found]
         if not staying:
             raise UserError("every sound image was taken down; add other images to the sources.")
         return staying, marked
