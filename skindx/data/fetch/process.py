@@ -12,7 +12,7 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import Source, WebSource
 from skindx.full_disk import FULL_DISK, no_room
 from skindx.taxonomy import Taxonomy
-from skindx.workers.child import exit_with_parent
+from skindx.workers.process import exit_with_parent
 
 
 class Job(Settings):
