@@ -20,7 +20,6 @@ from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.imaging.hashes import HashKind
 
-BLOCKLIST = "blocklist.jsonl"
 TAKEN_DOWN = "taken-down"
 NEAR_REASON = "it shows nearly the same as an image that was taken down"
 KINDS: tuple[HashKind, ...] = get_args(HashKind)

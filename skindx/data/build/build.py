@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
@@ -22,7 +21,7 @@ from skindx.data.build.targets import check_targets, count_by_source
 from skindx.data.dedup.join import import_kernels
 from skindx.data.fetch.checks import check_sources
 from skindx.data.funnel import ClassNames, count_funnel
-from skindx.data.layout import MANIFEST
+from skindx.data.layout import BLOCKLIST, MANIFEST
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions

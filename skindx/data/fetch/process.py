@@ -41,10 +41,11 @@ def crawl(job: Job) -> bool:
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
 
-    from skindx.data.blocklist import BLOCKLIST, read_blocklist
+    from skindx.data.blocklist import read_blocklist
     from skindx.data.fetch.crawl_state import CrawlState
     from skindx.data.fetch.scrapy_settings import scrapy_settings
     from skindx.data.fetch.spider import ImageSpider
+    from skindx.data.layout import BLOCKLIST
     from skindx.data.ledger import open_ledger, read_ledger
 
     ended = []

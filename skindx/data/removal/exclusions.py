@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from skindx.data.blocklist import (
-    BLOCKLIST,
     NEAR_REASON,
     Blocked,
     BlockList,
@@ -18,6 +17,7 @@ from skindx.data.blocklist import (
     write_blocklist,
 )
 from skindx.data.dedup.select import Cleaned, DedupSettings, LabelledImage
+from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files

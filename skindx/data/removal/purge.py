@@ -12,11 +12,12 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
+from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
 from skindx.data.layout import (
+    BLOCKLIST,
     CACHE,
     DIFF,
     GALLERY,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from skindx.data.blocklist import (
-    BLOCKLIST,
     NEAR_REASON,
     Blocked,
     BlockList,
@@ -17,7 +16,7 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
-from skindx.data.layout import MANIFEST, RECIPE, SUMMARY
+from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
