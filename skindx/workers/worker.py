@@ -25,13 +25,7 @@ class Lost(Exception):  # noqa: N818
 class Worker:
     """One running process; made by `started`."""
 
-    def __init__(
-        self,
-        process: "subprocess.Popen[bytes]",
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.process = process
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def receive(self) -> Any:
@@ -79,7 +73,7 @@ async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
         try:
             reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
             try:
-                yield Worker(process, reader, writer)
+                yield Worker(reader, writer)
             finally:
                 writer.transport.abort()
         finally:
