@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, how many pictures are done, and how many there are (0: unknown)."""
+"""Called with a stage's name, how many images are done, and how many there are (0: unknown)."""
 
 INTERVAL_S = 15.0
 """Between two lines of a stage that goes on."""

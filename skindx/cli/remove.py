@@ -90,6 +90,7 @@ def _take_down(
     used: Sequence[tuple[Path, dict[str, str | None]]],
 ) -> None:
     from skindx.data.gallery import write_gallery
+    from skindx.data.layout import BLOCKLIST
     from skindx.data.publish import drop
     from skindx.data.removal.takedown import carry_out
 
@@ -112,7 +113,7 @@ def _take_down(
         forget(path, gone)
         record_removal(path, uses)
         print(f"bundle {path}: its digest is {open_bundle(path).digest}")
-    lists = ", ".join(str(dataset / "blocklist.jsonl") for dataset in planned.datasets)
+    lists = ", ".join(str(dataset / BLOCKLIST) for dataset in planned.datasets)
     print(f"{len(gone)} on the block list: {lists}")
 
 

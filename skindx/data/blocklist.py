@@ -20,7 +20,6 @@ from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.imaging.hashes import HashKind
 
-BLOCKLIST = "blocklist.jsonl"
 TAKEN_DOWN = "taken-down"
 NEAR_REASON = "it shows nearly the same as an image that was taken down"
 KINDS: tuple[HashKind, ...] = get_args(HashKind)
@@ -137,7 +136,9 @@ def write_blocklist(path: Path, blocked: BlockList) -> None:
 def join(paths: Iterable[Path], more: Iterable[Blocked] = ()) -> BlockList:
     """Return the entries of several block lists, and `more`, as one."""
     lists = [read_blocklist(path) for path in dict.fromkeys(paths)]
-    return BlockList([*(entry for each in lists for entry in each.by_sha.values()), *more])
+    return BlockList(
+        [*(entry for blocklist in lists for entry in blocklist.by_sha.values()), *more]
+    )
 
 
 def web_address(url: str) -> tuple[str, ...]:

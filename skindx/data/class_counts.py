@@ -42,15 +42,15 @@ def print_counts(counts: Sequence[ClassCount], console: "Console") -> None:
     table = Table("class", "target", "kept", "reached", *numbers)
     for column in table.columns[1:]:
         column.justify = "right"
-    for each in counts:
+    for row in counts:
         table.add_row(
-            cell(each.label),
-            *_against(each.target, each.all_kept),
-            *(str(each.kept.get(source, 0)) for source in sources),
+            cell(row.label),
+            *_against(row.target, row.all_kept),
+            *(str(row.kept.get(source, 0)) for source in sources),
         )
     table.add_section()
-    target = sum(each.target or 0 for each in counts)
-    totals = [sum(each.kept.get(source, 0) for each in counts) for source in sources]
+    target = sum(row.target or 0 for row in counts)
+    totals = [sum(row.kept.get(source, 0) for row in counts) for source in sources]
     table.add_row("all", *_against(target, sum(totals)), *map(str, totals))
     console.print(table)
     for number, source in zip(numbers, sources, strict=True):
@@ -62,4 +62,4 @@ def _against(target: int | None, kept: int) -> tuple[str, str, str]:
 
 
 def _sources(counts: Sequence[ClassCount]) -> list[str]:
-    return sorted({source for each in counts for source in each.found})
+    return sorted({source for row in counts for source in row.found})

@@ -105,7 +105,7 @@ def count_funnel(
         found.append(
             ClassFunnel(key, named, fetched, screened, unlike, kept, dict(lost.most_common()))
         )
-    return tuple(sorted(found, key=lambda each: (each.kept > 0, not each.looked_for)))
+    return tuple(sorted(found, key=lambda row: (row.kept > 0, not row.looked_for)))
 
 
 def is_page(row: LedgerRow) -> bool:
@@ -118,7 +118,7 @@ def recounted(
 ) -> list[dict[str, Any]]:
     """Return a stored funnel with the images that are still kept, after some were taken down."""
     kept = Counter(record.label for record in records)
-    return [{**each, "kept": kept[each["label"]]} for each in funnel]
+    return [{**row, "kept": kept[row["label"]]} for row in funnel]
 
 
 def print_funnel(funnel: Sequence[ClassFunnel], console: "Console") -> None:
@@ -128,11 +128,11 @@ def print_funnel(funnel: Sequence[ClassFunnel], console: "Console") -> None:
     table = Table("class", *STAGES, "not kept")
     for column in table.columns[1:-1]:
         column.justify = "right"
-    for each in funnel:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in each.lost.items())
-        numbers = [str(getattr(each, stage)) for stage in STAGES]
-        table.add_row(cell(each.label), *numbers, cell(reasons))
+    for row in funnel:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in row.lost.items())
+        numbers = [str(getattr(row, stage)) for stage in STAGES]
+        table.add_row(cell(row.label), *numbers, cell(reasons))
     table.add_section()
-    sums = [str(sum(getattr(each, stage) for each in funnel)) for stage in STAGES]
+    sums = [str(sum(getattr(row, stage) for row in funnel)) for stage in STAGES]
     table.add_row("all", *sums, "")
     console.print(table)

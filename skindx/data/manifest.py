@@ -149,7 +149,7 @@ def _boxes_array(column: Sequence[Sequence[Box] | None]) -> Any:
 
     kind = boxes_type().value_type
     flat = [box for boxes in column for box in boxes or ()]
-    parts = [pa.array([getattr(box, each.name) for box in flat], each.type) for each in kind]
+    parts = [pa.array([getattr(box, field.name) for box in flat], field.type) for field in kind]
     ends = list(itertools.accumulate((len(boxes or ()) for boxes in column), initial=0))
     starts = [None if boxes is None else at for boxes, at in zip(column, ends, strict=False)]
     offsets = pa.array([*starts, ends[-1]], pa.int32())

@@ -114,9 +114,9 @@ def print_summary(summary: BuildSummary, console: "Console") -> None:
     table.add_row("all", *map(str, sums), str(sum(sums)))
     console.print(table)
     print_funnel(summary.funnel, console)
-    if any(each.target for each in summary.counts) or _sources(summary) > 1:
+    if any(row.target for row in summary.counts) or _sources(summary) > 1:
         print_counts(summary.counts, console)
 
 
 def _sources(summary: BuildSummary) -> int:
-    return len({source for each in summary.counts for source in each.found})
+    return len({source for row in summary.counts for source in row.found})

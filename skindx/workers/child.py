@@ -15,8 +15,6 @@ from skindx.workers import framing
 Answers = Callable[[list[Any]], list[Any]]
 """Returns one plain value for each request of a batch."""
 
-_PARENT_IS_GONE = 3
-
 
 def serve(connection: socket.socket, folder: Path, load: Callable[[], Answers]) -> None:
     """Answer batches until the connection closes; the process ends then, and `folder` is deleted.
@@ -33,18 +31,6 @@ def serve(connection: socket.socket, folder: Path, load: Callable[[], Answers]) 
     connection.sendall(framing.pack({"ready": True}))
     while True:
         connection.sendall(framing.pack(answers(inbox.get())))
-
-
-def exit_with_parent() -> None:
-    """End this process as soon as the parent closes its standard input, by intent or by dying."""
-    threading.Thread(target=_wait_for_the_end, daemon=True).start()
-
-
-def _wait_for_the_end() -> None:
-    # A raw read: a thread that waits in sys.stdin would block the interpreter's own end.
-    while os.read(0, 4096):
-        pass
-    os._exit(_PARENT_IS_GONE)
 
 
 def _receive(connection: socket.socket, inbox: "SimpleQueue[Any]", folder: Path) -> None:

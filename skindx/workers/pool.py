@@ -12,7 +12,6 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.errors import JobError, UserError
 from skindx.system import cpu_count
-from skindx.workers.process import Lost, Worker, started
 from skindx.workers.request_queue import (
     A,
     NoAnswerError,
@@ -21,6 +20,7 @@ from skindx.workers.request_queue import (
     Request,
     RequestQueue,
 )
+from skindx.workers.worker import Lost, Worker, started
 
 log = logging.getLogger(__name__)
 

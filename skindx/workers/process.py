@@ -1,22 +1,18 @@
-"""Starting worker processes, and talking to one from an event loop."""
+"""A worker process: its command and environment, its limits, and its end with its parent."""
 
-import asyncio
 import os
-import shutil
-import socket
+import resource
+import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from skindx.system import ONE_THREAD
-from skindx.workers import framing
 
-_BUFFER_BYTES = 1 << 20
-_SHARED_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 256 << 20  # noqa: S108
+_PARENT_IS_GONE = 3
 
 
 def module_command(module: str, *arguments: str) -> tuple[str, ...]:
@@ -34,78 +30,40 @@ def start(
     return subprocess.Popen(command, env=os.environ | ONE_THREAD | (environment or {}), **options)
 
 
-class Lost(Exception):  # noqa: N818
-    """The process ended, or sent what is no message."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds for each file, and 10^6 bytes of memory."""
+
+    timeout_s: int
+    memory_mb: int
 
 
-class Worker:
-    """One running process; made by `started`."""
+def limit_memory(memory_mb: int) -> None:
+    """Bound what this process may allocate; beyond it allocations fail.
 
-    def __init__(
-        self,
-        process: "subprocess.Popen[bytes]",
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.process = process
-        self._reader, self._writer = reader, writer
-
-    async def receive(self) -> Any:
-        """Return the next message. Raises Lost when the process ends instead."""
-        try:
-            return await framing.receive_async(self._reader)
-        except (EOFError, OSError, ValueError, LookupError, TypeError) as error:
-            raise Lost(type(error).__name__) from None
-
-    async def send(self, body: Any) -> None:
-        """Send a message. Raises Lost when the process has ended."""
-        try:
-            self._writer.write(framing.pack(body))
-            await self._writer.drain()
-        except OSError as error:
-            raise Lost(type(error).__name__) from None
-
-
-@asynccontextmanager
-async def started(command: Sequence[str]) -> AsyncIterator[Worker]:
-    """Start a worker, and end its process when the block ends.
-
-    Its arguments are the command's, a connection's descriptor, and a folder. It is a new process
-    and no fork: nothing of this one's memory, threads and files is in it. Its temporary files lie
-    in that folder, in memory where there is room, and are deleted with it.
+    RLIMIT_DATA counts all private memory, touched or not (Linux 4.7 and later), but not the code
+    of libraries, of which RLIMIT_AS would count every mapped gigabyte.
     """
-    ours, theirs = socket.socketpair()
-    with (
-        tempfile.TemporaryDirectory(
-            prefix="skindx-worker-", dir=_in_memory(), ignore_cleanup_errors=True
-        ) as folder,
-        ours,
-    ):
-        with theirs:
-            for end in (ours, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-            process = start(
-                [*command, str(theirs.fileno()), folder],
-                {"MALLOC_ARENA_MAX": "2", "TMPDIR": folder},
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl+C goes to the server alone: it ends its workers itself
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        try:
-            reader, writer = await asyncio.open_connection(sock=ours, limit=_BUFFER_BYTES)
-            try:
-                yield Worker(process, reader, writer)
-            finally:
-                writer.transport.abort()
-        finally:
-            process.kill()  # it holds nothing that would have to be put away
-            process.wait()
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_mb * 10**6, memory_mb * 10**6))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _in_memory() -> Path | None:
-    try:
-        roomy = shutil.disk_usage(_SHARED_MEMORY).free > _ROOM_BYTES
-        return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
-    except OSError:
-        return None
+def limit_time(timeout_s: int) -> None:
+    """End this process in `timeout_s` seconds, wherever it is then; 0: not any more.
+
+    An alarm's default action is the kernel's: it holds in the middle of a C library, and also
+    when the parent is gone.
+    """
+    signal.alarm(timeout_s)
+
+
+def exit_with_parent() -> None:
+    """End this process as soon as the parent closes its standard input, by intent or by dying."""
+    threading.Thread(target=_wait_for_the_end, daemon=True).start()
+
+
+def _wait_for_the_end() -> None:
+    # A raw read: a thread that waits in sys.stdin would block the interpreter's own end.
+    while os.read(0, 4096):
+        pass
+    os._exit(_PARENT_IS_GONE)

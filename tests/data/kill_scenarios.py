@@ -7,8 +7,8 @@ from pathlib import Path
 from kill_everywhere import kill_everywhere
 from paint_pictures import encode, paint, save
 
-from skindx.data.blocklist import BLOCKLIST
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, open_ledger, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.removal import copies

@@ -14,10 +14,11 @@ import pytest
 from local_site import Answer, LocalSite, jpeg
 from paint_pictures import encode, paint
 
-from skindx.data.blocklist import BLOCKLIST, Blocked, BlockList, write_blocklist
+from skindx.data.blocklist import Blocked, BlockList, write_blocklist
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.parts import make_part
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy, Partition
+from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.publish.row import web_address
 from skindx.data.sources import (

@@ -11,18 +11,11 @@ import pytest
 from local_site import Answer, LocalSite, category, figures, html
 from paint_pictures import encode, paint, save
 
-from skindx.data.blocklist import (
-    BLOCKLIST,
-    Blocked,
-    BlockList,
-    join,
-    read_blocklist,
-    write_blocklist,
-)
+from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.dedup.links import near_links
 from skindx.data.fetch.settings import OriginPolicy
-from skindx.data.layout import LEDGER
+from skindx.data.layout import BLOCKLIST, LEDGER
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.recipe import BuildSettings

@@ -91,12 +91,12 @@ def compare(
 ) -> Agreement:
     """Measure the agreement on images that both looked at, one pair and one group an image."""
     matches = [match(a, b, threshold) for a, b in pairs]
-    found = [len(each) for each in matches]
-    overlap = [sum(iou for _, _, iou in each) for each in matches]
+    found = [len(matched) for matched in matches]
+    overlap = [sum(iou for _, _, iou in matched) for matched in matches]
     boxes_a, boxes_b = [len(a) for a, _ in pairs], [len(b) for _, b in pairs]
     labels = [
-        [(a[i].label, b[j].label) for i, j, _ in each]
-        for (a, b), each in zip(pairs, matches, strict=True)
+        [(a[i].label, b[j].label) for i, j, _ in matched]
+        for (a, b), matched in zip(pairs, matches, strict=True)
     ]
     presence = [[(str(bool(a)), str(bool(b)))] for a, b in pairs]
 
@@ -122,7 +122,7 @@ def compare(
 
 def _share_words(said: Iterable[Sequence[tuple[str, str]]]) -> bool:
     """False when two name classes in vocabularies of their own: a model's "lesion", say."""
-    pairs = [pair for each in said for pair in each]
+    pairs = [pair for group in said for pair in group]
     return bool({a for a, _ in pairs} & {b for _, b in pairs})
 
 

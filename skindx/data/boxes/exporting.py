@@ -80,7 +80,7 @@ def export_boxes(
         with atomic_folder(out) as folder:
             write_voc(folder, images_of(looked), files, copy=copy)
     elif kind == "yolo":
-        parts = [(each, images_of(split_of(looked, each))) for each in splits]
+        parts = [(split, images_of(split_of(looked, split))) for split in splits]
         with atomic_folder(out) as folder:
             write_yolo(folder, parts, files, box_labels(looked), copy=copy)
     else:

@@ -125,8 +125,8 @@ def _answers(path: Path, kind: BoxFormat, by: str) -> Sequence[tuple[str, str, s
         # Those of the recipe are in the dataset since it was built.
         nobody = ("",) if by else ("", BUILT)
         found = [
-            (name, "" if who in nobody else by or who, when or now(), each)
-            for name, who, when, each in found
+            (name, "" if who in nobody else by or who, when or now(), image)
+            for name, who, when, image in found
         ]
     if not found:
         raise UserError(f"{path} holds no annotated image; there is nothing to import.")

@@ -41,10 +41,10 @@ class Task:
 
 def interface(labels: Sequence[str]) -> str:
     """Return the labelling interface that a project needs for our tasks."""
-    each = "".join(f"<Label value={quoteattr(label)}/>" for label in labels)
+    choices = "".join(f"<Label value={quoteattr(label)}/>" for label in labels)
     return (
         f'<View><Image name="image" value="$image"/>'
-        f'<RectangleLabels name="label" toName="image">{each}</RectangleLabels></View>'
+        f'<RectangleLabels name="label" toName="image">{choices}</RectangleLabels></View>'
     )
 
 
@@ -91,16 +91,16 @@ def _task(task: Task) -> dict[str, Any]:
         "height": height,
     }
     annotations = [
-        {"result": _result(each.boxes, task.size), "drawn_by": each.by, "drawn_at": each.at}
-        for each in task.annotations
+        {"result": _result(drawn.boxes, task.size), "drawn_by": drawn.by, "drawn_at": drawn.at}
+        for drawn in task.annotations
     ]
     predictions = [
         {
-            "model_version": each.by,
-            "score": max((box.score or 0.0 for box in each.boxes), default=0.0),
-            "result": _result(each.boxes, task.size),
+            "model_version": proposed.by,
+            "score": max((box.score or 0.0 for box in proposed.boxes), default=0.0),
+            "result": _result(proposed.boxes, task.size),
         }
-        for each in task.predictions
+        for proposed in task.predictions
     ]
     return {"data": data, "annotations": annotations, "predictions": predictions}
 
@@ -141,7 +141,7 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
         # Its page sends the time that was spent with every answer; what was imported has none.
         passed_on = not unopened and sha256 and annotation.get("lead_time", 0) is None
         by, at = "" if passed_on else _who(annotation), _when(annotation)
-        regions = [each for each in annotation["result"] if each["type"] == "rectanglelabels"]
+        regions = [region for region in annotation["result"] if region["type"] == "rectanglelabels"]
         # An answer without boxes has no region that tells the size; 0 x 0 says: not known.
         first = regions[0] if regions else {}
         size = (
@@ -150,9 +150,9 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
         )
         # What a region says of itself counts only as long as nobody edited it there.
         ours = "drawn_by" in annotation
-        drawn = [_raw(each, size, by, at, trust=ours) for each in regions]
+        drawn = [_raw(region, size, by, at, trust=ours) for region in regions]
         picture = boxed(size, drawn, sha256)
-        others = sum(_is_shape(each) for each in annotation["result"]) - len(regions)
+        others = sum(_is_shape(region) for region in annotation["result"]) - len(regions)
         yield name, by, at, replace(picture, refused=picture.refused + others)
 
 

@@ -60,7 +60,7 @@ class Review:
     @property
     def first(self) -> str:
         """The first image that nobody has looked at, or the first of all."""
-        waiting = (each for each in self.order if self._records[each].boxes is None)
+        waiting = (sha256 for sha256 in self.order if self._records[sha256].boxes is None)
         return next(waiting, self.order[0])
 
     def record(self, sha256: str) -> Record:
@@ -112,7 +112,7 @@ class Review:
             dataclasses.replace(box, drawn_by=self.by, drawn_at=when, score=None) for box in boxes
         )
         row = Annotation(sha256, self.by, when, drawn)
-        before = _Before(record, tuple(each for each in self._rows if each.sha256 == sha256))
+        before = _Before(record, tuple(row for row in self._rows if row.sha256 == sha256))
         self._store(annotated(self._rows, [row], self._records.values()), self._records.values())
         self._saved.append(before)
 
@@ -165,7 +165,11 @@ def _ordered(records: Iterable[Record], proposed: Iterable[str]) -> list[str]:
         record.sha256
         for record in sorted(
             records,
-            key=lambda each: (each.boxes is not None, rank.get(each.sha256, last), each.sha256),
+            key=lambda record: (
+                record.boxes is not None,
+                rank.get(record.sha256, last),
+                record.sha256,
+            ),
         )
     ]
 

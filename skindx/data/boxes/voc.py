@@ -32,7 +32,7 @@ def read_voc(path: Path) -> dict[str, BoxedImage]:
         name = root.findtext("filename") or file.stem
         try:
             size = (_pixels(root, "size/width"), _pixels(root, "size/height"))
-            drawn = [_raw(each, path.name) for each in root.findall("object")]
+            drawn = [_raw(element, path.name) for element in root.findall("object")]
         except (ValueError, OverflowError) as error:
             raise UserError(
                 f"{file} is no Pascal VOC annotation ({error}); it needs size/width, size/height "
@@ -70,18 +70,18 @@ def _annotation(name: str, image: BoxedImage) -> ET.Element:
         _add(size, tag, str(value))
     _add(root, "segmented", "0")
     for box in image.boxes:
-        each = ET.SubElement(root, "object")
-        _add(each, "name", box.label)
-        _add(each, "pose", "Unspecified")
-        _add(each, "truncated", "0")
-        _add(each, "difficult", "0")
-        bndbox = ET.SubElement(each, "bndbox")
+        element = ET.SubElement(root, "object")
+        _add(element, "name", box.label)
+        _add(element, "pose", "Unspecified")
+        _add(element, "truncated", "0")
+        _add(element, "difficult", "0")
+        bndbox = ET.SubElement(element, "bndbox")
         corners = {"xmin": box.x1 + 1, "ymin": box.y1 + 1, "xmax": box.x2, "ymax": box.y2}
         for tag, corner in corners.items():
             _add(bndbox, tag, f"{corner:.6f}".rstrip("0").rstrip("."))
-        _add(each, "drawn_by", box.drawn_by)
-        _add(each, "drawn_at", box.drawn_at)
-        _add(each, "score", "" if box.score is None else repr(box.score))
+        _add(element, "drawn_by", box.drawn_by)
+        _add(element, "drawn_at", box.drawn_at)
+        _add(element, "score", "" if box.score is None else repr(box.score))
     return root
 
 
@@ -125,19 +125,19 @@ def _number(parent: ET.Element, tag: str) -> float:
     return float(text)
 
 
-def _raw(each: ET.Element, drawn_by: str) -> RawBox:
-    label = each.findtext("name")
+def _raw(element: ET.Element, drawn_by: str) -> RawBox:
+    label = element.findtext("name")
     if not label:
         raise ValueError("an object without name")
-    x1, y1, x2, y2 = (_number(each, f"bndbox/{tag}") for tag in ("xmin", "ymin", "xmax", "ymax"))
-    score = each.findtext("score")
+    x1, y1, x2, y2 = (_number(element, f"bndbox/{tag}") for tag in ("xmin", "ymin", "xmax", "ymax"))
+    score = element.findtext("score")
     return RawBox(
         x1 - 1,
         y1 - 1,
         x2,
         y2,
         label,
-        each.findtext("drawn_by") or drawn_by,
+        element.findtext("drawn_by") or drawn_by,
         float(score) if score else None,
-        each.findtext("drawn_at") or "",
+        element.findtext("drawn_at") or "",
     )

@@ -126,11 +126,11 @@ def _current(sources: Sequence[WebSource], stored: Sequence[LedgerRow]) -> list[
     paged: set[str] = set()
     listed: set[tuple[str, str, str]] = set()
     for source in sources:
-        for each in source.begin():
-            if isinstance(each, Page):
+        for item in source.begin():
+            if isinstance(item, Page):
                 paged.add(source.name)
             else:
-                listed.add((source.name, each.url, each.label))
+                listed.add((source.name, item.url, item.label))
     return [
         row for row in stored if row.source in paged or (row.source, row.url, row.label) in listed
     ]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
@@ -22,7 +21,7 @@ from skindx.data.build.targets import check_targets, count_by_source
 from skindx.data.dedup.join import import_kernels
 from skindx.data.fetch.checks import check_sources
 from skindx.data.funnel import ClassNames, count_funnel
-from skindx.data.layout import MANIFEST
+from skindx.data.layout import BLOCKLIST, MANIFEST
 from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions
@@ -133,13 +132,13 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         records=records,
         issues=run.issues,
     )
-    gone = [each for each in funnel if not each.kept and each.label not in dropped]
+    gone = [row for row in funnel if not row.kept and row.label not in dropped]
     summary = BuildSummary(
         name=settings.name,
         found=len(rows),
         dropped_classes=dropped,
-        absent_classes=tuple(each.label for each in gone if not each.looked_for),
-        lost_classes={each.label: each.why for each in gone if each.looked_for},
+        absent_classes=tuple(row.label for row in gone if not row.looked_for),
+        lost_classes={row.label: row.why for row in gone if row.looked_for},
         exact_conflicts=cleaned.exact_conflicts,
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),

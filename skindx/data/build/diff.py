@@ -82,12 +82,12 @@ def read_version(folder: Path) -> Version:
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
     if isinstance(value, list):
-        value = {str(position): each for position, each in enumerate(value)}
+        value = {str(position): item for position, item in enumerate(value)}
     if not isinstance(value, dict) or not value:
         return {key: value} if key else {}
     flat: dict[str, Any] = {}
-    for name, each in value.items():
-        flat |= _flat(each, f"{key}.{name}" if key else str(name))
+    for name, item in value.items():
+        flat |= _flat(item, f"{key}.{name}" if key else str(name))
     return flat
 
 
@@ -96,7 +96,7 @@ def compare(old: Version, new: Version) -> DatasetDiff:
     before = {record.sha256: record for record in old.records}
     after = {record.sha256: record for record in new.records}
     both = [(before[sha256], after[sha256]) for sha256 in before if sha256 in after]
-    counts = [Counter(record.label for record in each.records) for each in (old, new)]
+    counts = [Counter(record.label for record in version.records) for version in (old, new)]
     keys = dict.fromkeys((*old.settings, *new.settings))
     return DatasetDiff(
         old.folder,
@@ -184,7 +184,9 @@ def lines(difference: DatasetDiff) -> list[str]:
         ("with other boxes", difference.boxes),
     ):
         sentences.append(f"  {len(changes)} {name}")
-        sentences += [f"    {each.url}: {each.before} → {each.after}" for each in changes[:_SHOWN]]
+        sentences += [
+            f"    {change.url}: {change.before} → {change.after}" for change in changes[:_SHOWN]
+        ]
         if len(changes) > _SHOWN:
             sentences.append(f"    and {len(changes) - _SHOWN} more, see {DIFF}")
     if difference.moved:

@@ -97,8 +97,8 @@ class BoxIndex:
         self, images: Mapping[str, BoxedImage], names: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Take the entries of a box file, and (sha256, file name) of every image there is."""
-        self._by_name = {name: each for name, each in images.items() if not each.sha256}
-        self._by_sha = {each.sha256: each for each in images.values() if each.sha256}
+        self._by_name = {name: image for name, image in images.items() if not image.sha256}
+        self._by_sha = {image.sha256: image for image in images.values() if image.sha256}
         owner: dict[str, str] = {}
         self.ambiguous: set[str] = set()
         """Names in the file that several different images bear."""

@@ -24,7 +24,7 @@ def count_by_source(
     keys: Sequence[str], images: Distinct, records: Sequence[Record], targets: Mapping[str, int]
 ) -> list[ClassCount]:
     """Count the classes `keys` in their order; an image that two sources gave counts for both."""
-    found = Counter((each.label, each.row.source) for same in images for each in same)
+    found = Counter((image.label, image.row.source) for same in images for image in same)
     kept = Counter((record.label, record.source) for record in records)
     return [
         ClassCount(

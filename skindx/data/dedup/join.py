@@ -107,8 +107,8 @@ def _must_agree(n: int, radius: int) -> int:
 
     def cost_ns(agree: int) -> float:
         bits = min(64 * agree / (radius + agree), _most_bits(n)) if agree else 0
-        each = n * SORT_NS + 2**bits * TABLE_NS + n * n / 2 ** (bits + 1) * COMPARE_NS
-        return math.comb(radius + agree, agree) * each
+        choice_ns = n * SORT_NS + 2**bits * TABLE_NS + n * n / 2 ** (bits + 1) * COMPARE_NS
+        return math.comb(radius + agree, agree) * choice_ns
 
     blocks_fit = range(1, 65 - radius)
     few = (agree for agree in blocks_fit if math.comb(radius + agree, agree) <= MOST_CHOICES)

@@ -86,7 +86,7 @@ def deduplicate(images: Distinct, links_L3: NDArray[np.int64], radius: int) -> C
         if centre[i] in contested:
             names = " and ".join(sorted(contested[centre[i]]))
             detail = f"the same image is labelled {names}"
-            issues += [_issue(each, "conflicting-duplicate", detail) for each in same]
+            issues += [_issue(image, "conflicting-duplicate", detail) for image in same]
             continue
         best = images[centre[i]][0].row
         if centre[i] == i:
@@ -95,11 +95,11 @@ def deduplicate(images: Distinct, links_L3: NDArray[np.int64], radius: int) -> C
             detail = f"shows the same as {best.url}"
             issues.append(_issue(same[0], "near-duplicate", detail, best.sha256))
         detail = f"has the same bytes as {same[0].row.url}"
-        issues += [_issue(each, "exact-duplicate", detail, best.sha256) for each in same[1:]]
+        issues += [_issue(image, "exact-duplicate", detail, best.sha256) for image in same[1:]]
     return Cleaned(
         tuple(kept),
         tuple(issues),
-        exact_conflicts=sum(len(each) > 1 for each in labels),
+        exact_conflicts=sum(len(names) > 1 for names in labels),
         near_conflicts=near_conflicts,
     )
 

@@ -1,4 +1,4 @@
-"""`python -m skindx.data.fetch`: started by skindx.data.build.acquire, not by hand."""
+"""`python -m skindx.data.fetch`: started by skindx.data.fetch.crawl, not by hand."""
 
 import sys
 

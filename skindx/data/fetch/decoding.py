@@ -40,8 +40,8 @@ def decoded(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
 
     No more than `max_bytes` is ever made of any step, nor more than 200 times what came.
     """
-    codings = [each.strip().lower() for each in content_encoding.split(",")]
-    codings = [each for each in codings if each not in ("", "identity")]
+    codings = [coding.strip().lower() for coding in content_encoding.split(",")]
+    codings = [coding for coding in codings if coding not in ("", "identity")]
     if len(codings) > MAX_CODINGS:
         raise DecodingError(f"it is compressed {len(codings)} times")
     limit = min(max_bytes, max(_FREE_BYTES, _MAX_RATIO * len(body)))

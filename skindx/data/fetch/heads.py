@@ -40,7 +40,7 @@ class LimitedFactory(_HTTP11ClientFactory):  # type: ignore[misc, unused-ignore]
 
 def head_too_long(problem: BaseException) -> bool:
     """Tell whether this is why no answer came; Twisted and Scrapy wrap the reason."""
-    return any(isinstance(each, HeadTooLongError) for each in _reasons(problem))
+    return any(isinstance(reason, HeadTooLongError) for reason in _reasons(problem))
 
 
 def _reasons(problem: BaseException | None) -> Iterator[BaseException]:

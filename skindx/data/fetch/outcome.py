@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from scrapy import exceptions
 from scrapy.exceptions import IgnoreRequest
+from scrapy.http import HtmlResponse
 from twisted.internet import error
 
 from skindx.data.fetch.address import PrivateAddressError
@@ -158,3 +159,14 @@ def opt_out(robots: str, tdm_reservation: str) -> str:
     if found:
         return found.group(1).lower()
     return "tdm-reservation: 1" if tdm_reservation.strip() == "1" else ""
+
+
+def page_opt_out(page: "Response") -> str:
+    """Return the words by which a page keeps its images from machine learning, else ""."""
+    robots = [value.decode("latin-1") for value in page.headers.getlist("X-Robots-Tag")]
+    reserved = page.headers.get("tdm-reservation", b"").decode("latin-1")
+    if isinstance(page, HtmlResponse):
+        robots += page.css('meta[name="robots" i]::attr(content)').getall()
+        in_page = page.css('meta[name="tdm-reservation" i]::attr(content)').get("")
+        reserved = reserved or in_page
+    return opt_out(", ".join(robots), reserved)

@@ -10,11 +10,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST
 from skindx.data.fetch.crawl import run_crawl
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.settings import FetchSettings, Partition
-from skindx.data.layout import STORE
+from skindx.data.layout import BLOCKLIST, STORE
 from skindx.data.ledger import LedgerRow, held_ledger, open_ledger, read_ledger
 from skindx.data.runner import TaskRunner
 from skindx.data.sources import WebSource

@@ -12,7 +12,7 @@ from skindx.data.fetch.settings import FetchSettings, OriginPolicy, origin_of
 from skindx.data.sources import Source, WebSource
 from skindx.full_disk import FULL_DISK, no_room
 from skindx.taxonomy import Taxonomy
-from skindx.workers.child import exit_with_parent
+from skindx.workers.process import exit_with_parent
 
 
 class Job(Settings):
@@ -41,10 +41,11 @@ def crawl(job: Job) -> bool:
     from scrapy import signals
     from scrapy.crawler import AsyncCrawlerProcess
 
-    from skindx.data.blocklist import BLOCKLIST, read_blocklist
+    from skindx.data.blocklist import read_blocklist
     from skindx.data.fetch.crawl_state import CrawlState
     from skindx.data.fetch.scrapy_settings import scrapy_settings
     from skindx.data.fetch.spider import ImageSpider
+    from skindx.data.layout import BLOCKLIST
     from skindx.data.ledger import open_ledger, read_ledger
 
     ended = []

@@ -76,8 +76,8 @@ class Shelf:
     def choices(self, label: str, facet: str) -> tuple[list[Choice], list[Choice]]:
         """Return the filter of classes under this facet, and of facets under this class."""
         return (
-            [self._choice(each, facet, each, each == label) for each in self.labels],
-            [self._choice(label, each, each, each == facet) for each in self.facets],
+            [self._choice(name, facet, name, name == label) for name in self.labels],
+            [self._choice(label, name, name, name == facet) for name in self.facets],
         )
 
     def _choice(self, label: str, facet: str, name: str, current: bool) -> Choice:
@@ -89,7 +89,7 @@ def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
     """Write index.html and all pages; `shown` are the images that have a thumbnail."""
     environment = _environment(shown)
     shelves = [Shelf(view, tiles.by_view[view]) for view in VIEWS]
-    tabs = [(each.view, TITLES[each.view], each.choices(ALL, ALL)[0][0]) for each in shelves]
+    tabs = [(shelf.view, TITLES[shelf.view], shelf.choices(ALL, ALL)[0][0]) for shelf in shelves]
     common: dict[str, Any] = {"name": tiles.name, "tabs": tabs}
     for shelf in shelves:
         for label, facet, number, count in shelf.pages():
@@ -106,14 +106,14 @@ def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
                 total=len(shelf.tiles(label, facet)),
                 start=start,
                 number=number,
-                pages=[shelf.page(label, facet, each + 1) for each in range(count)],
+                pages=[shelf.page(label, facet, number + 1) for number in range(count)],
             )
             (folder / shelf.page(label, facet, number)).write_text(html, encoding="utf-8")
     index = environment.get_template("index.html.jinja").render(
         **common,
         view="",
         shelves=[
-            (TITLES[each.view], FACETS[each.view], *each.choices(ALL, ALL)) for each in shelves
+            (TITLES[shelf.view], FACETS[shelf.view], *shelf.choices(ALL, ALL)) for shelf in shelves
         ],
         kept=shelves[0],
         funnel=tiles.funnel,

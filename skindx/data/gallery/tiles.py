@@ -76,7 +76,7 @@ def _funnel(dataset: Path) -> Sequence[Mapping[str, Any]]:
         return ()
     try:
         funnel = json.loads(summary.read_text(encoding="utf-8")).get("funnel", [])
-        return [{stage: each[stage] for stage in ("label", *STAGES, "lost")} for each in funnel]
+        return [{stage: row[stage] for stage in ("label", *STAGES, "lost")} for row in funnel]
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{summary} cannot be read ({error}); run `skindx build` again.") from None
 

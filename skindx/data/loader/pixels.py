@@ -111,7 +111,7 @@ def _fingerprint(files: Files, short_side: int) -> str:
         "version": _VERSION,
         "short_side": short_side,
         "decoders": [cv2.__version__, PIL.__version__, simplejpeg.__version__],
-        "pictures": [(each.sha256, each.height, each.width) for each in files.records],
+        "pictures": [(record.sha256, record.height, record.width) for record in files.records],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -126,5 +126,5 @@ class InMemory(Files):
 
     def forget_all_but(self, mask_N: NDArray[np.bool_]) -> None:
         """Keep the images of the mask alone."""
-        for index in [each for each in self._kept if not mask_N[each]]:
+        for index in [number for number in self._kept if not mask_N[number]]:
             del self._kept[index]

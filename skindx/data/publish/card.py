@@ -93,7 +93,7 @@ def _front(
         {
             "config_name": "default",
             "data_files": [
-                {"split": split, "path": [each.format(split=split) for each in patterns]}
+                {"split": split, "path": [pattern.format(split=split) for pattern in patterns]}
                 for split in splits
             ],
         }
@@ -138,12 +138,12 @@ def _classes(rows: Sequence[Row], taxonomy: Taxonomy) -> list[dict[str, Any]]:
     withheld = Counter(row.label for row in rows if row.withheld)
     return [
         {
-            "name": each.name,
-            "icd10": each.icd10,
-            "counts": {split: published[each.key, split] for split in SPLITS},
-            "withheld": withheld[each.key],
+            "name": disease.name,
+            "icd10": disease.icd10,
+            "counts": {split: published[disease.key, split] for split in SPLITS},
+            "withheld": withheld[disease.key],
         }
-        for each in taxonomy.classes
+        for disease in taxonomy.classes
     ]
 
 

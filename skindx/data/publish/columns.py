@@ -76,7 +76,7 @@ def tar_features(classes: Sequence[str], suffixes: Sequence[str]) -> list[dict[s
 
     `datasets` would guess them from the first five samples, and fail at the first box after them.
     """
-    known = {each["name"]: each for each in card_features(classes)}
+    known = {feature["name"]: feature for feature in card_features(classes)}
     about = [known[name] for name in SHARD_NAMES if name not in ("image", "label")]
     return [
         *({**known["image"], "name": suffix} for suffix in suffixes),

@@ -37,8 +37,8 @@ def limits_of(rows: Sequence[Row], taxonomy: Taxonomy, facts: Facts) -> list[str
 
 def _balance(rows: Sequence[Row], taxonomy: Taxonomy) -> str:
     counts = Counter(row.label for row in rows)
-    most = max(taxonomy.classes, key=lambda each: counts[each.key])
-    least = min(taxonomy.classes, key=lambda each: counts[each.key])
+    most = max(taxonomy.classes, key=lambda disease: counts[disease.key])
+    least = min(taxonomy.classes, key=lambda disease: counts[disease.key])
     largest, smallest = counts[most.key], counts[least.key]
     said = (
         f"Every class has {largest} images."

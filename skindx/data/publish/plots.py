@@ -65,7 +65,7 @@ def _classes(rows: Sequence[Row], taxonomy: Taxonomy) -> "Figure":
         split: [counts[key, split] for key in taxonomy.keys] for split in SPLITS
     }
     colours = dict(zip(series, _COLOURS, strict=True))
-    return _bars([each.name for each in taxonomy.classes], series, colours)
+    return _bars([disease.name for disease in taxonomy.classes], series, colours)
 
 
 def _licences(rows: Sequence[Row]) -> "Figure":

@@ -30,10 +30,10 @@ def upright_codes(datasets: Iterable[Path], sha256s: Sequence[str]) -> dict[str,
     return {
         sha256: {
             kind: f"{code:016x}"
-            for kind, code in zip(KINDS, each.codes_KO[:, 0].tolist(), strict=True)
+            for kind, code in zip(KINDS, verdict.codes_KO[:, 0].tolist(), strict=True)
         }
-        for sha256, each in zip(files, screened, strict=True)
-        if not each.reason
+        for sha256, verdict in zip(files, screened, strict=True)
+        if not verdict.reason
     }
 
 
@@ -58,10 +58,12 @@ def near_files(
         on_progress=lambda done, total: progress("compare", done, total),
     )
     sound = [
-        (file.stem, each) for file, each in zip(files, screened, strict=True) if not each.reason
+        (file.stem, verdict)
+        for file, verdict in zip(files, screened, strict=True)
+        if not verdict.reason
     ]
     if not sound:
         return {}
-    codes_NKO: NDArray[np.uint64] = np.stack([each.codes_KO for _, each in sound])
+    codes_NKO: NDArray[np.uint64] = np.stack([verdict.codes_KO for _, verdict in sound])
     found = roots.near(codes_NKO, dedup.hashes, dedup.radius)
     return {sound[position][0]: entry for position, entry in found.items()}

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from skindx.data.blocklist import (
-    BLOCKLIST,
     NEAR_REASON,
     Blocked,
     BlockList,
@@ -19,6 +18,7 @@ from skindx.data.blocklist import (
 )
 from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Cleaned, DedupSettings
+from skindx.data.layout import BLOCKLIST
 from skindx.data.ledger import LedgerRow, now
 from skindx.data.manifest import Issue
 from skindx.data.removal.copies import near_files
@@ -93,7 +93,7 @@ class Exclusions:
             entries.append(_entry(row.sha256, row.url, entry, NEAR_REASON))
             marked.append(taken_down(row.url, row.label, entries[-1]))
         self._block(entries)
-        staying = [each for position, each in enumerate(sound) if position not in found]
+        staying = [pair for position, pair in enumerate(sound) if position not in found]
         if not staying:
             raise UserError("every sound image was taken down; add other images to the sources.")
         return staying, marked

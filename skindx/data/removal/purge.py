@@ -12,11 +12,12 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from skindx.data.blocklist import BLOCKLIST, TAKEN_DOWN, Blocked, BlockList, withheld
+from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
 from skindx.data.layout import (
+    BLOCKLIST,
     CACHE,
     DIFF,
     GALLERY,
@@ -67,7 +68,7 @@ def _held(dataset: Path, blocked: BlockList) -> bool:
         return True
     if not (dataset / MANIFEST).exists():
         return False
-    return any(blocked.find(each.sha256, each.source_url) for each in read_manifest(dataset))
+    return any(blocked.find(record.sha256, record.source_url) for record in read_manifest(dataset))
 
 
 def _remove_derived(dataset: Path, blocked: BlockList) -> None:
@@ -75,7 +76,11 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     shutil.rmtree(dataset / PAGES, ignore_errors=True)  # they name who made the images
     remove_shards(dataset)
     gallery = dataset / GALLERY
-    names = (each for sha256 in blocked.by_sha for each in gallery.glob(f"thumbs/*/{sha256}.jpg"))
+    names = (
+        thumbnail
+        for sha256 in blocked.by_sha
+        for thumbnail in gallery.glob(f"thumbs/*/{sha256}.jpg")
+    )
     # Half-written files that killed processes left may hold anything.
     left = (*dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))
     for path in (*left, *gallery.glob("*.html"), *names):

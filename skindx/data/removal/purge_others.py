@@ -61,7 +61,9 @@ def _parquet(path: Path, staging: Path, sha256s: Collection[str]) -> None:
 
 def _jsonl(path: Path, staging: Path, sha256s: Collection[str]) -> None:
     lines = _text(path).split("\n")
-    staying = [line for line in lines if not any(each in sha256s for each in _SHA256.findall(line))]
+    staying = [
+        line for line in lines if not any(sha256 in sha256s for sha256 in _SHA256.findall(line))
+    ]
     if len(staying) < len(lines):
         (staging / path.name).write_text("\n".join(staying), encoding="utf-8")
 

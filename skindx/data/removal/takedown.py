@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from skindx.data.blocklist import (
-    BLOCKLIST,
     NEAR_REASON,
     Blocked,
     BlockList,
@@ -17,7 +16,7 @@ from skindx.data.blocklist import (
     web_address,
     write_blocklist,
 )
-from skindx.data.layout import MANIFEST, RECIPE, SUMMARY
+from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
@@ -80,7 +79,7 @@ def plan(
     """
     known = {dataset: _known(dataset) for dataset in datasets}
     lists = {dataset: join(_lists(dataset)) for dataset in datasets}
-    before = [entry for each in lists.values() for entry in each.by_sha.values()]
+    before = [entry for blocklist in lists.values() for entry in blocklist.by_sha.values()]
     asked = _resolve(known, lists, urls, sha256s)
     codes, when, manifests = upright_codes(datasets, asked), now(), _manifests(known)
 
@@ -130,7 +129,7 @@ def own_copies(planned: Plan) -> list[Path]:
         for source in sources:
             if isinstance(source, FolderSource | FilesSource):
                 root = source.path if isinstance(source, FolderSource) else source.path.parent
-                files = [root / each.known.url for each in planned.going]
+                files = [root / image.known.url for image in planned.going]
                 copies |= dict.fromkeys(file for file in files if file.is_file())
     return list(copies)
 
@@ -160,7 +159,7 @@ def _resolve(
     where = " and ".join(map(str, known))
     asked: dict[str, None] = {}
     for url in urls:
-        found = {each.sha256 for rows in known.values() for each in rows if each.url == url}
+        found = {row.sha256 for rows in known.values() for row in rows if row.url == url}
         found |= {b.by_url[url].sha256 for b in lists.values() if url in b.by_url}
         if not found - {""}:
             raise UserError(
@@ -173,8 +172,8 @@ def _resolve(
                 f"--sha {sha256!r} is no SHA-256; give 64 lower-case hexadecimal digits."
             )
         if not (
-            any(each.sha256 == sha256 for rows in known.values() for each in rows)
-            or any(sha256 in each.by_sha for each in lists.values())
+            any(row.sha256 == sha256 for rows in known.values() for row in rows)
+            or any(sha256 in blocklist.by_sha for blocklist in lists.values())
             or any(store_files(dataset, sha256) for dataset in known)
         ):
             raise UserError(f"{where} knows no image of the SHA-256 {sha256}; check it.")
@@ -183,7 +182,7 @@ def _resolve(
 
 
 def _web(known: Iterable[Sequence[Known]], sha256: str) -> tuple[str, ...]:
-    urls = {each.url for rows in known for each in rows if each.sha256 == sha256}
+    urls = {row.url for rows in known for row in rows if row.sha256 == sha256}
     return tuple(address for url in sorted(urls) for address in web_address(url))
 
 
@@ -197,9 +196,9 @@ def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str
         summary = dataset / SUMMARY
         known_summary = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
         manifests = [sha256_file(dataset / MANIFEST), *known_summary.get("earlier_manifests", [])]
-        for each in rows:
-            if each.split:
-                found[each.sha256] |= dict.fromkeys(manifests, each.split)
+        for row in rows:
+            if row.split:
+                found[row.sha256] |= dict.fromkeys(manifests, row.split)
     return found
 
 
@@ -209,12 +208,12 @@ def _sort(
     out, beside = [], []
     for dataset, rows in known.items():
         # The manifest speaks first; the ledger repeats what it or the issues table says.
-        named = {(each.sha256, each.url): each for each in reversed(rows) if each.sha256}
-        groups = {each.group for each in rows if each.sha256 in going and each.group}
-        for each in sorted(named.values(), key=lambda each: (each.sha256, each.url)):
-            if each.sha256 in going:
-                why: Literal["asked", "copy"] = "asked" if each.sha256 in asked else "copy"
-                out.append(Going(dataset, each, why))
-            elif each.group in groups:
-                beside.append(Going(dataset, each, "group"))
+        named = {(row.sha256, row.url): row for row in reversed(rows) if row.sha256}
+        groups = {row.group for row in rows if row.sha256 in going and row.group}
+        for row in sorted(named.values(), key=lambda row: (row.sha256, row.url)):
+            if row.sha256 in going:
+                why: Literal["asked", "copy"] = "asked" if row.sha256 in asked else "copy"
+                out.append(Going(dataset, row, why))
+            elif row.group in groups:
+                beside.append(Going(dataset, row, "group"))
     return tuple(out), tuple(beside)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from skindx.config import Settings
 from skindx.imaging.decode import MAX_PIXELS
-from skindx.workers.limits import Limits
+from skindx.workers.process import Limits
 
 # S = thumbnail side
 

@@ -149,13 +149,13 @@ def hash_sound(judged: Sequence[Judged], hashes: Sequence[HashKind]) -> list[Scr
         return [verdict for verdict, _ in judged]
     kinds = [*hashes, *(() if "perceptual" in hashes else ("perceptual",))]
     codes_NKO = hash_thumbnails(np.stack(thumbs), kinds)
-    each = iter(codes_NKO)
+    codes = iter(codes_NKO)
     done: list[Screened] = []
     for verdict, thumb_SS in judged:
         if thumb_SS is None:
             done.append(verdict)
             continue
-        codes_KO = next(each)
+        codes_KO = next(codes)
         perceptual = f"{int(codes_KO[kinds.index('perceptual'), 0]):016x}"
         codes_KO = codes_KO[: len(hashes)].copy()
         done.append(replace(verdict, codes_KO=codes_KO, perceptual_hash=perceptual))

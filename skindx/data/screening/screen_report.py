@@ -58,24 +58,26 @@ def report(
         raise UserError(f"{folder} is no folder; give one that holds images.")
     files = sorted(path for path in folder.rglob("*") if _is_image(path))
     screened = screen_files(files, settings, (), workers=cpu_count(), on_progress=on_progress)
-    sound = [path for path, each in zip(files, screened, strict=True) if each.reason is None]
-    refused = [(path, each) for path, each in zip(files, screened, strict=True) if each.reason]
+    sound = [path for path, verdict in zip(files, screened, strict=True) if verdict.reason is None]
+    refused = [
+        (path, verdict) for path, verdict in zip(files, screened, strict=True) if verdict.reason
+    ]
     if not files:
         raise UserError(f"{folder} holds no image at any depth; give a folder of images.")
     if not sound:
-        (why, _), *_ = Counter(str(each.reason) for _, each in refused).most_common(1)
+        (why, _), *_ = Counter(str(verdict.reason) for _, verdict in refused).most_common(1)
         raise UserError(
             f"none of the {len(files)} images below {folder} passes (most often: {why}); look at "
             f"them, or change the limits with --set."
         )
-    measured = [_measures(each) for each in screened if each.reason is None]
+    measured = [_measures(verdict) for verdict in screened if verdict.reason is None]
     copies = [_blurred(path).sharpness for path in sound[:: -(-len(sound) // blurred)]]
     measured_N3 = np.array(measured)
     min_detail, lost = fit_limit(measured_N3[:, 2], np.array(copies))
     return Report(
-        Counter(str(each.reason) for _, each in refused),
+        Counter(str(verdict.reason) for _, verdict in refused),
         len(sound),
-        {str(each.reason): str(path.relative_to(folder)) for path, each in reversed(refused)},
+        {str(verdict.reason): str(path.relative_to(folder)) for path, verdict in reversed(refused)},
         measured_N3,
         np.array(copies),
         min_detail,

@@ -119,7 +119,7 @@ def write_shard(file: Path, verdicts: Sequence[Screened]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [to_plain(each) for each in verdicts]
+    rows = [to_plain(verdict) for verdict in verdicts]
     codes = pa.list_(pa.list_(pa.uint64()))
     columns = {
         name: pa.array([row[name] for row in rows], codes if name == "codes_KO" else None)

@@ -115,7 +115,7 @@ def _content(answer: "Response") -> dict[str, Any]:
 
 def objects(value: object, name: str) -> list[dict[str, Any]]:
     """Return a JSON list of objects. Raises UnreadablePageError for anything else."""
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise UnreadablePageError("unreadable-page", f"The answer has no list of {name}.")
     return value
 

@@ -127,7 +127,10 @@ def figures_of(source: AtlasSource, page: "HtmlResponse", label: str) -> Iterato
         caption = _text(*figure.css(source.caption)[:1])
         for image in offered_images(figure, source.picture):
             said = described(caption, image.alternative)
-            urls = {web_url(page, each.address): each.address for each in image.candidates}
+            urls = {
+                web_url(page, candidate.address): candidate.address
+                for candidate in image.candidates
+            }
             # An address that is no URL is named only where the image has no other.
             usable: list[str | None] = [url for url in urls if url] or [None]
             yield tuple(

@@ -64,7 +64,9 @@ def offered_images(figure: "Selector", selector: str) -> list[Offered]:
     for element in matched:
         holders[_holder(element, figure.root)] = None
     # A holder inside another one is a part of it.
-    roots = [each for each in holders if not any(up in holders for up in each.iterancestors())]
+    roots = [
+        holder for holder in holders if not any(up in holders for up in holder.iterancestors())
+    ]
     images = [(root, _candidates(root, matched)) for root in roots]
     return [
         Offered(tuple(_ordered(candidates)), _alternative(root))
@@ -86,7 +88,7 @@ def _holder(element: Any, figure: Any) -> Any:
         # libxml2 closes no <source>, so that what follows it stands inside it.
         if parent is figure or parent.tag not in ("picture", "source", "a", "noscript"):
             break
-        if parent.tag == "a" and sum(1 for each in parent.iter("img") if not _quiet(each)) > 1:
+        if parent.tag == "a" and sum(1 for image in parent.iter("img") if not _quiet(image)) > 1:
             break
         holder = parent
     return holder
@@ -120,7 +122,11 @@ def _of_image(element: Any) -> Iterator[Candidate]:
     """Yield what an element itself names in its attributes."""
     shown_px = _number(_said(element, "width")) or 1
     usable = _said(element, "type").lower().partition(";")[0] in {"", *_READ_TYPES}
-    sets = [each for name in ("srcset", *_LATE_SETS) for each in parse_srcset(_said(element, name))]
+    sets = [
+        candidate
+        for name in ("srcset", *_LATE_SETS)
+        for candidate in parse_srcset(_said(element, name))
+    ]
     has_widths = any(entry.width_px for entry in sets)
     for entry in sets:
         width = entry.width_px or (entry.density or 1.0) * shown_px
@@ -147,8 +153,8 @@ def _ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
         judged = Candidate(address, (kind, rest[0], int(rest[1])))
         if address not in best or best[address].rank < judged.rank:
             best[address] = judged
-    ordered = sorted(best.values(), key=lambda each: each.rank, reverse=True)
-    readable = [each for each in ordered if each.rank[0] > _UNREADABLE]
+    ordered = sorted(best.values(), key=lambda candidate: candidate.rank, reverse=True)
+    readable = [candidate for candidate in ordered if candidate.rank[0] > _UNREADABLE]
     return readable or ordered[:1] or [Candidate("", (_INLINE, 0.0, 0))]
 
 
@@ -158,10 +164,10 @@ def _joined(images: list[tuple[Any, list[Candidate]]]) -> list[tuple[Any, list[C
     for root, found in images:
         if root.tag != "noscript":
             continue
-        addresses = {each.address for each in found}
+        addresses = {candidate.address for candidate in found}
         beside = [near for near in (root.getprevious(), root.getnext()) if near is not None]
         for other, candidates in joined:
-            same = addresses & {each.address for each in candidates}
+            same = addresses & {candidate.address for candidate in candidates}
             if same or (other in beside and _loads_late(candidates)):
                 candidates.extend(found)
                 break
@@ -172,12 +178,12 @@ def _joined(images: list[tuple[Any, list[Candidate]]]) -> list[tuple[Any, list[C
 
 def _loads_late(candidates: Sequence[Candidate]) -> bool:
     """Tell whether scripts exchange the address: it is none yet, or there is a late one."""
-    inline = all(each.address.lower().startswith("data:") for each in candidates)
-    return inline or any(each.rank[2] == 2 for each in candidates)
+    inline = all(candidate.address.lower().startswith("data:") for candidate in candidates)
+    return inline or any(candidate.rank[2] == 2 for candidate in candidates)
 
 
 def _alternative(root: Any) -> str:
-    texts = [_said(each, "alt") for each in root.iter("img")]
+    texts = [_said(image, "alt") for image in root.iter("img")]
     return next(filter(None, texts), _said(root, "title"))
 
 

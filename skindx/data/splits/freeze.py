@@ -67,7 +67,7 @@ def read_places(path: Path) -> dict[str, Place]:
 
 def _of_manifest(folder: Path) -> dict[str, Place]:
     records = read_manifest(folder)
-    rows = [(each.sha256, each.group, Place(each.split, each.fold)) for each in records]
+    rows = [(record.sha256, record.group, Place(record.split, record.fold)) for record in records]
     return _collect(rows, folder / MANIFEST)
 
 

@@ -20,7 +20,7 @@ def group_aliases(
     for same in images:
         sha256 = same[0].row.sha256
         group = groups[sha256]
-        names[group] |= {group, sha256, *(key for each in same for key in keys.of(each.row))}
+        names[group] |= {group, sha256, *(key for image in same for key in keys.of(image.row))}
     return dict(names)
 
 

@@ -74,7 +74,7 @@ def pixels(points: Point) -> NDArray[np.int32]:
 
 def disc(canvas: Field, centre: Point, radius: float, value: float) -> None:
     """Fill a disc of the patch with `value`, in place."""
-    x, y = (int(each) for each in pixels(centre))
+    x, y = (int(value) for value in pixels(centre))
     size = round(radius / (2 * HALF) * SIDE * 16)
     cv2.circle(canvas, (x, y), size, value, -1, cv2.LINE_AA, 4)
 

@@ -1,4 +1,4 @@
-"""Start a worker; `process.started` alone does."""
+"""Start a worker; `worker.started` alone does."""
 
 import sys
 

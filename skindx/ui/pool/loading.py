@@ -15,7 +15,7 @@ from skindx.workers.process import module_command
 def worker_command(
     bundle: Path, version: str, expect: str | None = None, miss_rate: float | None = None
 ) -> tuple[str, ...]:
-    """Return what starts a worker; `process.started` adds a connection and a folder."""
+    """Return what starts a worker; `worker.started` adds a connection and a folder."""
     level = "" if miss_rate is None else str(miss_rate)
     words = (str(bundle.resolve()), version, expect or "", level)
     return module_command("skindx.ui.pool", *words)

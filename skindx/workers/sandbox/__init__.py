@@ -3,7 +3,7 @@
 `pool` is the caller's side, `child` the process; plain messages are the only way back.
 """
 
-from skindx.workers.limits import Limits
+from skindx.workers.process import Limits
 from skindx.workers.sandbox.functions import Work, for_each, sandboxed
 from skindx.workers.sandbox.pool import Failure, run_sandboxed
 

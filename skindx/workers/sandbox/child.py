@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from skindx.workers import framing
-from skindx.workers.limits import limit_memory, limit_time
+from skindx.workers.process import limit_memory, limit_time
 from skindx.workers.sandbox.functions import Work, resolve
 
 READY = "ready"

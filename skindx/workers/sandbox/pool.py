@@ -19,8 +19,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from skindx.workers import framing
-from skindx.workers.limits import Limits
-from skindx.workers.process import module_command, start
+from skindx.workers.process import Limits, module_command, start
 from skindx.workers.sandbox.child import DONE, READY
 from skindx.workers.sandbox.functions import MakeWork, reference
 
