@@ -32,7 +32,7 @@ BENCHES: dict[str, str] = {
     "serve": "skindx.bench.serve.serve",
     "startup": "skindx.bench.startup.startup",
     "trainer": "skindx.bench.trainer.trainer",
-    "zoo": "skindx.bench.model_comparison.zoo",
+    "zoo": "skindx.bench.model_comparison.comparison",
 }
 """Name -> module, imported when it is asked for."""
 
