@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skindx.diagnosis.token_heat import token_heat
-from skindx.models.classifier import Classifier
+from skindx.models.classifier.classifier import Classifier
 
 # N = images, H = heads, T = tokens with the class token first, P = tokens of patches, D = channels
 

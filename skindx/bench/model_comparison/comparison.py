@@ -1,4 +1,4 @@
-"""A list of CNNs trained alike and evaluated on grouped folds: the table of a paper."""
+"""Compare CNNs: all trained with the same settings and evaluated on the same grouped folds."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ def run(settings: Config) -> Result:
     answers = [read_predictions(home / "evaluation") for home in homes]
     rows = _rows(settings, training, homes, answers)
     result = Result(
-        "zoo",
+        "model-comparison",
         _figures(rows, answers),
         notes=_notes(settings, training, homes),
         models={row.name: row.to_dict() for row in rows},
