@@ -105,14 +105,13 @@ def sweep(
 
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """
-    from skindx.curation.sweep.files import check_plot, print_sweep, write_sweep
+    from skindx.curation.sweep.files import print_sweep, write_sweep
     from skindx.curation.sweep.sweep import SweepSettings
     from skindx.curation.sweep.sweep import sweep as run_sweep
     from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
     from skindx.data.progress import progress_bars
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
-    check_plot()
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)
     with progress_bars() as progress:
         found = run_sweep(dataset, table, settings, progress)

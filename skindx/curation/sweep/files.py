@@ -12,7 +12,6 @@ import numpy as np
 from skindx.curation.sweep.sweep import Sweep
 from skindx.evaluation.formatting import bounds, percent, points
 from skindx.files import atomic_file, write_json, write_text
-from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +19,7 @@ if TYPE_CHECKING:
 JSON, TABLE, PLOT = "sweep.json", "sweep.csv", "sweep.png"
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito 2008: told apart with every kind of colour vision."""
-
-
-def check_plot() -> None:
-    """Raise UserError when nothing here can draw, before anything is computed."""
-    require_extra("audit", "matplotlib", purpose="the plot")
+"""Okabe and Ito 2008: they differ for every kind of colour vision."""
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
@@ -103,11 +97,9 @@ def lines(sweep: Sweep) -> Iterator[str]:
 
 def plot(sweep: Sweep, path: Path) -> None:
     """Draw size against threshold, and accuracy against size with its interval, as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.6), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     size, accuracy = figure.subplots(1, 2)
     for index, name in enumerate(dict.fromkeys(point.hashes for point in sweep.points)):
         ours = [point for point in sweep.points if point.hashes == name]

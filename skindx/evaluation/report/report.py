@@ -30,8 +30,11 @@ from skindx.evaluation.report.pages import (
 )
 from skindx.evaluation.report.plots import (
     confusion_plot,
+    half_answered,
+    has_counts,
     reliability_plot,
     risk_plot,
+    sensitivity_plot,
     top_confusions,
 )
 from skindx.evaluation.report.urgent_plot import (
@@ -72,6 +75,8 @@ def write_report(
 
 def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
+    sensitivity = sensitivity_plot(evaluation)
+    urgent = urgent_plot(evaluation.urgent_risk)
     return render(
         "report.html.jinja",
         e=evaluation,
@@ -80,11 +85,14 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
         set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
-        confusion=confusion_plot(evaluation),
         confusions=top_confusions(evaluation),
-        reliability=reliability_plot(evaluation),
-        risk=risk_plot(evaluation),
-        urgent_plot=urgent_plot(evaluation.urgent_risk),
+        has_counts=has_counts(evaluation),
+        half=half_answered(evaluation),
+        confusion_plot=confusion_plot(evaluation).svg(),
+        sensitivity_plot=sensitivity.svg() if sensitivity else None,
+        reliability_plot=reliability_plot(evaluation).svg(),
+        risk_plot=risk_plot(evaluation).svg(),
+        urgent_plot=urgent.svg() if urgent else None,
         matched_by=MATCHED_BY,
     )
 
