@@ -93,10 +93,10 @@ def _labels(
     *,
     progress: "Progress",
 ) -> list[str]:
+    from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
     from skindx.curation.labels.page import PAGE, write_review
     from skindx.curation.labels.review import review_labels
     from skindx.data.manifest import read_manifest
-    from skindx.evaluation.leakage import siblings_by_chance, siblings_in_train
     from skindx.system import require_extra
 
     require_extra("audit", "cleanlab", purpose="the label review")
