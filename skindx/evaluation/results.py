@@ -6,10 +6,10 @@ from typing import Any
 from skindx.evaluation.assisted import Assisted
 from skindx.evaluation.breakdown import Breakdown
 from skindx.evaluation.external import External
+from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import Scores
 from skindx.evaluation.misses import CancerMisses, UrgentMisses
 from skindx.evaluation.ood_score import OodScore
-from skindx.evaluation.plain import plain
 from skindx.evaluation.set_scores import SetScores
 from skindx.evaluation.urgent_scores import UrgentRiskScores
 from skindx.metrics import DetectionScore, Interval, ReliabilityBin, RiskPoint

@@ -14,7 +14,7 @@ from skindx.metrics.classification import (
     top_k_accuracy,
 )
 from skindx.metrics.detection import DetectionScore, mean_average_precision
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Interval
 from skindx.metrics.intervals import bootstrap_interval, confidence_interval, paired_interval
 from skindx.metrics.mcnemar import McNemar, mcnemar
 from skindx.metrics.measure import Measure

@@ -1,4 +1,6 @@
-"""What every measure asks of its inputs, and the ranks that several of them read."""
+"""What metrics share: arrays and their checks, ranks and bins, a figure with its interval."""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +10,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and its confidence interval; `low` and `high` are NaN when nothing bounds it."""
+
+    value: float
+    low: float
+    high: float
 
 
 def check(probabilities_NC: Floats, truth_N: Ints) -> None:

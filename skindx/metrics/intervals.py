@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Floats, Interval, Ints
 from skindx.metrics.measure import Measure
 from skindx.metrics.proportion import effective_size
 

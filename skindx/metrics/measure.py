@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skindx.metrics.inputs import Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Floats, Interval, Ints
 
 # N = pictures, G = groups, D = bootstrap draws
 

@@ -5,8 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Bools, Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Bools, Floats, Interval, Ints
 
 # N = images, G = groups, C = classes
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.metrics.calibration_interval import calibration_interval
-from skindx.metrics.inputs import Bools, Floats, Ints, check, confidence_bin, truth_rank
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Bools, Floats, Interval, Ints, check, confidence_bin, truth_rank
 from skindx.metrics.measure import ClosedForm, Measure, Redraw
 from skindx.metrics.proportion import class_mean_interval, share_interval
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.breakdown import UNKNOWN, order, skin_type_name
+from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import FIGURES, LEVEL, SEED
 from skindx.evaluation.misses import CANCERS, cancer_of
-from skindx.evaluation.plain import plain
 from skindx.metrics import Interval, McNemar, Statistic, mcnemar, paired_interval
 
 # N = pictures, C = classes

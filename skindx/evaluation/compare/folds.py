@@ -10,8 +10,8 @@ import numpy as np
 
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers, Floats, Ints, Strings
+from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import FIGURES, LEVEL, Scores, measure_scores
-from skindx.evaluation.plain import plain
 from skindx.evaluation.predictions import read_predictions
 from skindx.metrics import Interval
 
