@@ -41,7 +41,7 @@ def audit(
     workers: Annotated[int, typer.Option(help="Processes; 0 takes all cores.")] = 0,
     sets: Sets = None,
 ) -> None:
-    """Flag pictures that a person should look at; nothing is removed.
+    """Flag images that a person should look at; nothing is removed.
 
     Without an option it looks for faces, text and intimate regions (models that run here; nothing
     leaves this machine) and goes on where it was stopped. --set changes its thresholds:
@@ -116,7 +116,7 @@ def _labels(
         f"{review.suspected} of {review.pictures} labels are in doubt; the first "
         f"{len(review.doubts)} are listed in {dataset / PAGE} and beside it as CSV.",
         f"The classifier agrees with {100 * review.accuracy:.1f} % of the labels out of fold.",
-        f"Test pictures with a sibling in train: {100 * leak:.1f} %; by a random split "
+        f"Test images with a sibling in train: {100 * leak:.1f} %; by a random split "
         f"{100 * by_chance:.1f} %.",
     ]
 

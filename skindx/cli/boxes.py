@@ -35,19 +35,19 @@ def export_verb(  # noqa: PLR0917
     ],
     split: Annotated[Split | None, typer.Option(help="Only this split; default: all.")] = None,
     copy: Annotated[
-        bool, typer.Option("--copy", help="yolo, voc: copy the pictures instead of linking them.")
+        bool, typer.Option("--copy", help="yolo, voc: copy the images instead of linking them.")
     ] = False,
     proposals: Annotated[
         bool, typer.Option("--proposals", help="labelstudio: take the model's proposals along.")
     ] = False,
     prefix: Annotated[
-        str, typer.Option(help="labelstudio: what stands before a picture's path in the dataset.")
+        str, typer.Option(help="labelstudio: what stands before an image's path in the dataset.")
     ] = "/data/local-files/?d=",
 ) -> None:
     """Write the boxes for another tool: a working copy, not a publication.
 
-    COCO, YOLO and VOC hold the pictures that somebody looked at, also those without a lesion.
-    Label Studio gets a task for each picture; to let it see them, start it with the variables
+    COCO, YOLO and VOC hold the images that somebody looked at, also those without a lesion.
+    Label Studio gets a task for each image; to let it see them, start it with the variables
     LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
     LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
 
@@ -60,7 +60,7 @@ def export_verb(  # noqa: PLR0917
         dataset, out, kind, split=split, copy=copy, proposals=proposals, prefix=prefix
     )
     print(
-        f"{out}: {done.pictures} pictures with {done.boxes} boxes; {done.empty} looked at and "
+        f"{out}: {done.pictures} images with {done.boxes} boxes; {done.empty} looked at and "
         f"without a lesion; {done.waiting} that nobody has looked at"
         + (f", {done.proposed} with proposals." if proposals else ".")
     )
@@ -89,11 +89,11 @@ def import_verb(
     from skindx.data.boxes.importing import import_boxes
 
     done = import_boxes(dataset, file, kind=kind, by=by)
-    for name, pictures in done.annotators.items():
-        print(printable(f"{name}: {pictures} pictures"))
+    for name, images in done.annotators.items():
+        print(printable(f"{name}: {images} images"))
     labels = ", ".join(f"{label} {count}" for label, count in sorted(done.labels.items()))
     print(
-        f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} pictures without a "
+        f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} images without a "
         f"lesion; {done.replaced} took the place of older ones."
     )
     for reason, names in done.refused.items():
@@ -107,7 +107,7 @@ def agree(
     second: Annotated[str, typer.Argument(help="Another one.")] = "",
     threshold: Annotated[float, typer.Option(help="Least IoU of two boxes that match.")] = 0.5,
 ) -> None:
-    """Compare two annotators on the pictures that both looked at.
+    """Compare two annotators on the images that both looked at.
 
     Boxes are matched one to one by overlap (IoU). Intervals are of 95 %, over groups. Kappa is
     Cohen's: 1 is full agreement, 0 what chance gives. `recipe` names the boxes that the dataset was
@@ -121,7 +121,7 @@ def agree(
 
     names = [name for name in (first, second) if name]
     found = compare_annotators(dataset, names, threshold=threshold)
-    table = Table("agreement", f"{found.pictures} pictures, {found.groups} groups")
+    table = Table("agreement", f"{found.pictures} images, {found.groups} groups")
     table.add_row(f"boxes of A, {cell(found.first)}", str(found.boxes_first))
     table.add_row(f"boxes of B, {cell(found.second)}", str(found.boxes_second))
     table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
@@ -141,7 +141,7 @@ def propose(
         bool, typer.Option("--everywhere", help="Also where somebody has looked, to compare.")
     ] = False,
 ) -> None:
-    """Let a bundle propose boxes for pictures in which nobody has looked.
+    """Let a bundle propose boxes for images in which nobody has looked.
 
     They go to DATASET/proposals.parquet, least confident first, and become part of the dataset only
     when a person has handed them in: export them with `--format labelstudio --proposals`.
@@ -158,8 +158,8 @@ def propose(
     if done.note:
         print(f"{done.note}: boxes are where the class activation of {done.model} is high.")
     print(
-        f"{done.model}: {done.boxes} boxes in {done.pictures} pictures, none in {done.empty}; "
-        f"{done.skipped} pictures left alone, because somebody has looked at them."
+        f"{done.model}: {done.boxes} boxes in {done.pictures} images, none in {done.empty}; "
+        f"{done.skipped} images left alone, because somebody has looked at them."
     )
 
 

@@ -74,9 +74,9 @@ def export(
         typer.Option(help="Taxonomy of the labels, written into the recipe: skin10, a YAML file."),
     ] = None,
 ) -> None:
-    """Write the confirmed cases as pictures, a table and a recipe for `skindx build`.
+    """Write the confirmed cases as images, a table and a recipe for `skindx build`.
 
-    All pictures of one patient bear one group, so that no split tears them apart. Pseudonyms and
+    All images of one patient bear one group, so that no split tears them apart. Pseudonyms and
     notes stay in the case book.
 
     Example: skindx casebook export runs/cases.db --out runs/feedback
@@ -88,8 +88,8 @@ def export(
     from skindx.casebook.export import export as write
 
     opened = Casebook.open(book, create=False, keys=casebook_key)
-    pictures = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
-    some = f"{pictures} picture{'s' if pictures != 1 else ''}"
+    images = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
+    some = f"{images} image{'s' if images != 1 else ''}"
     print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
 
 

@@ -15,7 +15,7 @@ def gallery(
     """Write pages that show what was kept, dropped and is to be reviewed, and why.
 
     Static HTML without scripts: it opens from the disk and asks nothing of the network. It shows
-    private pictures; do not publish it.
+    private images; do not publish it.
 
     Example: skindx gallery runs/mine/data
     """

@@ -1,4 +1,4 @@
-"""`skindx remove`: take a picture down, everywhere."""
+"""`skindx remove`: take an image down, everywhere."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def remove(
     datasets: Annotated[list[Path], typer.Argument(help="Dataset folders to take it out of.")],
     *,
-    url: Annotated[list[str] | None, typer.Option(help="URL of the picture.")] = None,
+    url: Annotated[list[str] | None, typer.Option(help="URL of the image.")] = None,
     sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
     reason: Annotated[str, typer.Option(help="Why; it is kept, so name nobody.")] = "",
     near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its near copies.")] = True,
@@ -42,7 +42,7 @@ def remove(
         bool, typer.Option("--dry-run", help="Only say what would go; write nothing.")
     ] = False,
 ) -> None:
-    """Take a picture down: out of datasets, galleries, bundles and published copies, for good.
+    """Take an image down: out of datasets, galleries, bundles and published copies, for good.
 
     Its near copies (scaled, turned, recoded) go with it and are listed. DATASET/blocklist.jsonl
     holds its hashes and URL: no later build takes it in or fetches it again. Killed at any moment,
@@ -216,7 +216,7 @@ def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:
 def _tell(planned: "Plan", dry_run: bool) -> None:
     from rich.table import Table
 
-    table = Table("dataset", "picture", "label", "split", "because", "URL")
+    table = Table("dataset", "image", "label", "split", "because", "URL")
     for column in table.columns:
         column.overflow = "fold"
     words = {"asked": "asked for", "copy": "near copy"}
@@ -227,7 +227,7 @@ def _tell(planned: "Plan", dry_run: bool) -> None:
     screen.print(table)
     if planned.staying:
         screen.print("Of the same patient, lesion or page, and staying unless you name them too:")
-        beside = Table("dataset", "picture", "label", "split", "URL")
+        beside = Table("dataset", "image", "label", "split", "URL")
         for each in planned.staying:
             beside.add_row(*_cells(each), cell(each.known.url))
         screen.print(beside)

@@ -16,7 +16,7 @@ def cache() -> Path:
 
 def disk(name: str, folder: Path) -> Finding:
     free_gb = shutil.disk_usage(_existing(folder)).free / 1e9
-    advice = f"Free some space: {MIN_FREE_GB:.0f} GB is little for pictures and checkpoints."
+    advice = f"Free some space: {MIN_FREE_GB:.0f} GB is little for images and checkpoints."
     return Finding(name, free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free, {folder}", advice)
 
 

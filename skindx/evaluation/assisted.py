@@ -17,26 +17,26 @@ from skindx.models.ensemble.prediction import Prediction
 if TYPE_CHECKING:
     from rich.table import Table
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 @dataclass(frozen=True, slots=True)
 class AssistedClass:
-    """A class's sensitivity by the whole picture alone, and with the crop beside it."""
+    """A class's sensitivity by the whole image alone, and with the crop beside it."""
 
     key: str
     name: str
     n: int
     boxed: int
-    """Of its pictures, those of which a crop was judged beside the whole."""
+    """Of its images, those of which a crop was judged beside the whole."""
     changed: int
-    """Of its pictures, those that were given another class by it."""
+    """Of its images, those that were given another class by it."""
     without: Interval
     assisted: Interval
     difference: Interval
     """Assisted minus without, paired on the same resampled groups; no bounds if none changed.
 
-    Every draw of pictures that did not change gives 0, which would look like certainty.
+    Every draw of images that did not change gives 0, which would look like certainty.
     """
 
 
@@ -49,7 +49,7 @@ class Assisted:
     changed: int
     level: float
     classes: tuple[AssistedClass, ...]
-    """Those of which the split has pictures."""
+    """Those of which the split has images."""
     without: float
     assisted: float
     difference: Interval
@@ -59,7 +59,7 @@ class Assisted:
 def measure_assistance(
     answers: Answers, predictions: Sequence[Prediction], *, draws: int = 1000
 ) -> Assisted | None:
-    """Compare what was served with what the whole pictures alone say; None where no box was used.
+    """Compare what was served with what the whole images alone say; None where no box was used.
 
     The rows of `answers` are those of `predictions`.
     """
@@ -119,7 +119,7 @@ def assisted_table(assisted: Assisted) -> "Table":
 
     heading = (
         f"Sensitivity without and with the crop around the best box, which {assisted.boxed} of "
-        f"{assisted.pictures} pictures have"
+        f"{assisted.pictures} images have"
     )
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("class", no_wrap=True)

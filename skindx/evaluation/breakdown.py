@@ -11,7 +11,7 @@ from skindx.evaluation.headline import LEVEL, SEED
 from skindx.evaluation.misses import UrgentMisses, share, urgent_misses
 from skindx.metrics import Interval, Statistic, confidence_interval
 
-# N = pictures
+# N = images
 
 UNKNOWN = "not known"
 MISSING = "not broken down: this needs fairlearn; run `pip install 'skindx[audit]'`"
@@ -19,7 +19,7 @@ MISSING = "not broken down: this needs fairlearn; run `pip install 'skindx[audit
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The pictures of one value, such as skin type II; of few, the intervals say how little."""
+    """The images of one value, such as skin type II; of few, the intervals say how little."""
 
     value: str
     n: int

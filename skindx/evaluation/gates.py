@@ -2,7 +2,7 @@
 
 `python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
 thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
-prints instead how well that bundle tells the test pictures of DATA from the folders' photos and
+prints instead how well that bundle tells the test images of DATA from the folders' photos and
 from what is painted, see `skindx.evaluation.ood`; `--json FILE` writes the figures as well.
 """
 
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("python -m skindx.evaluation.gates", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="sound photos")
     parser.add_argument("--bundle", nargs=2, type=Path, metavar=("BUNDLE", "DATA"))
-    parser.add_argument("--painted", type=int, default=50, help="painted pictures of each kind")
+    parser.add_argument("--painted", type=int, default=50, help="painted images of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="figures of --bundle")
     asked = parser.parse_args(arguments)
     if asked.bundle:
@@ -129,8 +129,8 @@ def _print_gates(folders: list[Path]) -> None:
             print(f"  {name:22}", tally([spoil(each) for each in sound]), flush=True)
     print("no skin, painted")
     for name, paint in KINDS.items():
-        pictures = [paint(np.random.default_rng(seed)) for seed in range(20)]
-        print(f"  {name:22}", tally(pictures), flush=True)
+        images = [paint(np.random.default_rng(seed)) for seed in range(20)]
+        print(f"  {name:22}", tally(images), flush=True)
 
 
 def _print_ood(bundle: Path, dataset: Path, asked: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from skindx.evaluation.headline import LEVEL
 from skindx.metrics import Interval, share_interval
 from skindx.taxonomy import SkinClass, normalise
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 CANCERS = {
     "Melanoma": (r"C43|D03", "melanoma"),
@@ -25,7 +25,7 @@ they have none by what their name holds."""
 
 @dataclass(frozen=True, slots=True)
 class UrgentMisses:
-    """Pictures of urgent classes for which no urgent class was named."""
+    """Images of urgent classes for which no urgent class was named."""
 
     n: int
     missed: int
@@ -34,7 +34,7 @@ class UrgentMisses:
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarms:
-    """Pictures of other classes for which an urgent class was named: what safety costs."""
+    """Images of other classes for which an urgent class was named: what safety costs."""
 
     n: int
     raised: int
@@ -45,7 +45,7 @@ class FalseAlarms:
 class CancerMisses:
     """One of the three cancers; a class of the other two still warns whoever reads the answer.
 
-    `missed` pictures have a likeliest class that is not this cancer, `unwarned` of them one that
+    `missed` images have a likeliest class that is not this cancer, `unwarned` of them one that
     is none of the three.
     """
 
@@ -60,7 +60,7 @@ class CancerMisses:
 
 
 def urgent_misses(answers: Answers) -> UrgentMisses | None:
-    """Count the missed pictures of urgent classes; None when there is none to miss."""
+    """Count the missed images of urgent classes; None when there is none to miss."""
     urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
     own_N, called_N = urgent_C[answers.truth_N], urgent_C[answers.predicted_N]
     if not own_N.any():
@@ -70,7 +70,7 @@ def urgent_misses(answers: Answers) -> UrgentMisses | None:
 
 
 def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
-    """Count the missed pictures of each of the three cancers, also of one without pictures."""
+    """Count the missed images of each of the three cancers, also of one without images."""
     kind_C = np.array([cancer_of(each) for each in answers.classes])
     own_N, called_N = kind_C[answers.truth_N], kind_C[answers.predicted_N]
 

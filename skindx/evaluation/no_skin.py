@@ -1,4 +1,4 @@
-"""Painted pictures of what is no skin, to see whether a gate keeps them out."""
+"""Painted images of what is no skin, to see whether a gate keeps them out."""
 
 from collections.abc import Callable
 

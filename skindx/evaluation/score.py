@@ -27,7 +27,7 @@ from skindx.metrics import (
 )
 from skindx.models.ensemble.prediction import Prediction
 
-# N = pictures, C = classes, M = members
+# N = images, C = classes, M = members
 
 
 def score(

@@ -13,20 +13,20 @@ from skindx.evaluation.headline import LEVEL, SEED
 from skindx.evaluation.misses import FalseAlarms, UrgentMisses, share
 from skindx.metrics import Interval, Statistic, confidence_interval
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 @dataclass(frozen=True, slots=True)
 class SetScore:
-    """How often the sets of some pictures hold the true class, and how many classes they hold."""
+    """How often the sets of some images hold the true class, and how many classes they hold."""
 
     name: str
     n: int
     coverage: Interval
     size: float
-    """Mean number of classes; NaN without pictures."""
+    """Mean number of classes; NaN without images."""
     promised: float | None = None
-    """The coverage that was promised for just these pictures; None: nothing was."""
+    """The coverage that was promised for just these images; None: nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class SetScores:
     coverage: Interval
     size: Interval
     single: float
-    """Share of pictures whose set names one class."""
+    """Share of images whose set names one class."""
     by_group: tuple[SetScore, ...]
-    """Pictures of urgent classes, of the others, and of each skin type that the manifest knows."""
+    """Images of urgent classes, of the others, and of each skin type that the manifest knows."""
     urgent_missed: UrgentMisses | None
-    """Pictures of urgent classes whose set holds no urgent class; None without such pictures."""
+    """Images of urgent classes whose set holds no urgent class; None without such images."""
     false_alarms: FalseAlarms | None
-    """Pictures of other classes whose set holds an urgent one; None where no class is urgent."""
+    """Images of other classes whose set holds an urgent one; None where no class is urgent."""
     by_urgency: tuple[SetScore, ...]
     by_class: tuple[SetScore, ...]
 
@@ -82,7 +82,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
 def _groups(
     answers: Answers, urgent_N: NDArray[np.bool_]
 ) -> Iterator[tuple[str, NDArray[np.bool_], float | None]]:
-    """Yield the groups that thresholds may be fitted for: name, pictures, promised coverage."""
+    """Yield the groups that thresholds may be fitted for: name, images, promised coverage."""
     # Without thresholds of their own urgent and other classes are promised nothing by themselves.
     apart = answers.urgent_level is not None
     if urgent_N.any():

@@ -80,7 +80,7 @@ def test_a_load_has_the_networks_shapes_and_shares_out_its_operations() -> None:
     assert load.elements == ELEMENTS
     assert sum(load.work.values()) == pytest.approx(1)
     first = next(iter(load.shapes))
-    # Its last tensor of backward: a convolution on large pictures, for its size it takes long.
+    # Its last tensor of backward: a convolution on large images, for its size it takes long.
     assert load.sizes[-1] / load.elements < load.work[first]
 
 

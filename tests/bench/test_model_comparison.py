@@ -14,7 +14,7 @@ from skindx.taxonomy import SkinClass
 
 
 def _answers(fold: int) -> Answers:
-    """Twenty pictures of two classes: `good` is always right, `bad` half the time."""
+    """Twenty images of two classes: `good` is always right, `bad` half the time."""
     truth_N = np.arange(20) % 2
     good_NC = np.eye(2)[truth_N] * 0.8 + 0.1
     bad_NC = np.eye(2)[np.arange(20) // 10] * 0.8 + 0.1

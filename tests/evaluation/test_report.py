@@ -169,7 +169,7 @@ def test_one_member_and_no_mistake() -> None:
     ("changes", "said"),
     [
         ({"detector": DetectionScore(0.71, 0.42, 9, 11)}, "mAP50 0.710, mAP50-95 0.420"),
-        ({"has_detector": True}, "no picture of this split has a drawn box"),
+        ({"has_detector": True}, "no image of this split has a drawn box"),
         ({}, "The bundle has no detector"),
     ],
 )

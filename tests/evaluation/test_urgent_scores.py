@@ -187,7 +187,7 @@ def test_the_evaluation_tells_what_is_served(evaluated: tuple[Path, Evaluation])
     assert "would be sent on as urgent in vain" not in report
     console = Console(file=io.StringIO(), width=200)
     print_table(evaluation, console)
-    line = f"5.0 % (default): {level.misses.missed} of {level.misses.n} pictures of urgent classes"
+    line = f"5.0 % (default): {level.misses.missed} of {level.misses.n} images of urgent classes"
     assert line in console.file.getvalue()
     (_, card) = measured_risk_lines(metrics["urgent_risk"])
     assert card.startswith(f"- at a miss rate of 5%: {level.misses.missed} of {level.misses.n} ")

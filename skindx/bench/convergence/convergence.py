@@ -81,7 +81,7 @@ def run(settings: Config) -> Result:
             next(iter(arms.values())),
             compared,
             settings.margin,
-            _pictures(settings, out, next(iter(answers.values()))),
+            _dataset_note(settings, out, next(iter(answers.values()))),
             out,
         ),
         models={
@@ -92,7 +92,7 @@ def run(settings: Config) -> Result:
 
 
 def _evaluated(home: Path, data: Path, training: TrainSettings) -> Answers:
-    """Train what is missing of an arm on one fold, and return what it says of the test pictures.
+    """Train what is missing of an arm on one fold, and return what it says of the test images.
 
     Raises UserError when something else was trained there, JobError when a training was stopped.
     """
@@ -117,13 +117,13 @@ def _run(arm: str, fold: int, seed: int, home: Path, said: Answers) -> Run:
     return Run(arm, fold, seed, figures, read_history(home / "run", member_name(seed)))
 
 
-def _pictures(settings: Config, out: Path, said: Sequence[Answers]) -> str:
+def _dataset_note(settings: Config, out: Path, said: Sequence[Answers]) -> str:
     trained = [
         len(split_of(read_manifest(out / "folds" / f"{fold}"), "train")) for fold in settings.use
     ]
     return (
         f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
-        f"{settings.folds}, whole groups only, {sum(map(len, said))} test pictures in all, "
+        f"{settings.folds}, whole groups only, {sum(map(len, said))} test images in all, "
         f"{min(trained)} to {max(trained)} to train on; seeds "
         f"{', '.join(map(str, settings.seeds))}. Settings: {settings.config.name}."
     )

@@ -55,7 +55,7 @@ def plain_values(
 def notes_of(
     training: TrainSettings, compared: Sequence[Compared], margin: float, of: str, out: Path
 ) -> tuple[str, ...]:
-    """Return sentences on what was measured; `of` says on which pictures."""
+    """Return sentences on what was measured; `of` says on which images."""
     member, engine = training.members[0], training.engine
     verdicts = "; ".join(
         f"{each.arm} against {each.baseline}: " + ("yes" if verdict(each, margin) else "not shown")
@@ -66,7 +66,7 @@ def notes_of(
         of,
         f"{member.model} at {member.preprocess.size} px on {engine.ranks} ranks. Differences: mean "
         "over the runs, each paired by seed and fold; in brackets the outer bounds of two 95 % "
-        "intervals, Student's over the runs and the bootstrap over runs and groups of pictures.",
+        "intervals, Student's over the runs and the bootstrap over runs and groups of images.",
         f"Balanced accuracy, a loss below {margin:g} points: {verdicts}.",
         f"Tables and curves: {out}/convergence.md, .csv, .png.",
     )

@@ -45,7 +45,7 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time a pair of chunks with two kinds in eight orientations; measure a build without pictures.
+    """Time a pair of chunks with two kinds in eight orientations; measure a build without images.
 
     The rows go through labels, duplicates, groups and splits into a manifest, in a process of
     their own, whose memory is compared with what it had after importing everything.

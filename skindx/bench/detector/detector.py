@@ -1,4 +1,4 @@
-"""Our training of the detector beside ultralytics' own: the same network, pictures and judge."""
+"""Our training of the detector beside ultralytics' own: the same network, images and judge."""
 
 import os
 import socket
@@ -115,7 +115,7 @@ def _score(folder: Path, dataset: Path, test: Sequence[Record]) -> DetectionScor
     ]
     score = mean_average_precision([record.boxes or () for record in test], found)
     if score is None:
-        raise UserError(f"no test picture of {dataset} has a box; build it with more pictures.")
+        raise UserError(f"no test image of {dataset} has a box; build it with more images.")
     return score
 
 
@@ -134,8 +134,8 @@ def _notes(settings: Config, records: Sequence[Record], test: Sequence[Record]) 
     groups = len({record.group for record in test})
     return (
         f"{settings.model} at {settings.size} px from random weights, {settings.epochs} epochs of "
-        f"{len(train)} pictures in batches of {settings.batch}; one seed is one sample.",
-        f"mAP by pycocotools on the {len(test)} test pictures in {groups} groups, which neither "
+        f"{len(train)} images in batches of {settings.batch}; one seed is one sample.",
+        f"mAP by pycocotools on the {len(test)} test images in {groups} groups, which neither "
         "trainer saw; each by the moving average of its last epoch.",
         "Both in one process; seconds are of all of it, with its validation after each epoch.",
     )

@@ -14,7 +14,7 @@ from skindx.errors import UserError
 # M = elements of the gradient
 
 _SIDE = 224
-"""Pixels of the pictures for which operations are counted."""
+"""Pixels of the images for which operations are counted."""
 
 
 @dataclass(frozen=True)

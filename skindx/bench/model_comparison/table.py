@@ -22,7 +22,7 @@ class ModelRow:
     scores: Pooled
     model: str = ""
     size: int | None = None
-    """Side of the pictures, pixels."""
+    """Side of the images, pixels."""
     parameters: int | None = None
     flops: int | None = None
     """Operations of one forward pass."""
@@ -70,8 +70,8 @@ class ModelRow:
 
 _COLUMNS = (
     "model", "px", "parameters, M", "GFLOP", "top-1, %", "balanced accuracy, %",
-    "calibration error", "training, pictures/s", "inference, pictures/s", "minutes",
-    "peak memory, GB", "J/picture",
+    "calibration error", "training, images/s", "inference, images/s", "minutes",
+    "peak memory, GB", "J/image",
 )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _plot(path: Path, rows: Sequence[ModelRow]) -> None:
     axes.margins(x=0.35)  # room for the names beside the points
     for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         which("{x:g}")
-    axes.set_xlabel("inference, pictures/s (log scale)")
+    axes.set_xlabel("inference, images/s (log scale)")
     axes.set_ylabel("balanced accuracy on the test folds, %")
     axes.grid(alpha=0.3)
     write_plot(path, canvas)

@@ -1,6 +1,6 @@
 """The detectors and combinations that `skindx bench ood` compares, and how the default is chosen.
 
-The choice looks at classes left out of a training and at painted pictures alone: photos of another
+The choice looks at classes left out of a training and at painted images alone: photos of another
 camera, on which a check is judged at last, must not choose it.
 """
 

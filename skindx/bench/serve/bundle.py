@@ -22,7 +22,7 @@ _THUMBNAIL = 160
 def random_bundle(
     path: Path, models: Sequence[str], *, side: int, detector_side: int, gallery: int
 ) -> Bundle:
-    """Pack an untrained ensemble with a detector and a gallery of `gallery` pictures."""
+    """Pack an untrained ensemble with a detector and a gallery of `gallery` images."""
     torch.manual_seed(0)
     taxonomy = load_taxonomy("isic9")
     members, width = [], 0
@@ -77,12 +77,12 @@ def _detector(side: int) -> DetectorParts:
     return DetectorParts(spec, config, DetectionModel(config, nc=1, verbose=False).state_dict())
 
 
-def _gallery(pictures: int, width: int, keys: Sequence[str]) -> Gallery:
+def _gallery(images: int, width: int, keys: Sequence[str]) -> Gallery:
     rng = np.random.default_rng(0)
-    embeddings_ND = rng.standard_normal((pictures, width), dtype=np.float32)
+    embeddings_ND = rng.standard_normal((images, width), dtype=np.float32)
     embeddings_ND /= np.linalg.norm(embeddings_ND, axis=1, keepdims=True)
     small = [photo_jpeg(_THUMBNAIL, _THUMBNAIL, seed) for seed in range(32)]
     rows = [
-        GalleryRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(pictures)
+        GalleryRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(images)
     ]
-    return Gallery.of(rows, embeddings_ND, [small[n % len(small)] for n in range(pictures)])
+    return Gallery.of(rows, embeddings_ND, [small[n % len(small)] for n in range(images)])

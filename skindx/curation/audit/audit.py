@@ -1,4 +1,4 @@
-"""Look at every picture of a dataset for what a person must see before it is published."""
+"""Look at every image of a dataset for what a person must see before it is published."""
 
 import json
 import os
@@ -18,23 +18,23 @@ from skindx.errors import UserError
 from skindx.imaging.decode import decode
 
 JOURNAL = "audit.jsonl"
-"""What was looked at, one line a picture: the work of a killed audit is not lost."""
+"""What was looked at, one line an image: the work of a killed audit is not lost."""
 
 _FEW = 16
-"""So few pictures are looked at sooner than another process starts."""
+"""So few images are looked at sooner than another process starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """What an audit found; a picture may be flagged for several reasons."""
+    """What an audit found; an image may be flagged for several reasons."""
 
     pictures: int
     looked: int
-    """Pictures that this run looked at; the others were known already."""
+    """Images that this run looked at; the others were known already."""
     flagged: Mapping[str, int]
-    """Reason -> pictures."""
+    """Reason -> images."""
     waiting: int
-    """Flagged pictures on which nobody has decided."""
+    """Flagged images on which nobody has decided."""
 
 
 def audit(
@@ -46,9 +46,9 @@ def audit(
 ) -> AuditSummary:
     """Flag faces, text and intimate regions in DATASET/flags.parquet.
 
-    A picture that this version, with these thresholds, has seen is not looked at again; a stopped
+    An image that this version, with these thresholds, has seen is not looked at again; a stopped
     audit goes on where it was. `workers` 0 takes all cores. Raises UserError without the `audit`
-    extra and for a picture that cannot be read.
+    extra and for an image that cannot be read.
     """
     by = version(settings)
     paths = {record.sha256: record.path for record in read_manifest(dataset)}
@@ -104,7 +104,7 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
 def _look_at(
     paths: Sequence[Path], settings: PrivacySettings, workers: int
 ) -> Iterator[list[Sighting]]:
-    """Yield each picture's sightings in order, from `workers` processes of one thread each."""
+    """Yield each image's sightings in order, from `workers` processes of one thread each."""
     if workers == 1 or len(paths) <= _FEW:
         _start(settings)
         yield from map(_look, paths)
@@ -150,11 +150,11 @@ def _cores() -> int:
 
 def summary_lines(summary: AuditSummary) -> Iterable[str]:
     """Tell an audit in plain sentences."""
-    yield f"{summary.pictures} pictures, {summary.looked} of them looked at now."
+    yield f"{summary.pictures} images, {summary.looked} of them looked at now."
     for reason, count in summary.flagged.items():
         yield f"  {count} flagged: {reason}"
     if summary.waiting:
         yield (
-            f"{summary.waiting} pictures wait for a person's decision (sha256,verdict in "
+            f"{summary.waiting} images wait for a person's decision (sha256,verdict in "
             f"decisions.csv: keep, withhold or remove); until then they are not published."
         )

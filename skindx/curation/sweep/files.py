@@ -72,22 +72,22 @@ def print_sweep(sweep: Sweep, console: "Console") -> None:
 def lines(sweep: Sweep) -> Iterator[str]:
     """Tell what was found, the choice last."""
     yield (
-        f"{sweep.train} training pictures, {sweep.test} test pictures; top-1 with all of them "
+        f"{sweep.train} training images, {sweep.test} test images; top-1 with all of them "
         f"{percent(sweep.accuracy)} {bounds(sweep.accuracy)}."
     )
     chosen = sweep.chosen
     if chosen is None:
-        yield f"Every threshold loses more than {100 * sweep.loss:.1f} points: keep all pictures."
+        yield f"Every threshold loses more than {100 * sweep.loss:.1f} points: keep all images."
         return
     yield (
         f"Smallest set that loses at most {100 * sweep.loss:.1f} points: {chosen.hashes} within "
-        f"{chosen.radius} bits, {chosen.kept} of {sweep.train} pictures, loss "
+        f"{chosen.radius} bits, {chosen.kept} of {sweep.train} images, loss "
         f"{points(chosen.loss.value)} {bounds(chosen.loss, 'points')}."
     )
     if chosen.loss.high > sweep.loss:
         yield "The interval reaches beyond what is accepted: this test split cannot promise it."
     if chosen.accuracy.value <= max(chosen.random):
-        yield "As many pictures taken at random can do as well: the gain is not the hash's."
+        yield "As many images taken at random can do as well: the gain is not the hash's."
     if chosen.contradicted > chosen.duplicates:
         yield (
             "Most of what goes are look-alikes with different labels: at this threshold the hash "
@@ -117,10 +117,10 @@ def plot(sweep: Sweep, path: Path) -> None:
     all_of_them = sweep.accuracy
     accuracy.axhline(all_of_them.value, color="#000000", linewidth=0.8, linestyle="--")
     accuracy.axhspan(all_of_them.low, all_of_them.high, color="#000000", alpha=0.06, linewidth=0)
-    size.set(xlabel="threshold (bits of 64)", ylabel="share of training pictures kept")
+    size.set(xlabel="threshold (bits of 64)", ylabel="share of training images kept")
     size.set_ylim(bottom=0)
-    accuracy.set(xlabel="share of training pictures kept", ylabel="top-1 on the test split")
-    accuracy.set_title("dashed: all pictures, with their 95 % interval", fontsize=9)
+    accuracy.set(xlabel="share of training images kept", ylabel="top-1 on the test split")
+    accuracy.set_title("dashed: all images, with their 95 % interval", fontsize=9)
     for axis in (size, accuracy):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)

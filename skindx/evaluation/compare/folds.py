@@ -1,4 +1,4 @@
-"""Several folds as one: evaluations of disjoint test pictures, each by its own predictor."""
+"""Several folds as one: evaluations of disjoint test images, each by its own predictor."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from skindx.metrics import Interval
 class FoldFigure:
     """One figure over folds: each fold's, their mean and standard deviation, and the pooled one.
 
-    `pooled` is measured on the pictures of all folds together, its interval resamples their
+    `pooled` is measured on the images of all folds together, its interval resamples their
     groups. `deviation` is NaN for a single fold.
     """
 
@@ -55,7 +55,7 @@ def pool(evaluations: Sequence[Path], *, draws: int = 1000) -> Pooled:
     """Pool the folders that `skindx evaluate` wrote, one a fold.
 
     Raises UserError for no folder, for one that is no evaluation, for other classes, and for
-    folds that share a picture or a group.
+    folds that share an image or a group.
     """
     return pool_answers([read_predictions(each) for each in evaluations], evaluations, draws=draws)
 
@@ -63,7 +63,7 @@ def pool(evaluations: Sequence[Path], *, draws: int = 1000) -> Pooled:
 def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: int = 1000) -> Pooled:
     """Pool what the predictors of the folds said; `names` stand in an error."""
     _check_folds(folds, names)
-    truth_N, groups_N, ensemble_NC = pictures_of_all(folds)
+    truth_N, groups_N, ensemble_NC = images_of_all(folds)
     pooled = measure_scores("pooled", ensemble_NC, truth_N, groups_N, draws=draws).figures
     figures = {}
     for key, figure in FIGURES.items():
@@ -73,7 +73,7 @@ def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: in
     return Pooled(len(truth_N), len(np.unique(groups_N)), draws, LEVEL, figures)
 
 
-def pictures_of_all(folds: Sequence[Answers]) -> tuple[Ints, Strings, Floats]:
+def images_of_all(folds: Sequence[Answers]) -> tuple[Ints, Strings, Floats]:
     """Return truth_N, groups_N and the ensembles' probabilities_NC, one fold after another."""
     return (
         np.concatenate([each.truth_N for each in folds]),
@@ -85,11 +85,11 @@ def pictures_of_all(folds: Sequence[Answers]) -> tuple[Ints, Strings, Floats]:
 def _check_folds(folds: Sequence[Answers], names: Sequence[object]) -> None:
     if not folds:
         raise UserError("there is no evaluation to pool; give one folder a fold.")
-    owner_of: dict[str, dict[str, int]] = {"picture": {}, "group": {}}
+    owner_of: dict[str, dict[str, int]] = {"image": {}, "group": {}}
     for number, (each, name) in enumerate(zip(folds, names, strict=True)):
         if [one.key for one in each.classes] != [one.key for one in folds[0].classes]:
             raise UserError(f"{name} has other classes than {names[0]}; pool folds of one dataset.")
-        for kind, values_N in (("picture", each.sha256_N), ("group", each.groups_N)):
+        for kind, values_N in (("image", each.sha256_N), ("group", each.groups_N)):
             for value in np.unique(values_N):
                 owner = owner_of[kind].setdefault(str(value), number)
                 if owner != number:

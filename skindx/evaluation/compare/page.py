@@ -47,10 +47,10 @@ def verdict(comparison: Comparison) -> str:
     if math.isnan(difference.low):
         return f"{said}: with a single group nothing bounds it."
     if difference.low > 0:
-        return f"{said}: A is better on these pictures."
+        return f"{said}: A is better on these images."
     if difference.high < 0:
-        return f"{said}: B is better on these pictures."
-    return f"{said}: the interval holds 0, so these pictures cannot tell them apart."
+        return f"{said}: B is better on these images."
+    return f"{said}: the interval holds 0, so these images cannot tell them apart."
 
 
 def print_comparison(comparison: Comparison, console: "Console") -> None:
@@ -59,7 +59,7 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    size = f"{comparison.pictures} pictures, {comparison.groups} groups"
+    size = f"{comparison.pictures} images, {comparison.groups} groups"
     heading = f"{size}; {100 * comparison.level:.0f} % intervals of A − B"
     table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("A", "B", "A − B"):
@@ -92,8 +92,8 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     console.print(parts)
     test = comparison.test
     console.print(
-        f"{verdict(comparison)}\nOnly A is right on {test.only_first} pictures, only B on "
-        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every picture "
+        f"{verdict(comparison)}\nOnly A is right on {test.only_first} images, only B on "
+        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every image "
         "for independent.",
         highlight=False,
     )

@@ -103,7 +103,7 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    size = f"{evaluation.pictures} pictures, {evaluation.groups} groups"
+    size = f"{evaluation.pictures} images, {evaluation.groups} groups"
     heading = f"{size}; {100 * evaluation.level:.0f} % intervals"
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     # Long names take a second line: an interval that is cut off is none.
@@ -130,7 +130,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
     if evaluation.urgent:
         urgent = evaluation.urgent
         said.append(
-            f"Missed: {urgent.missed} of {urgent.n} pictures of urgent classes, "
+            f"Missed: {urgent.missed} of {urgent.n} images of urgent classes, "
             f"{percent(urgent.rate)} {bounds(urgent.rate)}."
         )
     said += [
@@ -153,7 +153,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
         ood = evaluation.ood
         said.append(
             f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
-            f"pictures are refused, {percent(ood.promised)} promised for the bundle's own kind."
+            f"images are refused, {percent(ood.promised)} promised for the bundle's own kind."
         )
     said += [
         f"By {each.attribute}: {each.note}."
@@ -161,18 +161,18 @@ def sentences(evaluation: Evaluation) -> list[str]:
         if each.note == MISSING
     ]
     if evaluation.seen:
-        said.append(f"{evaluation.seen} pictures are left out: the bundle was made from them.")
+        said.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
     if evaluation.external:
         external = evaluation.external
         said.append(
-            f"The dataset has other classes: {external.left_out} pictures of classes that the "
+            f"The dataset has other classes: {external.left_out} images of classes that the "
             "bundle does not know are left out."
         )
     if evaluation.detector:
         found = evaluation.detector
         said.append(
             f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
-            f"on {found.pictures} pictures with {found.boxes} boxes."
+            f"on {found.pictures} images with {found.boxes} boxes."
         )
     return said
 
@@ -180,20 +180,20 @@ def sentences(evaluation: Evaluation) -> list[str]:
 def _said_of_groups(sets: SetScores) -> list[str]:
     said = [
         f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
-        f"class, fitted for about {percent(each.promised)}, {each.n} pictures."
+        f"class, fitted for about {percent(each.promised)}, {each.n} images."
         for each in sets.by_group
         if each.n and each.promised is not None
     ]
     if sets.urgent_missed:
         missed = sets.urgent_missed
         said.append(
-            f"No urgent class in the set: {missed.missed} of {missed.n} pictures of urgent "
+            f"No urgent class in the set: {missed.missed} of {missed.n} images of urgent "
             f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
         )
     if sets.false_alarms:
         alarms = sets.false_alarms
         said.append(
-            f"An urgent class in the set: {alarms.raised} of {alarms.n} pictures of other "
+            f"An urgent class in the set: {alarms.raised} of {alarms.n} images of other "
             f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}."
         )
     return said
@@ -204,7 +204,7 @@ def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
     headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
     return [
         f"Urgent risk, level {percent(level.miss_rate)}{notes.get(level.miss_rate, '')}: "
-        f"{level.misses.missed} of {level.misses.n} pictures of urgent classes missed, "
+        f"{level.misses.missed} of {level.misses.n} images of urgent classes missed, "
         f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
         f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
         f"{bounds(level.false_alarms.rate)}."
