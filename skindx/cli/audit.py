@@ -127,10 +127,10 @@ def _planted(
     from skindx.curation.labels.review import plant_errors
 
     return [
-        f"of {each.planted} planted errors {each.found} are among the first {each.looked} "
-        f"({100 * each.recall:.0f} %; precision {100 * each.precision:.0f} %, at random "
-        f"{100 * each.by_chance:.0f} %)"
-        for each in plant_errors(records, table, share, seed, progress=progress)
+        f"of {planted.planted} planted errors {planted.found} are among the first {planted.looked} "
+        f"({100 * planted.recall:.0f} %; precision {100 * planted.precision:.0f} %, at random "
+        f"{100 * planted.by_chance:.0f} %)"
+        for planted in plant_errors(records, table, share, seed, progress=progress)
     ]
 
 

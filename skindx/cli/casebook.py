@@ -43,15 +43,15 @@ def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None)
         column.overflow = "fold"
     opened = Casebook.open(book, create=False, keys=casebook_key)
     cases = opened.all_cases(owner)
-    for each in cases:
+    for case in cases:
         table.add_row(
-            each.id,
-            cell(each.owner),
-            cell(each.patient),
-            cell(each.lesion),
-            f"{each.taken:%Y-%m-%d %H:%M}",
-            str(len(each.photos)),
-            cell(each.confirmed),
+            case.id,
+            cell(case.owner),
+            cell(case.patient),
+            cell(case.lesion),
+            f"{case.taken:%Y-%m-%d %H:%M}",
+            str(len(case.photos)),
+            cell(case.confirmed),
         )
     console().print(table)
     print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
@@ -117,6 +117,6 @@ def delete(
         if not typer.confirm(f"Delete {some} for good? Nobody can bring them back."):
             print("nothing is deleted")
             return
-    for each in case:
-        opened.delete(None, each)
-        print(f"{cell(each)} is deleted")
+    for case_id in case:
+        opened.delete(None, case_id)
+        print(f"{cell(case_id)} is deleted")

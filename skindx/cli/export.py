@@ -35,9 +35,13 @@ def export(
     table = Table("member", title=f"{done.name}: checked on validation images")
     for heading in ("images", "same first class", "95 % interval", "least cosine"):
         table.add_column(heading, justify="right")
-    for each in done.parity:
-        shown = (f"{each.share:.2%}", f"{each.low:.2%} .. {each.high:.2%}", f"{each.cosine:.6f}")
-        table.add_row(each.member, str(each.pictures), *shown)
+    for parity in done.parity:
+        shown = (
+            f"{parity.share:.2%}",
+            f"{parity.low:.2%} .. {parity.high:.2%}",
+            f"{parity.cosine:.6f}",
+        )
+        table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
     digest = open_bundle(bundle).digest
     print(f"{bundle / done.folder}: part of the bundle now; its digest is {digest}")

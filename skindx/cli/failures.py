@@ -21,7 +21,7 @@ def _file_above(error: OSError) -> Path | None:
     if error.errno not in (errno.ENOTDIR, errno.EEXIST) or error.filename is None:
         return None
     where = Path(os.fsdecode(error.filename))
-    return next((each for each in (where, *where.parents) if each.is_file()), None)
+    return next((path for path in (where, *where.parents) if path.is_file()), None)
 
 
 @contextmanager

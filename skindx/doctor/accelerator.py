@@ -28,7 +28,7 @@ with warnings.catch_warnings(record=True) as caught:
             torch.ones(2, device=found).sum().item()
         except Exception as error:
             facts["error"] = str(error)
-    facts["warnings"] = [str(each.message) for each in caught]
+    facts["warnings"] = [str(warning.message) for warning in caught]
 print("FACTS" + json.dumps(facts))
 """
 

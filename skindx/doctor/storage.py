@@ -31,4 +31,4 @@ def writable(folder: Path) -> Finding:
 
 def _existing(path: Path) -> Path:
     """Return `path` or the nearest folder above it that exists."""
-    return next(each for each in (path, *path.absolute().parents) if each.is_dir())
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

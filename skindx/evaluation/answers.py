@@ -67,15 +67,17 @@ class Answers:
         members: Sequence[str],
     ) -> Self:
         """Join predictions with the records they answer; every label must be a class's key."""
-        number = {each.key: i for i, each in enumerate(classes)}
+        number = {skin_class.key: i for i, skin_class in enumerate(classes)}
         return cls(
             classes=tuple(classes),
             members=tuple(members),
             truth_N=np.array([number[record.label] for record in records], dtype=np.intp),
             groups_N=np.array([record.group for record in records]),
             sha256_N=np.array([record.sha256 for record in records]),
-            ensemble_NC=np.stack([each.probabilities_C for each in predictions]),
-            members_NMC=np.stack([each.member_probabilities_MC for each in predictions]),
+            ensemble_NC=np.stack([prediction.probabilities_C for prediction in predictions]),
+            members_NMC=np.stack(
+                [prediction.member_probabilities_MC for prediction in predictions]
+            ),
             skin_types=tuple(record.skin_type for record in records),
             sources=tuple(record.source for record in records),
         )

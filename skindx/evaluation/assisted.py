@@ -63,11 +63,14 @@ def measure_assistance(
 
     The rows of `answers` are those of `predictions`.
     """
-    boxed_N = np.array([each.whole_C is not None for each in predictions])
+    boxed_N = np.array([prediction.whole_C is not None for prediction in predictions])
     if not boxed_N.any():
         return None
     whole_NC = np.stack(
-        [each.probabilities_C if each.whole_C is None else each.whole_C for each in predictions]
+        [
+            prediction.probabilities_C if prediction.whole_C is None else prediction.whole_C
+            for prediction in predictions
+        ]
     )
     plain = replace(answers, ensemble_NC=whole_NC)
 
@@ -82,8 +85,8 @@ def measure_assistance(
     def one(number: int) -> AssistedClass:
         own_N = answers.truth_N == number
         ours, theirs = (
-            Statistic.top_k(each.ensemble_NC[own_N], each.truth_N[own_N], 1)
-            for each in (answers, plain)
+            Statistic.top_k(source.ensemble_NC[own_N], source.truth_N[own_N], 1)
+            for source in (answers, plain)
         )
         return AssistedClass(
             answers.classes[number].key,
@@ -97,7 +100,8 @@ def measure_assistance(
         )
 
     ours, theirs = (
-        Statistic.balanced_accuracy(each.ensemble_NC, each.truth_N) for each in (answers, plain)
+        Statistic.balanced_accuracy(source.ensemble_NC, source.truth_N)
+        for source in (answers, plain)
     )
     return Assisted(
         len(answers),
@@ -125,15 +129,15 @@ def assisted_table(assisted: Assisted) -> "Table":
     table.add_column("class", no_wrap=True)
     for name in ("n", "crops", "changed", "without", "with", "points"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in assisted.classes:
+    for score in assisted.classes:
         table.add_row(
-            escape(each.name),
-            str(each.n),
-            str(each.boxed),
-            str(each.changed),
-            f"{percent(each.without)} {bounds(each.without)}",
-            f"{percent(each.assisted)} {bounds(each.assisted)}",
-            f"{points(each.difference.value)} {bounds(each.difference, 'points')}",
+            escape(score.name),
+            str(score.n),
+            str(score.boxed),
+            str(score.changed),
+            f"{percent(score.without)} {bounds(score.without)}",
+            f"{percent(score.assisted)} {bounds(score.assisted)}",
+            f"{points(score.difference.value)} {bounds(score.difference, 'points')}",
         )
     table.add_row(
         *("balanced accuracy", str(assisted.pictures)),

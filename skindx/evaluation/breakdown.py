@@ -45,8 +45,8 @@ def breakdowns(answers: Answers, *, draws: int) -> tuple[Breakdown, ...]:
     return tuple(
         _break_down(attribute, values, answers, draws)
         for attribute, values in (
-            ("skin type", [skin_type_name(each) for each in answers.skin_types]),
-            ("source", [each or UNKNOWN for each in answers.sources]),
+            ("skin type", [skin_type_name(skin_type) for skin_type in answers.skin_types]),
+            ("source", [source or UNKNOWN for source in answers.sources]),
         )
     )
 

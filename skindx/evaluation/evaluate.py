@@ -161,7 +161,7 @@ def evaluate_served(
     evaluation = score(
         answers,
         draws=draws,
-        has_detector=any(each.boxes is not None for each in predictions),
+        has_detector=any(prediction.boxes is not None for prediction in predictions),
         detector=score_boxes(records, predictions),
         external=external,
     )
@@ -210,7 +210,7 @@ def refuse_others(out: Path, own: Iterable[str], what: str) -> None:
     """Raise UserError for a folder that holds anything but an earlier one of `what`."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give a folder for {what}.")
-    others = sorted({each.name for each in out.iterdir()} - set(own)) if out.exists() else []
+    others = sorted({path.name for path in out.iterdir()} - set(own)) if out.exists() else []
     if others:
         raise UserError(
             f"{out} holds other things ({', '.join(others[:3])}), which {what} would "

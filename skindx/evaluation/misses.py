@@ -61,7 +61,7 @@ class CancerMisses:
 
 def urgent_misses(answers: Answers) -> UrgentMisses | None:
     """Count the missed images of urgent classes; None when there is none to miss."""
-    urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
     own_N, called_N = urgent_C[answers.truth_N], urgent_C[answers.predicted_N]
     if not own_N.any():
         return None
@@ -71,7 +71,7 @@ def urgent_misses(answers: Answers) -> UrgentMisses | None:
 
 def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
     """Count the missed images of each of the three cancers, also of one without images."""
-    kind_C = np.array([cancer_of(each) for each in answers.classes])
+    kind_C = np.array([cancer_of(skin_class) for skin_class in answers.classes])
     own_N, called_N = kind_C[answers.truth_N], kind_C[answers.predicted_N]
 
     def one(name: str) -> CancerMisses:
@@ -91,10 +91,11 @@ def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
     return tuple(map(one, CANCERS))
 
 
-def cancer_of(each: SkinClass) -> str:
+def cancer_of(skin_class: SkinClass) -> str:
     """Return which of the three cancers a class means, "" for none."""
     for name, (code, words) in CANCERS.items():
-        if re.match(code, each.icd10) if each.icd10 else words in normalise(each.name):
+        icd10 = skin_class.icd10
+        if re.match(code, icd10) if icd10 else words in normalise(skin_class.name):
             return name
     return ""
 

@@ -39,7 +39,7 @@ def worst_mistakes(
     ranked = sorted(
         zip(records, predictions, strict=True), key=lambda pair: -pair[1].probabilities_C.max()
     )
-    names = {each.key: each.name for each in classes}
+    names = {skin_class.key: skin_class.name for skin_class in classes}
     mistakes: list[Mistake] = []
     seen: set[str] = set()
     for record, prediction in ranked:

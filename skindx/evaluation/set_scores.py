@@ -54,8 +54,8 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         return None
     sets_NC, truth_N = answers.sets_NC, answers.truth_N
     coverage, size = (
-        confidence_interval(each, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
-        for each in (Statistic.set_coverage(sets_NC, truth_N), Statistic.set_size(sets_NC))
+        confidence_interval(statistic, answers.groups_N, draws=draws, level=LEVEL, seed=SEED)
+        for statistic in (Statistic.set_coverage(sets_NC, truth_N), Statistic.set_size(sets_NC))
     )
     size_N = sets_NC.sum(axis=1)
     held_N = sets_NC[np.arange(len(truth_N)), truth_N]
@@ -65,7 +65,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         covered = share(held_N & among_N, among_N, answers)
         return SetScore(name, int(among_N.sum()), covered, mean, promised)
 
-    urgency_N = np.array([each.urgency for each in answers.classes])[truth_N]
+    urgency_N = np.array([skin_class.urgency for skin_class in answers.classes])[truth_N]
     return SetScores(
         answers.level,
         coverage,
@@ -75,7 +75,7 @@ def set_scores(answers: Answers, *, draws: int) -> SetScores | None:
         _urgent_missed(sets_NC, urgency_N == "urgent", answers),
         _false_alarms(sets_NC, urgency_N != "urgent", answers),
         tuple(some(name, urgency_N == name) for name in _present(urgency_N)),
-        tuple(some(each.name, truth_N == i) for i, each in enumerate(answers.classes)),
+        tuple(some(skin_class.name, truth_N == i) for i, skin_class in enumerate(answers.classes)),
     )
 
 
@@ -88,10 +88,10 @@ def _groups(
     if urgent_N.any():
         yield "urgent classes", urgent_N, answers.urgent_level
         yield "other classes", ~urgent_N, answers.level if apart else None
-    types_N = np.array([skin_type_name(each) for each in answers.skin_types])
+    types_N = np.array([skin_type_name(skin_type) for skin_type in answers.skin_types])
     for name in order(types_N.tolist()):
         if name != UNKNOWN:
-            fitted = name in {skin_type_name(each) for each in answers.fitted_types}
+            fitted = name in {skin_type_name(skin_type) for skin_type in answers.fitted_types}
             yield f"skin type {name}", types_N == name, answers.level if fitted else None
 
 
@@ -100,7 +100,7 @@ def _urgent_missed(
 ) -> UrgentMisses | None:
     if not urgent_N.any():
         return None
-    urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
     missed_N = urgent_N & ~sets_NC[:, urgent_C].any(axis=1)
     rate = share(missed_N, urgent_N, answers)
     return UrgentMisses(int(urgent_N.sum()), int(missed_N.sum()), rate)
@@ -109,7 +109,7 @@ def _urgent_missed(
 def _false_alarms(
     sets_NC: NDArray[np.bool_], other_N: NDArray[np.bool_], answers: Answers
 ) -> FalseAlarms | None:
-    urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
     if not other_N.any() or not urgent_C.any():
         return None
     raised_N = other_N & sets_NC[:, urgent_C].any(axis=1)

@@ -93,7 +93,9 @@ def _coco(
         coco.dataset = {
             "images": [{"id": i} for i in range(1, images + 1)],
             "categories": [{"id": i} for i in categories],
-            "annotations": [{**each, "id": i} for i, each in enumerate(annotations, start=1)],
+            "annotations": [
+                {**annotation, "id": i} for i, annotation in enumerate(annotations, start=1)
+            ],
         }
         coco.createIndex()
         return coco

@@ -92,8 +92,8 @@ def paired_interval(
     """
     if first.biased or second.biased:
         one, other = (
-            confidence_interval(each, groups_N, draws=draws, level=level, seed=seed)
-            for each in (first, second)
+            confidence_interval(side, groups_N, draws=draws, level=level, seed=seed)
+            for side in (first, second)
         )
         return Interval(one.value - other.value, one.low - other.high, one.high - other.low)
     return bootstrap_interval(first - second, groups_N, draws=draws, level=level, seed=seed)

@@ -84,5 +84,5 @@ class Difference(Measure):
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
         """Prepare both for the same draws."""
-        first, second = (each.redraw(index_N, groups) for each in (self.first, self.second))
+        first, second = (measure.redraw(index_N, groups) for measure in (self.first, self.second))
         return lambda weights_DG: first(weights_DG) - second(weights_DG)

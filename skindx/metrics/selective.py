@@ -31,5 +31,5 @@ def risk_curve(probabilities_NC: Floats, truth_N: Ints, steps: int = 20) -> tupl
     wanted = np.ceil(np.arange(1, steps + 1) * n / steps).astype(int) - 1
     return tuple(
         RiskPoint((end + 1) / n, float(wrong_N[end] / (end + 1)), float(confidence_N[end]))
-        for end in (int(each) for each in np.unique(end_N[wanted]))
+        for end in (int(place) for place in np.unique(end_N[wanted]))
     )

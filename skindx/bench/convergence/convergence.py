@@ -67,9 +67,9 @@ def run(settings: Config) -> Result:
             answers[name].append(said)
             runs[name] += [_run(name, fold, seed, home, said) for seed in settings.seeds]
     compared = [
-        each
+        difference
         for pair in study.pairs
-        for each in compare_arms(
+        for difference in compare_arms(
             pair, (answers[pair[0]], answers[pair[1]]), settings.seeds, draws=settings.draws
         )
     ]
@@ -85,7 +85,7 @@ def run(settings: Config) -> Result:
             out,
         ),
         models={
-            name: plain_values(name, each, compared, settings.margin) for name, each in runs.items()
+            name: plain_values(name, own, compared, settings.margin) for name, own in runs.items()
         },
         headings=MEANS,
     )

@@ -114,17 +114,17 @@ def _compare(
         runs += [(rows, measure(first, key, seed) - measure(second, key, seed)) for seed in seeds]
     mean = MeanOfRuns(tuple(runs))
     both = bootstrap_interval(mean, groups_N, draws=draws, level=LEVEL, seed=SEED)
-    runs_R = tuple(each.value for _, each in runs)
+    runs_R = tuple(figure.value for _, figure in runs)
     return Compared(*names, key, runs_R, student_interval(runs_R), both, _learned(folds, seeds))
 
 
 def _learned(folds: Sequence[tuple[Answers, Answers]], seeds: Sequence[int]) -> float:
-    each = [
+    above_guessing = [
         measure(base, "balanced_accuracy", seed).value - 1 / len(np.unique(base.truth_N))
         for _, base in folds
         for seed in seeds
     ]
-    return statistics.fmean(each)
+    return statistics.fmean(above_guessing)
 
 
 def measure(answers: Answers, key: str, seed: int) -> Measure:

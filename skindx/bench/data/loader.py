@@ -65,7 +65,7 @@ def run(settings: Config) -> Result:
             }
             seconds = interleave(candidates, settings.rounds)
     rates = {
-        name: median([n / each for each in samples], "images/s")
+        name: median([n / elapsed for elapsed in samples], "images/s")
         for name, samples in seconds.items()
     }
     figures = {
@@ -105,7 +105,7 @@ def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
     order = np.random.default_rng(0).permutation(n)
     batches = np.array_split(order, -(-n // BATCH))
     loaded = load(fill, batches, SIDE, threads=threads, prefetch=4, allocate=pool)
-    seen = sum(len(each) for each in loaded)
+    seen = sum(len(batch) for batch in loaded)
     assert seen == n
 
 

@@ -61,8 +61,8 @@ def run(settings: Config) -> Result:
     }
     figures = {key: median(samples, "s") for key, samples in timed.items()}
     for key, (total, unit) in per_row.items():
-        each = total / settings.rows
-        figures[key] = Figure(each, unit, 1, (each, each))
+        value = total / settings.rows
+        figures[key] = Figure(value, unit, 1, (value, value))
     notes = (
         f"chunk_pair: {settings.chunk:,} codes against as many, uniform, 2 kinds in 8 "
         f"orientations, within {settings.radius} bits, one thread, compiled before.",

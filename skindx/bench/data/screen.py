@@ -45,7 +45,7 @@ def run(settings: Config) -> Result:
     def screen() -> None:
         for batch in batches:
             screened = hash_sound([judge_bytes(data, limits) for data in batch], HASHES)
-            assert all(each.reason is None for each in screened)
+            assert all(screening.reason is None for screening in screened)
 
     candidates: dict[str, Callable[[], object]] = {
         "decode": decode,
@@ -72,7 +72,7 @@ def run(settings: Config) -> Result:
         cv2.setNumThreads(threads)
 
     def rate(name: str) -> Figure:
-        return median([len(files) / each for each in seconds[name]], "images/s")
+        return median([len(files) / elapsed for elapsed in seconds[name]], "images/s")
 
     figures = {
         "hash_per_core": rate("hash"),

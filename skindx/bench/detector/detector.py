@@ -123,8 +123,8 @@ def _figures(
     prefix: str, scores: Sequence[DetectionScore], seconds: Sequence[float]
 ) -> dict[str, Figure]:
     return {
-        f"{prefix}map50": median([each.map50 for each in scores], ""),
-        f"{prefix}map50_95": median([each.map50_95 for each in scores], ""),
+        f"{prefix}map50": median([score.map50 for score in scores], ""),
+        f"{prefix}map50_95": median([score.map50_95 for score in scores], ""),
         f"{prefix}seconds": median(seconds, "s"),
     }
 

@@ -57,13 +57,13 @@ def load_of(model: str) -> Load:
     for hook in hooks:
         hook.remove()
     work = {
-        name: each.numel() * positions[name.rpartition(".")[0]]
-        for name, each in network.named_parameters()
+        name: parameter.numel() * positions[name.rpartition(".")[0]]
+        for name, parameter in network.named_parameters()
     }
     total = sum(work.values())
     return Load(
-        {name: tuple(each.shape) for name, each in network.named_parameters()},
-        {name: each / total for name, each in work.items()},
+        {name: tuple(parameter.shape) for name, parameter in network.named_parameters()},
+        {name: share / total for name, share in work.items()},
     )
 
 

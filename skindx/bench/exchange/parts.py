@@ -105,7 +105,7 @@ def _full(found: Found, settings: Config, cluster: Cluster) -> None:
         cluster.ask("core", only=0, name="gtopk", density=settings.density)[0]["seconds"]
         for _ in range(settings.rounds + 1)
     ][1:]
-    found.figures["local_ms"] = median([1000 * each for each in one_core], "ms")
+    found.figures["local_ms"] = median([1000 * elapsed for elapsed in one_core], "ms")
     memory = [
         cluster.ask("memory", only=0, density=settings.density)[0]
         for _ in range(settings.rounds + 1)

@@ -74,7 +74,7 @@ class Row:
 
 
 def _ms(seconds: Sequence[float]) -> Figure:
-    return figure_of([1000 * each for each in seconds], "ms")
+    return figure_of([1000 * elapsed for elapsed in seconds], "ms")
 
 
 @dataclass

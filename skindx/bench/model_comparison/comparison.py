@@ -119,7 +119,7 @@ def _rows(
                 size=member.preprocess.size,
                 parameters=facts[0],
                 flops=facts[1],
-                scores=pool_answers([_alone_in(each, member.name) for each in answers], homes),
+                scores=pool_answers([_alone_in(fold, member.name) for fold in answers], homes),
                 validation=float(np.mean([history[-1]["val_balanced"] for history in histories])),
                 train_per_s=median(
                     [row["pictures_per_s"] for history in histories for row in history[-3:]],
@@ -157,7 +157,7 @@ def _inference(bundle: Bundle, settings: Config) -> dict[str, Figure]:
         candidates[member.name] = lambda judge=member.judge, squares=squares: judge([squares])
     seconds = interleave(candidates, settings.rounds)
     return {
-        name: median([settings.batch / each for each in samples], "images/s")
+        name: median([settings.batch / elapsed for elapsed in samples], "images/s")
         for name, samples in seconds.items()
     }
 
@@ -167,11 +167,11 @@ def _facts(bundle: Bundle, name: str) -> tuple[int, int]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    member = next(each for each in bundle.ensemble().members if each.name == name)
+    member = next(member for member in bundle.ensemble().members if member.name == name)
     side = member.preprocess.size
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         member.classifier(torch.zeros(1, side, side, 3, dtype=torch.uint8))
-    parameters = sum(each.numel() for each in member.classifier.parameters())
+    parameters = sum(parameter.numel() for parameter in member.classifier.parameters())
     return parameters, counter.get_total_flops()
 
 
@@ -182,15 +182,15 @@ def _training_images(home: Path) -> int:
 def _joules(
     homes: Sequence[Path], name: str, histories: Sequence[Sequence[object]]
 ) -> float | None:
-    """Return joules a training image; None where no sensor was, or a training was interrupted."""
-    each = []
+    """Return joules a training image; None without a sensor or where a training was interrupted."""
+    per_image = []
     for home, history in zip(homes, histories, strict=True):
         file = home / "cost" / f"{name}.json"
         joules = json.loads(file.read_text())["joules"] if file.exists() else None
         if joules is None:
             return None
-        each.append(joules / (_training_images(home) * len(history)))
-    return float(np.mean(each))
+        per_image.append(joules / (_training_images(home) * len(history)))
+    return float(np.mean(per_image))
 
 
 def _figures(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str, Figure]:
@@ -228,7 +228,7 @@ def _figure(percent: float, pooled: Interval) -> Figure:
 def difference(answers: Sequence[Answers], name: str) -> Interval:
     """Return the balanced accuracy of the ensembles minus a member's, paired over all folds."""
     truth_N, groups_N, ensemble_NC = images_of_all(answers)
-    *_, member_NC = images_of_all([_alone_in(each, name) for each in answers])
+    *_, member_NC = images_of_all([_alone_in(fold, name) for fold in answers])
     return paired_interval(
         Statistic.balanced_accuracy(ensemble_NC, truth_N),
         Statistic.balanced_accuracy(member_NC, truth_N),

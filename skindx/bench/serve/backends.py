@@ -53,7 +53,7 @@ def measure_backends(
             chosen.append(ratio(seconds[fastest(served)], seconds[best]))
             eager = min(("eager", "eager_channels_last"), key=lambda name: sum(seconds[name]))
             for name, samples in seconds.items():
-                milliseconds = [1000 * each for each in samples]
+                milliseconds = [1000 * elapsed for elapsed in samples]
                 baselines[f"{network}_{name}"] = median(milliseconds, "ms")
                 if name in ratios:
                     ratios[name][network] = ratio(samples, seconds[eager])

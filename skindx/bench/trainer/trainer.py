@@ -66,7 +66,7 @@ def run(settings: Config) -> Result:
             "loader_wait_share": median(waits, "of a step"),
         }
         rates = {
-            f"{name}, step": median([each / settings.steps for each in samples], "s")
+            f"{name}, step": median([elapsed / settings.steps for elapsed in samples], "s")
             for name, samples in seconds.items()
         }
         gpu_note = "ResNet-50 against timm's and torchvision's scripts: not measured, no GPU here."

@@ -59,15 +59,19 @@ def audit(
     with _journal(dataset).open("a", encoding="utf-8") as journal:
         for sha256, sightings in zip(todo, looks, strict=True):
             seen[sha256] = sightings
-            line = {"sha256": sha256, "by": by, "found": [asdict(each) for each in sightings]}
+            line = {
+                "sha256": sha256,
+                "by": by,
+                "found": [asdict(sighting) for sighting in sightings],
+            }
             # One write a line: a kill tears the last line at most.
             journal.write(json.dumps(line) + "\n")
             journal.flush()
             progress("look", len(seen), len(paths))
     flags = [
-        Flag(sha256, each.reason, each.score, each.detail)
+        Flag(sha256, sighting.reason, sighting.score, sighting.detail)
         for sha256, sightings in seen.items()
-        for each in sightings
+        for sighting in sightings
     ]
     write_flags(dataset, flags, PRIVATE)
     reasons = Counter(reason for _, reason in {(flag.sha256, flag.reason) for flag in flags})
@@ -93,7 +97,7 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
         try:
             row = json.loads(line)
             if row["by"] == by:
-                seen[row["sha256"]] = [Sighting(**each) for each in row["found"]]
+                seen[row["sha256"]] = [Sighting(**sighting) for sighting in row["found"]]
         except (ValueError, TypeError, KeyError):
             raise UserError(
                 f"{path}, line {number}, is no line of an audit; delete the file and run again."

@@ -136,7 +136,7 @@ def is_text(line: str) -> bool:
     A ruler's ticks are read as 1, i or l, its numbers have two digits, and a spot is read as one
     Chinese character.
     """
-    characters = [each for each in line if each.isalnum() and each not in _TICKS]
+    characters = [letter for letter in line if letter.isalnum() and letter not in _TICKS]
     return len(characters) >= (3 if line.isascii() else 2)
 
 
@@ -148,7 +148,7 @@ def _best(
 
     sightings = []
     for reason in dict.fromkeys(PARTS.values()):
-        ours = [each for each in found if PARTS[each[0]] == reason]
+        ours = [detection for detection in found if PARTS[detection[0]] == reason]
         xywh = [(x1, y1, x2 - x1, y2 - y1) for _, _, (x1, y1, x2, y2) in ours]
         scores = [score for _, score, _ in ours]
         for index in cv2.dnn.NMSBoxes(xywh, scores, 0.0, OVERLAP) if ours else ():

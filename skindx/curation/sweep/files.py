@@ -37,12 +37,12 @@ def table(sweep: Sweep) -> str:
     head = ["hashes", "radius", "kept", "duplicates", "contradicted"]
     head += [f"{name}{end}" for name in ("accuracy", "loss") for end in ("", "_low", "_high")]
     writer.writerow([*head, "random_mean"])
-    for each in sweep.points:
-        figures = [each.accuracy, each.loss]
+    for point in sweep.points:
+        figures = [point.accuracy, point.loss]
         shares = [value for f in figures for value in (f.value, f.low, f.high)]
-        counts = [each.kept, each.duplicates, each.contradicted]
-        rounded = [f"{share:.4f}" for share in [*shares, np.mean(each.random)]]
-        writer.writerow([each.hashes, each.radius, *counts, *rounded])
+        counts = [point.kept, point.duplicates, point.contradicted]
+        rounded = [f"{share:.4f}" for share in [*shares, np.mean(point.random)]]
+        writer.writerow([point.hashes, point.radius, *counts, *rounded])
     return buffer.getvalue()
 
 
@@ -53,16 +53,16 @@ def print_sweep(sweep: Sweep, console: "Console") -> None:
     out = Table("hashes", "bits", "kept", "duplicates", "contradicted", "top-1", "loss", "random")
     for column in out.columns[1:]:
         column.justify = "right"
-    for each in sweep.points:
+    for point in sweep.points:
         out.add_row(
-            each.hashes,
-            str(each.radius),
-            str(each.kept),
-            str(each.duplicates),
-            str(each.contradicted),
-            percent(each.accuracy),
-            f"{points(each.loss.value)} {bounds(each.loss, 'points')}",
-            percent(float(np.mean(each.random))),
+            point.hashes,
+            str(point.radius),
+            str(point.kept),
+            str(point.duplicates),
+            str(point.contradicted),
+            percent(point.accuracy),
+            f"{points(point.loss.value)} {bounds(point.loss, 'points')}",
+            percent(float(np.mean(point.random))),
         )
     console.print(out)
     for line in lines(sweep):

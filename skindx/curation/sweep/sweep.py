@@ -193,7 +193,7 @@ def _thinnings(
     for kinds in settings.hashes:
         codes_NKO = hash_thumbnails(thumbs_NSS, kinds)
         pictures = distinct(
-            [_picture(dataset, *each) for each in zip(train, codes_NKO, strict=True)]
+            [_picture(dataset, *pair) for pair in zip(train, codes_NKO, strict=True)]
         )
         # `distinct` orders by SHA-256: the codes must stand in the same order.
         codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])

@@ -79,7 +79,7 @@ def compare(
     truth_N, groups_N = first.truth_N, first.groups_N
 
     def figure(key: str) -> Compared:
-        ours, theirs = (FIGURES[key].make(each.ensemble_NC, truth_N) for each in (first, second))
+        ours, theirs = (FIGURES[key].make(side.ensemble_NC, truth_N) for side in (first, second))
         difference = paired_interval(ours, theirs, groups_N, draws=draws, level=LEVEL, seed=SEED)
         return Compared(key, ours.value, theirs.value, difference)
 
@@ -102,13 +102,13 @@ def compare(
         k=min(5, len(first.classes)),
         figures=tuple(map(figure, FIGURES)),
         test=mcnemar(first.right_N, second.right_N),
-        parts=tuple(part(*each) for each in _parts(first, second)),
+        parts=tuple(part(*values) for values in _parts(first, second)),
     )
 
 
 def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
     """Return `second` in the images' and classes' order of `first`. Raises UserError."""
-    keys, theirs = ([each.key for each in side.classes] for side in (first, second))
+    keys, theirs = ([skin_class.key for skin_class in side.classes] for side in (first, second))
     if set(keys) != set(theirs):
         strange = sorted(set(keys) ^ set(theirs))
         raise UserError(
@@ -147,23 +147,23 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
 
 def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
     """Yield attribute, value, the images meant, and which of all each predictor finds."""
-    kind_C = np.array([cancer_of(each) for each in first.classes])
-    urgent_C = np.array([each.urgency == "urgent" for each in first.classes])
+    kind_C = np.array([cancer_of(skin_class) for skin_class in first.classes])
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in first.classes])
     truth_N, said = first.truth_N, (first.predicted_N, second.predicted_N)
     if urgent_C[truth_N].any():
         yield ("not to be missed", "urgent classes", urgent_C[truth_N],
                urgent_C[said[0]], urgent_C[said[1]])  # fmt: skip
     for name in CANCERS:
         if (kind_C[truth_N] == name).any():
-            ours_N, theirs_N = (kind_C[each] == name for each in said)
+            ours_N, theirs_N = (kind_C[predicted] == name for predicted in said)
             yield "not to be missed", name, kind_C[truth_N] == name, ours_N, theirs_N
     yield from _by_step(first, second, urgent_C[truth_N])
     for i, info in enumerate(first.classes):
         if (truth_N == i).any():
             yield "class", info.name, truth_N == i, first.right_N, second.right_N
     for attribute, values in (
-        ("skin type", [skin_type_name(each) for each in first.skin_types]),
-        ("source", [each or UNKNOWN for each in first.sources]),
+        ("skin type", [skin_type_name(skin_type) for skin_type in first.skin_types]),
+        ("source", [source or UNKNOWN for source in first.sources]),
     ):
         yield from _by(attribute, values, first.right_N, second.right_N)
 

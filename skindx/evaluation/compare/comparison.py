@@ -49,7 +49,7 @@ def compare_folders(
             evaluate(side, dataset, folder / name, split=split, draws=draws, progress=step)
             return read_predictions(folder / name)
 
-        pair = [answers(*each) for each in zip(sides, _EVALUATIONS, strict=True)]
+        pair = [answers(*given) for given in zip(sides, _EVALUATIONS, strict=True)]
         comparison = compare(pair[0], pair[1], (str(first), str(second)), draws=draws)
         write_json(folder / JSON, comparison.to_dict())
         write_page(folder / PAGE, comparison)

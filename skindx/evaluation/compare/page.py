@@ -41,7 +41,7 @@ def render_page(comparison: Comparison) -> str:
 def verdict(comparison: Comparison) -> str:
     """Say whether the two can be told apart by balanced accuracy, in a sentence."""
     difference = next(
-        each.difference for each in comparison.figures if each.key == "balanced_accuracy"
+        figure.difference for figure in comparison.figures if figure.key == "balanced_accuracy"
     )
     said = f"In balanced accuracy A − B is {shown_difference(difference, 'balanced_accuracy')}"
     if math.isnan(difference.low):
@@ -64,13 +64,13 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("A", "B", "A − B"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in comparison.figures:
-        ours, theirs = shown(each.first, each.key), shown(each.second, each.key)
+    for figure in comparison.figures:
+        ours, theirs = shown(figure.first, figure.key), shown(figure.second, figure.key)
         table.add_row(
-            title(each.key, comparison.k),
+            title(figure.key, comparison.k),
             ours,
             theirs,
-            shown_difference(each.difference, each.key),
+            shown_difference(figure.difference, figure.key),
         )
     console.print(f"A: {escape(comparison.first)}\nB: {escape(comparison.second)}", highlight=False)
     console.print(table)

@@ -110,13 +110,13 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
     table.add_column("", overflow="fold")
     for key in PRINTED:
         table.add_column(title(key, evaluation.k), justify="right", overflow="fold")
-    for each in (*evaluation.members, evaluation.ensemble):
+    for scores in (*evaluation.members, evaluation.ensemble):
         cells = [
-            f"{shown(each.figures[key], key)} {bounds(each.figures[key], FIGURES[key].unit)}"
+            f"{shown(scores.figures[key], key)} {bounds(scores.figures[key], FIGURES[key].unit)}"
             for key in PRINTED
         ]
-        style = "bold" if each is evaluation.ensemble else ""
-        table.add_row(escape(each.name), *cells, style=style)
+        style = "bold" if scores is evaluation.ensemble else ""
+        table.add_row(escape(scores.name), *cells, style=style)
     console.print(table)
     if evaluation.assisted:
         console.print(assisted_table(evaluation.assisted))
@@ -134,10 +134,10 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"{percent(urgent.rate)} {bounds(urgent.rate)}."
         )
     said += [
-        f"Missed: {each.missed} of {each.n} of {each.name.lower()}, {percent(each.rate)} "
-        f"{bounds(each.rate)}; no cancer named for {each.unwarned}."
-        for each in evaluation.cancers
-        if each.n
+        f"Missed: {cancer.missed} of {cancer.n} of {cancer.name.lower()}, {percent(cancer.rate)} "
+        f"{bounds(cancer.rate)}; no cancer named for {cancer.unwarned}."
+        for cancer in evaluation.cancers
+        if cancer.n
     ]
     if evaluation.urgent_risk:
         said += _said_of_risk(evaluation.urgent_risk)
@@ -156,9 +156,9 @@ def sentences(evaluation: Evaluation) -> list[str]:
             f"images are refused, {percent(ood.promised)} promised for the bundle's own kind."
         )
     said += [
-        f"By {each.attribute}: {each.note}."
-        for each in evaluation.breakdowns
-        if each.note == MISSING
+        f"By {breakdown.attribute}: {breakdown.note}."
+        for breakdown in evaluation.breakdowns
+        if breakdown.note == MISSING
     ]
     if evaluation.seen:
         said.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
@@ -179,10 +179,10 @@ def sentences(evaluation: Evaluation) -> list[str]:
 
 def _said_of_groups(sets: SetScores) -> list[str]:
     said = [
-        f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
-        f"class, fitted for about {percent(each.promised)}, {each.n} images."
-        for each in sets.by_group
-        if each.n and each.promised is not None
+        f"Sets of {group.name}: {percent(group.coverage)} {bounds(group.coverage)} hold the true "
+        f"class, fitted for about {percent(group.promised)}, {group.n} images."
+        for group in sets.by_group
+        if group.n and group.promised is not None
     ]
     if sets.urgent_missed:
         missed = sets.urgent_missed
