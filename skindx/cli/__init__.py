@@ -35,9 +35,9 @@ app = typer.Typer(
     help=(
         "Images of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis "
         "page.\n\n"
-        "The way through: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
+        "The steps: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
         "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle.\n\n"
-        "To see all of it at once on painted images: skindx demo."
+        "All steps at once on painted images: skindx demo."
     ),
 )
 

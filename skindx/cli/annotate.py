@@ -10,7 +10,7 @@ def annotate(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Let this bundle propose boxes first, where nobody has looked."),
+        typer.Option(help="Let this bundle propose boxes first for images without annotations."),
     ] = None,
     by: Annotated[str, typer.Option(help="Who draws; default: your login name.")] = "",
     port: Annotated[int, typer.Option(help="Port to listen on, on this machine alone.")] = 7861,

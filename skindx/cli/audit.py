@@ -35,7 +35,9 @@ def audit(
     ] = None,
     plant: Annotated[
         float | None,
-        typer.Option(help="With --labels: swap this share, and only tell how many are found."),
+        typer.Option(
+            help="With --labels: swap this share of the labels and report how many are found."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of folds and planted errors.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0 takes all cores.")] = 0,

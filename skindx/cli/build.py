@@ -33,7 +33,7 @@ def build(
     ] = False,
     diff: Annotated[
         Path | None,
-        typer.Option(help="Older version: say what changed since, also in OUT/diff.json."),
+        typer.Option(help="Older version: list the changes since then, also in OUT/diff.json."),
     ] = None,
     cluster: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""`skindx casebook`: what is kept, taken out as training data, or deleted."""
+"""`skindx casebook`: list, export and delete stored cases."""
 
 import sys
 from pathlib import Path
@@ -103,7 +103,7 @@ def delete(
         bool, typer.Option("--yes", "-y", help="Do not ask back, which only a terminal is asked.")
     ] = False,
 ) -> None:
-    """Delete cases: their keys are destroyed, so that nobody can read what is left of them.
+    """Delete cases: their keys are destroyed, so that nobody can read their remains.
 
     An export that has them already, and older copies of the key file, are yours to delete.
 

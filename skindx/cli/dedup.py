@@ -41,7 +41,7 @@ def embed(
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Write one vector an image: what a frozen network says of it before its last layer.
+    """Write one vector an image: the features before the last layer of a frozen network.
 
     The network is a timm model, mobilenetv2_100 unless --set model=NAME says otherwise. A recipe
     takes the table as a second stage after the hashes, `dedup: {embeddings: {path: TABLE}}`, and

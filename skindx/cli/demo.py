@@ -12,7 +12,7 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Seed of the painted images.")] = 0,
 ) -> None:
-    """Show the whole way on painted images: scrape, build, train, evaluate, diagnose."""
+    """Run the pipeline on painted images: scrape, build, train, evaluate, diagnose."""
     from skindx.demo import run_demo
 
     run_demo(out, seed)

@@ -1,4 +1,4 @@
-"""`skindx gallery`: look at a dataset in a browser."""
+"""`skindx gallery`: browse a dataset."""
 
 from pathlib import Path
 from typing import Annotated

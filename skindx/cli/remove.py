@@ -22,7 +22,7 @@ def remove(
     *,
     url: Annotated[list[str] | None, typer.Option(help="URL of the image.")] = None,
     sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; it is kept, so name nobody.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason; it is stored, so name no person.")] = "",
     near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its near copies.")] = True,
     published: Annotated[
         list[Path] | None, typer.Option(help="Published folder to take it out of as well.")
@@ -39,7 +39,7 @@ def remove(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would go; write nothing.")
+        bool, typer.Option("--dry-run", help="Only list what would be removed; write nothing.")
     ] = False,
 ) -> None:
     """Take an image down: out of datasets, galleries, bundles and published copies, for good.

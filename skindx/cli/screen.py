@@ -1,4 +1,4 @@
-"""`skindx screen`: what the screening says to a folder, before anything is built from it."""
+"""`skindx screen`: screen a folder before a dataset is built from it."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Embeddings of a dataset's images: what a frozen network says of each before its last layer."""
+"""Embeddings of a dataset's images: the features before the last layer of a frozen network."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The whole way on painted images, by the same commands that a user types."""
+"""The demo: from painted images to a diagnosis, by the commands that a user types."""
 
 import json
 import shlex
@@ -88,7 +88,7 @@ def _verb(*arguments: str) -> None:
     print(f"$ {_shown(*arguments)}", flush=True)
     finished = subprocess.run([sys.executable, "-m", "skindx", *arguments], check=False)
     if finished.returncode:
-        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; its own words stand above.")
+        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; see the error above.")
 
 
 def _print_scores(truth: SiteTruth, dataset: Path, origin: str) -> None:

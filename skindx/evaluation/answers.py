@@ -1,4 +1,4 @@
-"""What a predictor said about labelled images: the arrays that every figure comes from."""
+"""A predictor's answers on labelled images: the arrays that every figure is computed from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

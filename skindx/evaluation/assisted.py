@@ -28,7 +28,7 @@ class AssistedClass:
     name: str
     n: int
     boxed: int
-    """Of its images, those of which a crop was judged beside the whole."""
+    """How many of its images were predicted from a crop as well."""
     changed: int
     """Of its images, those that were given another class by it."""
     without: Interval
@@ -59,7 +59,7 @@ class Assisted:
 def measure_assistance(
     answers: Answers, predictions: Sequence[Prediction], *, draws: int = 1000
 ) -> Assisted | None:
-    """Compare what was served with what the whole images alone say; None where no box was used.
+    """Compare the served predictions with those of whole images alone; None where no box was used.
 
     The rows of `answers` are those of `predictions`.
     """

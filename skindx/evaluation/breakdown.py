@@ -19,7 +19,7 @@ MISSING = "not broken down: this needs fairlearn; run `pip install 'skindx[audit
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The images of one value, such as skin type II; of few, the intervals say how little."""
+    """The images of one value, such as skin type II; few images give wide intervals."""
 
     value: str
     n: int

@@ -2,7 +2,7 @@
 
 `python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
 thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
-prints instead how well that bundle tells the test images of DATA from the folders' photos and
+prints instead how well that bundle separates the test images of DATA from the folders' photos and
 from what is painted, see `skindx.evaluation.ood`; `--json FILE` writes the figures as well.
 """
 

@@ -1,4 +1,4 @@
-"""What must not be missed: urgent classes, and the three common skin cancers by themselves."""
+"""Misses of urgent classes and of the three common skin cancers."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CANCERS = {
     "Squamous cell carcinoma": (r"C44\.\d2|D04", "squamouscellcarcinoma"),
     "Basal cell carcinoma": (r"C44\.\d1", "basalcellcarcinoma"),
 }
-"""How classes are recognised: by the start of their ICD-10-CM code (invasive or in situ), where
+"""Name -> how its classes are recognised: by the start of their ICD-10-CM code (in situ too), where
 they have none by what their name holds."""
 
 

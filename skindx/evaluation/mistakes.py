@@ -1,4 +1,4 @@
-"""The mistakes a reader should look at first: the most confident ones."""
+"""The most confident mistakes, which a reader should see first."""
 
 import io
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""How well a bundle's out-of-distribution (OOD) check tells photos of its own kind from others.
+"""How well a bundle's out-of-distribution (OOD) check separates photos of its own kind from others.
 
 `python -m skindx.evaluation.gates FOLDER ... --bundle BUNDLE DATA` prints it: images of the test
 split against photos of each FOLDER, against the painted atlas, and against painted images of what
@@ -45,7 +45,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Checked:
-    """What the check and the gates before it say of photos of one kind."""
+    """How the check and the gates before it answer photos of one kind."""
 
     kind: str
     scores_N: NDArray[np.float64]

@@ -20,7 +20,7 @@ _KEY = b"skindx"
 
 
 def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -> None:
-    """Write one row an image: who it is, its label, and what was said about it.
+    """Write one row an image: its identity, its label and the prediction.
 
     `probability_CLASS` is the ensemble's, `member_NAME` a list in the order of the classes, `set`
     the keys in the conformal set, `urgent_risk` the summed probability of the urgent classes,

@@ -1,4 +1,4 @@
-"""Whether conformal sets hold what they promise, and how much they say."""
+"""Whether conformal sets reach their coverage, and how large they are."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the urgent risk misses and what it sends on in vain, at each level and along the curve."""
+"""What the urgent risk misses and what it sends on without need, at each level and on the curve."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _CURVE = 200
 
 @dataclass(frozen=True, slots=True)
 class TypeScore:
-    """One skin type; its images are judged by its own threshold where it has one."""
+    """One skin type; its own threshold applies where it has one."""
 
     name: str
     misses: UrgentMisses | None

@@ -1,4 +1,4 @@
-"""How good a prediction is, with honest intervals: numpy only, pycocotools inside mAP."""
+"""Metrics of predictions with confidence intervals: numpy only, pycocotools inside mAP."""
 
 from skindx.metrics.classification import (
     ReliabilityBin,

@@ -1,4 +1,4 @@
-"""An interval of the expected calibration error that holds the true error as often as it says."""
+"""An interval of the expected calibration error that keeps its level."""
 
 import numpy as np
 from numpy.typing import ArrayLike

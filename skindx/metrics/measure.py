@@ -38,7 +38,7 @@ class Measure(ABC):
 
     @abstractmethod
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
-        """Prepare for draws of `groups` groups; `index_N` says which one an image is of."""
+        """Prepare for draws of `groups` groups; `index_N` holds the group of each image."""
 
     @property
     def value(self) -> float:

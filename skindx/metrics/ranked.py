@@ -33,7 +33,7 @@ class Ranked(Measure):
 
         That is the chance that an image of the class has the greater probability of it than one
         of another class, ties counting half (Hanley and McNeil 1982). Classes without an image,
-        or without an image of another class, have no area and no say.
+        or without an image of another class, have no area and are left out.
         """
         check(probabilities_NC, truth_N)
         own_NC = np.eye(probabilities_NC.shape[1], dtype=bool)[truth_N]

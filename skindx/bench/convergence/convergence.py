@@ -92,7 +92,7 @@ def run(settings: Config) -> Result:
 
 
 def _evaluated(home: Path, data: Path, training: TrainSettings) -> Answers:
-    """Train what is missing of an arm on one fold, and return what it says of the test images.
+    """Train what is missing of an arm on one fold, and return its answers on the test images.
 
     Raises UserError when something else was trained there, JobError when a training was stopped.
     """

@@ -51,14 +51,14 @@ class MeanOfRuns(Measure):
     """
 
     runs: tuple[tuple[NDArray[np.intp], Measure], ...]
-    """Of each run which images it was judged on, and the figure there."""
+    """For each run the images that it was tested on, and its figure there."""
     low: float = -1.0
     high: float = 1.0
     biased: bool = False
 
     @property
     def images(self) -> int:
-        """How many images all runs were judged on."""
+        """How many images all runs were tested on."""
         return 1 + max(int(rows.max()) for rows, _ in self.runs)
 
     @property
@@ -89,7 +89,7 @@ def compare_arms(
     *,
     draws: int,
 ) -> list[Compared]:
-    """Compare an arm with its baseline; `arms` hold what each said of every fold's test images.
+    """Compare an arm with its baseline by the answers of both on every fold's test images.
 
     Raises UserError when the two did not answer the same images.
     """

@@ -1,4 +1,4 @@
-"""What a convergence study found, as a bench tells it: figures, plain values, sentences."""
+"""The result of a convergence study as figures, plain values and notes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ def plain_values(
 def notes_of(
     training: TrainSettings, compared: Sequence[Compared], margin: float, of: str, out: Path
 ) -> tuple[str, ...]:
-    """Return sentences on what was measured; `of` says on which images."""
+    """Return notes on what was measured; `of` describes the images."""
     member, engine = training.members[0], training.engine
     verdicts = "; ".join(
         f"{pair.arm} against {pair.baseline}: " + ("yes" if verdict(pair, margin) else "not shown")

@@ -1,4 +1,4 @@
-"""Our training of the detector beside ultralytics' own: the same network, images and judge."""
+"""Our training of the detector beside ultralytics' own: same network, images and metric."""
 
 import os
 import socket
@@ -58,7 +58,7 @@ def run(settings: Config) -> Result:
     seconds: dict[str, list[float]] = {"ours": [], "ultralytics": []}
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         for seed in range(settings.seeds):
-            # The order turns by one each round, so that nobody always runs behind the other.
+            # The order changes each round, so that neither always follows the other.
             for trainer in sorted(scores, reverse=bool(seed % 2)):
                 folder = Path(name) / f"{trainer}-{seed}"
                 _training(settings, seed).save(folder / SETTINGS)

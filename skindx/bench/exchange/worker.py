@@ -1,6 +1,6 @@
 """One rank of the exchange bench, a process in a namespace: it reads commands and answers them.
 
-Both are lines of JSON; the first line says what to work on.
+Both are lines of JSON; the first line is the job.
 """
 
 import json

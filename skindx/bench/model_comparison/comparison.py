@@ -139,7 +139,7 @@ def _rows(
 
 
 def _alone_in(answers: Answers, name: str) -> Answers:
-    """Return what one member says, as if it stood alone."""
+    """Return the answers of one member as those of the whole predictor."""
     own_NC = answers.members_NMC[:, answers.members.index(name)]
     return dataclasses.replace(answers, ensemble_NC=own_NC)
 

@@ -57,7 +57,7 @@ def photo_jpeg(width: int, height: int, seed: int) -> bytes:
     lesion = 1 / (1 + np.exp(12 * (distance[..., None] + 0.12 * shade - 1)))
     skin = np.array([206, 160, 136], np.float32) + 7 * shade
     spot = np.array([104, 66, 54], np.float32) + 16 * shade
-    # The lines of skin are what tells a sharp photo: they are seen at a fraction of its size too.
+    # A gate recognises a sharp photo by the lines of the skin, also at a fraction of its size.
     fine = rng.normal(0, 12, (max(2, height // 8), max(2, width // 8))).astype(np.float32)
     lines = cv2.resize(fine, (width, height), interpolation=cv2.INTER_LINEAR)[..., None]
     grain = lines + rng.standard_normal((height, width, 1), dtype=np.float32) * 4

@@ -140,7 +140,7 @@ class BareLoop:
 
 
 class _Silent:
-    """A progress that nobody sees."""
+    """A progress bar that shows nothing."""
 
     def start(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Forget it."""

@@ -18,10 +18,10 @@ from skindx.errors import UserError
 from skindx.imaging.decode import decode
 
 JOURNAL = "audit.jsonl"
-"""What was looked at, one line an image: the work of a killed audit is not lost."""
+"""Journal, one line an image: a killed audit goes on where it was."""
 
 _FEW = 16
-"""So few images are looked at sooner than another process starts."""
+"""For so few images starting other processes takes longer than the audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class AuditSummary:
 
     pictures: int
     looked: int
-    """Images that this run looked at; the others were known already."""
+    """Images that this run examined; earlier runs have examined the others."""
     flagged: Mapping[str, int]
     """Reason -> images."""
     waiting: int
-    """Flagged images on which nobody has decided."""
+    """Flagged images without a decision."""
 
 
 def audit(
@@ -46,7 +46,7 @@ def audit(
 ) -> AuditSummary:
     """Flag faces, text and intimate regions in DATASET/flags.parquet.
 
-    An image that this version, with these thresholds, has seen is not looked at again; a stopped
+    An image that this version has seen with these thresholds is not examined again; a stopped
     audit goes on where it was. `workers` 0 takes all cores. Raises UserError without the `audit`
     extra and for an image that cannot be read.
     """
@@ -124,7 +124,7 @@ def _look_at(
             "run it again with `--workers 1`."
         ) from None
     finally:
-        # Also when somebody stops us: what waits is not looked at first.
+        # Also after Ctrl-C: images that wait are not examined first.
         pool.shutdown(cancel_futures=True)
 
 
@@ -154,7 +154,7 @@ def _cores() -> int:
 
 def summary_lines(summary: AuditSummary) -> Iterable[str]:
     """Tell an audit in plain sentences."""
-    yield f"{summary.pictures} images, {summary.looked} of them looked at now."
+    yield f"{summary.pictures} images, {summary.looked} of them examined now."
     for reason, count in summary.flagged.items():
         yield f"  {count} flagged: {reason}"
     if summary.waiting:

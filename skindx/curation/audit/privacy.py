@@ -37,7 +37,7 @@ PARTS: dict[str, Reason] = {
     "FEMALE_GENITALIA_EXPOSED": "intimate",
     "MALE_GENITALIA_EXPOSED": "intimate",
 }
-"""What the model names and a person must see; the others (feet, bellies …) tell nobody."""
+"""Classes of the model that a person must see; the others (feet, bellies …) identify nobody."""
 
 SIDES = (320, 640)
 """The second side finds faces that are small in a large image; a small image has none."""
@@ -51,7 +51,7 @@ class PrivacySettings(Settings):
 
     Measured on 2,039 dermoscopic images (180 pixels) and 855 augmented ones (640 pixels), all
     close-ups of lesions: faces at 0.25 flag 4 and 3 of them, all wrongly; intimate regions at 0.5
-    flag 231 and 132, since a lesion from nearby resembles one (96 were looked at, all wrong; at
+    flag 231 and 132, since a close-up of a lesion resembles one (of 96 checked, all wrong; at
     0.6 about half as many); text at 0.5 flags 2, both the word "mm" beside a ruler, and none of
     150. Found: a face in each of three photographs of people, though not every face in them; of
     names and dates drawn 15 pixels high and turned all, at 11 pixels 97 %, at 8 pixels 79 %. Not
@@ -66,7 +66,7 @@ class PrivacySettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One thing in one image; `detail` says what and where, never what a text reads."""
+    """One finding in one image; `detail` holds what and where, never the text itself."""
 
     reason: Reason
     score: float
@@ -119,7 +119,7 @@ class PrivacyDetector:
 
     def _texts(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
         bgr_HWC = np.ascontiguousarray(pixels_HWC[..., ::-1])
-        # Its own thresholds are low here: ours judges what was read.
+        # Its own thresholds are low here: ours decides.
         lines, _ = self._read(bgr_HWC, text_score=0.0, box_thresh=0.3)
         sightings = []
         for corners, text, score in lines or ():

@@ -1,7 +1,7 @@
 """Doubtful labels: what a classifier that never saw an image's group thinks of its label.
 
 Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
-probabilities from group-aware folds. It gives a list to look at, and removes nothing.
+probabilities from group-aware folds. It lists doubtful labels and removes nothing.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from skindx.system import require_extra
 
 FOLDS = 5
 LISTED = 0.1
-"""Share of the dataset that the list holds at most: a person has to look at it."""
+"""Largest share of the dataset that the list holds: a person has to read it."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -108,7 +108,7 @@ def review_labels(
 def doubt_order(labels_N: Ints, probabilities_NC: Floats) -> Ints:
     """Return positions, the most doubtful first: by the probability of the given label.
 
-    Of cleanlab's ways to rank this one found most planted errors on the images that we tried.
+    Of cleanlab's rankings this one found most planted errors on the images that we tried.
     """
     from cleanlab.rank import get_label_quality_scores
 
@@ -136,7 +136,7 @@ def out_of_fold(
     folds = min(FOLDS, *(len(set(groups_N[labels_N == c])) for c in range(classes)))
     if folds < 2:
         raise UserError(
-            "a class has all its images in one group, so no fold can judge it by others; add "
+            "a class has all its images in one group, so no fold holds out a part of it; add "
             "images or take the class out."
         )
     probabilities_NC = np.zeros((len(labels_N), classes))
@@ -190,7 +190,7 @@ class Recovery:
 
     @property
     def precision(self) -> float:
-        """Share of what a person looks at that is a planted error."""
+        """Share of planted errors among the listed images."""
         return self.found / self.looked
 
     @property
@@ -214,7 +214,7 @@ def plant_errors(
 ) -> tuple[Recovery, ...]:
     """Swap a share of the labels at random, in memory alone, and see how many are found again.
 
-    It tells what the list is worth on this dataset with these embeddings; the labels' own errors
+    This measures the list on this dataset with these embeddings; the labels' own errors
     count as false alarms, so the true precision is higher. Looks at as many as were planted, at
     half of that and at twice.
     """

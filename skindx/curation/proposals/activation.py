@@ -2,7 +2,7 @@
 
 Grad-CAM (Selvaraju et al. 2017, equations 1 and 2) on the last feature map, a threshold at a fifth
 of its maximum, and the box around the largest component (Zhou et al. 2016, section 3.2). Such a
-box shows what the classifier looked at: coarse, one an image, and never "there is none".
+box is where the classifier found its evidence: coarse, one an image, and never "no lesion".
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ActivationBoxes:
         return features.ndim == 4 and features.shape[1] > features.shape[2] == features.shape[3]
 
     def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[tuple[Box, ...]]:
-        """Return one box of each decoded image; none where nothing speaks for the class."""
+        """Return one box of each decoded image; none without evidence for the class."""
         return [self._detect_one(image) for image in images]
 
     def _detect_one(self, image_HW3: NDArray[np.uint8]) -> tuple[Box, ...]:

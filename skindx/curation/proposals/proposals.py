@@ -1,4 +1,4 @@
-"""Boxes that a model proposes where nobody has looked yet: a start for people, never the truth."""
+"""Boxes that a model proposes for images without annotations; a person corrects them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class Proposed:
     boxes: int
     empty: int
     skipped: int
-    """Images in which somebody has looked."""
+    """Images that a person has annotated."""
     note: str
     """Why it is not the bundle's detector that proposes; empty when it is."""
 
@@ -55,7 +55,7 @@ class Proposed:
 def propose(
     dataset: Path, bundle: Path, *, everywhere: bool = False, progress: Progress | None = None
 ) -> Proposed:
-    """Write DATASET/proposals.parquet: the bundle's boxes for images in which nobody has looked.
+    """Write DATASET/proposals.parquet: the bundle's boxes for images that nobody has annotated.
 
     The bundle's detector proposes, or without one the class activation of its convolutional member
     of the largest input. Manifest and annotations stay as they are. `everywhere` also takes
@@ -69,7 +69,7 @@ def propose(
     wanted = [record for record in records if everywhere or record.boxes is None]
     if not wanted:
         raise UserError(
-            f"somebody has looked at every image of {dataset}; to compare a model with people "
+            f"a person has annotated every image of {dataset}; to compare a model with people "
             f"add --everywhere."
         )
     when, rows, done = now(), [], 0

@@ -171,7 +171,7 @@ def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, B
 def _by_step(
     first: Answers, second: Answers, urgent_N: Bools
 ) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
-    """Yield what both sent on as urgent, where both evaluations say which next step they gave."""
+    """Yield what both sent on as urgent, where both evaluations know the next steps."""
     if first.steps is None or second.steps is None:
         return
     ours_N, theirs_N = (np.array(side.steps) == "urgent" for side in (first, second))

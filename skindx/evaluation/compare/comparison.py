@@ -37,7 +37,7 @@ def compare_folders(
     sides = (first, second)
     bundles = [side for side in sides if (side / INDEX).is_file()]
     if bundles and dataset is None:
-        raise UserError(f"{bundles[0]} is a bundle; say with --dataset on which images.")
+        raise UserError(f"{bundles[0]} is a bundle; name the images with --dataset.")
     if dataset is not None and not bundles:
         raise UserError(f"{first} and {second} are no bundles; leave out --dataset {dataset}.")
     with atomic_folder(out) as folder:

@@ -63,7 +63,7 @@ def pool(evaluations: Sequence[Path], *, draws: int = 1000) -> Pooled:
 
 
 def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: int = 1000) -> Pooled:
-    """Pool what the predictors of the folds said; `names` stand in an error."""
+    """Pool the predictions of all folds; `names` are for error messages."""
     _check_folds(folds, names)
     truth_N, groups_N, ensemble_NC = images_of_all(folds)
     pooled = measure_scores("pooled", ensemble_NC, truth_N, groups_N, draws=draws).figures

@@ -39,7 +39,7 @@ def render_page(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say whether the two can be told apart by balanced accuracy, in a sentence."""
+    """Return in a sentence whether the two differ in balanced accuracy."""
     difference = next(
         figure.difference for figure in comparison.figures if figure.key == "balanced_accuracy"
     )

@@ -206,7 +206,7 @@ def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
         f"Urgent risk, level {percent(level.miss_rate)}{notes.get(level.miss_rate, '')}: "
         f"{level.misses.missed} of {level.misses.n} images of urgent classes missed, "
         f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
-        f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
+        f"{level.false_alarms.n} others wrongly urgent, {percent(level.false_alarms.rate)} "
         f"{bounds(level.false_alarms.rate)}."
         for level in headline_first
         if level.misses and level.false_alarms
@@ -214,7 +214,7 @@ def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Return what the paired difference says, in a sentence or two."""
+    """Return the conclusion from the paired difference, in a sentence or two."""
     difference = evaluation.difference
     if difference is None:
         return "The bundle has one member, so there is no ensemble to compare it with."
