@@ -52,7 +52,7 @@ def predictions(draw: st.DrawFn) -> tuple[Floats, Ints]:
     return simulate(n, classes, draw(st.integers(0, 2**32)), draw(st.floats(0.5, 3)))
 
 
-# Four pictures: the third is wrong, its truth second; the fourth is wrong, its truth last.
+# Four images: the third is wrong, its truth second; the fourth is wrong, its truth last.
 HAND_NC = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.5, 0.4, 0.1], [0.6, 0.3, 0.1]])
 HAND_TRUTH_N = np.array([0, 1, 1, 2])
 
@@ -207,7 +207,7 @@ def test_groups_may_be_words_and_chunks_do_not_show(monkeypatch: pytest.MonkeyPa
     statistic = Statistic.balanced_accuracy(probabilities_NC, truth_N)
     words = [f"lesion {number:02}" for number in range(64)]
     whole = bootstrap_interval(statistic, words)
-    monkeypatch.setattr("skindx.metrics.intervals._CHUNK", 640)
+    monkeypatch.setattr("skindx.metrics.inputss._CHUNK", 640)
     assert bootstrap_interval(statistic, words) == whole
 
 
@@ -250,7 +250,7 @@ def test_pairing_makes_the_interval_of_a_difference_narrower() -> None:
 
 
 def test_a_pair_of_different_lengths_is_refused() -> None:
-    with pytest.raises(ValueError, match="the same pictures, not 5 and 6"):
+    with pytest.raises(ValueError, match="the same images, not 5 and 6"):
         Statistic.top_k(*simulate(5, 3), 1) - Statistic.top_k(*simulate(6, 3), 1)
 
 
@@ -370,5 +370,5 @@ def test_nothing_found_scores_zero_and_nothing_to_find_scores_none() -> None:
 def test_bad_boxes_are_refused() -> None:
     with pytest.raises(ValueError, match="needs a score"):
         mean_average_precision([[Box(0, 0, 1, 1)]], [[found(0, 1, None)]])
-    with pytest.raises(ValueError, match="1 pictures with truth, 2"):
+    with pytest.raises(ValueError, match="1 images with truth, 2"):
         mean_average_precision([[]], [[], []])

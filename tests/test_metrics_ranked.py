@@ -134,7 +134,7 @@ def test_invariants(case: tuple[Floats, Ints], seed: int) -> None:
         same = paired_interval(measure, make(probabilities_NC, truth_N), groups_N, draws=30)
         assert same.value == 0
         assert np.isnan(same.low) or same.low <= 0 <= same.high
-    # Probabilities that only rank the classes of a picture alike change no area of the risk.
+    # Probabilities that only rank the classes of an image alike change no area of the risk.
     last = risk_curve(probabilities_NC, truth_N)[-1]
     assert last.coverage == 1
     assert last.risk == pytest.approx(1 - Statistic.top_k(probabilities_NC, truth_N, 1).value)
@@ -158,7 +158,7 @@ def test_the_interval_of_an_area_resamples_groups() -> None:
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     measure: Measure = Ranked.auroc(*simulate(64, 3))
     whole = bootstrap_interval(measure, np.arange(64), draws=50)
-    monkeypatch.setattr("skindx.metrics.intervals._CHUNK", 640)
+    monkeypatch.setattr("skindx.metrics.inputss._CHUNK", 640)
     assert bootstrap_interval(measure, np.arange(64), draws=50) == whole
 
 
@@ -183,5 +183,5 @@ def test_mcnemar_of_thousands_does_not_underflow() -> None:
     first_N = np.arange(6000) < 3300
     found = mcnemar(first_N, ~first_N)
     assert 0 < found.p < 1e-10
-    with pytest.raises(ValueError, match="the same pictures"):
+    with pytest.raises(ValueError, match="the same images"):
         mcnemar(first_N, first_N[1:])

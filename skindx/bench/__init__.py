@@ -1,7 +1,7 @@
-"""Where clocks are read: `skindx bench NAME`.
+"""Benches: `skindx bench NAME` measures and compares.
 
 A bench is a module with `class Config(Settings)`, `run(settings: Config) -> Result` and `SMALLEST`:
-settings under which it ends as soon as it can, enough to see that it runs, too little to measure.
+settings under which it ends as soon as it can. They show that the bench runs; they measure nothing.
 """
 
 import difflib
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
-    from skindx.bench.harness.result import (
-        Result,
-    )
+    from skindx.bench.harness.result import Result
 
 BENCHES: dict[str, str] = {
     "convergence": "skindx.bench.convergence.convergence",
@@ -26,15 +24,18 @@ BENCHES: dict[str, str] = {
     "heat": "skindx.bench.heat.heat",
     "intervals": "skindx.bench.intervals.intervals",
     "loader": "skindx.bench.data.loader",
+    "model-comparison": "skindx.bench.model_comparison.comparison",
     "ood": "skindx.bench.ood.ood",
     "scale": "skindx.bench.data.scale",
     "screen": "skindx.bench.data.screen",
     "serve": "skindx.bench.serve.serve",
     "startup": "skindx.bench.startup.startup",
     "trainer": "skindx.bench.trainer.trainer",
-    "zoo": "skindx.bench.model_comparison.zoo",
 }
 """Name -> module, imported when it is asked for."""
+
+ALIASES = {"zoo": "model-comparison"}
+"""Older name of a bench -> its name."""
 
 
 def run_bench(
@@ -52,6 +53,7 @@ def run_bench(
     """
     from rich.console import Console
 
+    name = ALIASES.get(name, name)
     if name not in BENCHES:
         near = difflib.get_close_matches(name, BENCHES, n=1, cutoff=0.0)[0]
         raise UserError(

@@ -33,11 +33,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Pictures of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis "
+        "Images of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis "
         "page.\n\n"
-        "The way through: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
+        "The steps: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
         "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle.\n\n"
-        "To see all of it at once on painted pictures: skindx demo."
+        "All steps at once on painted images: skindx demo."
     ),
 )
 

@@ -10,14 +10,14 @@ def annotate(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Let this bundle propose boxes first, where nobody has looked."),
+        typer.Option(help="Let this bundle propose boxes first for images without annotations."),
     ] = None,
     by: Annotated[str, typer.Option(help="Who draws; default: your login name.")] = "",
     port: Annotated[int, typer.Option(help="Port to listen on, on this machine alone.")] = 7861,
 ) -> None:
-    """Open a page to check and draw lesion boxes, least confident pictures first.
+    """Open a page to check and draw lesion boxes, least confident images first.
 
-    Each saved picture is in the dataset at once: in its manifest, and under your name in
+    Each saved image is in the dataset at once: in its manifest, and under your name in
     annotations.parquet. One reviewer works on a dataset at a time; to join several, use
     `skindx boxes export` and `skindx boxes import`.
 
@@ -43,4 +43,4 @@ def _propose(dataset: Path, bundle: Path) -> None:
         return
     with progress_bars() as progress:
         done = propose(dataset, bundle, progress=partial(progress, "propose"))
-    print(f"{done.model}: {done.boxes} boxes in {done.pictures} pictures.")
+    print(f"{done.model}: {done.boxes} boxes in {done.pictures} images.")

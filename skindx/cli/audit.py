@@ -35,13 +35,15 @@ def audit(
     ] = None,
     plant: Annotated[
         float | None,
-        typer.Option(help="With --labels: swap this share, and only tell how many are found."),
+        typer.Option(
+            help="With --labels: swap this share of the labels and report how many are found."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of folds and planted errors.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0 takes all cores.")] = 0,
     sets: Sets = None,
 ) -> None:
-    """Flag pictures that a person should look at; nothing is removed.
+    """Flag images that a person should look at; nothing is removed.
 
     Without an option it looks for faces, text and intimate regions (models that run here; nothing
     leaves this machine) and goes on where it was stopped. --set changes its thresholds:
@@ -93,10 +95,10 @@ def _labels(
     *,
     progress: "Progress",
 ) -> list[str]:
+    from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
     from skindx.curation.labels.page import PAGE, write_review
     from skindx.curation.labels.review import review_labels
     from skindx.data.manifest import read_manifest
-    from skindx.evaluation.leakage import siblings_by_chance, siblings_in_train
     from skindx.system import require_extra
 
     require_extra("audit", "cleanlab", purpose="the label review")
@@ -116,7 +118,7 @@ def _labels(
         f"{review.suspected} of {review.pictures} labels are in doubt; the first "
         f"{len(review.doubts)} are listed in {dataset / PAGE} and beside it as CSV.",
         f"The classifier agrees with {100 * review.accuracy:.1f} % of the labels out of fold.",
-        f"Test pictures with a sibling in train: {100 * leak:.1f} %; by a random split "
+        f"Test images with a sibling in train: {100 * leak:.1f} %; by a random split "
         f"{100 * by_chance:.1f} %.",
     ]
 
@@ -127,10 +129,10 @@ def _planted(
     from skindx.curation.labels.review import plant_errors
 
     return [
-        f"of {each.planted} planted errors {each.found} are among the first {each.looked} "
-        f"({100 * each.recall:.0f} %; precision {100 * each.precision:.0f} %, at random "
-        f"{100 * each.by_chance:.0f} %)"
-        for each in plant_errors(records, table, share, seed, progress=progress)
+        f"of {planted.planted} planted errors {planted.found} are among the first {planted.looked} "
+        f"({100 * planted.recall:.0f} %; precision {100 * planted.precision:.0f} %, at random "
+        f"{100 * planted.by_chance:.0f} %)"
+        for planted in plant_errors(records, table, share, seed, progress=progress)
     ]
 
 

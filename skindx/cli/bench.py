@@ -15,13 +15,13 @@ def bench(
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
     smallest: Annotated[
-        bool, typer.Option("--smallest", help="Only see that it runs here; too small to measure.")
+        bool, typer.Option("--smallest", help="Only check that it runs here; too small to measure.")
     ] = False,
     sets: Sets = None,
 ) -> None:
     """Measure, and print a table with hardware, versions, n and spread.
 
-    What --set can change, a wrong key lists: skindx bench dedup --set help=1
+    A wrong key lists what --set can change: skindx bench dedup --set help=1
 
     Example: skindx bench dedup --json dedup.json
     """

@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help=(
         "Lesion boxes: export, import, propose, and compare annotators.\n\n"
-        "The way of a dataset without boxes: propose, export to Label Studio with the proposals, "
+        "Steps for a dataset without boxes: propose, export to Label Studio with the proposals, "
         "correct them there, import, agree."
     ),
 )
@@ -35,19 +35,19 @@ def export_verb(  # noqa: PLR0917
     ],
     split: Annotated[Split | None, typer.Option(help="Only this split; default: all.")] = None,
     copy: Annotated[
-        bool, typer.Option("--copy", help="yolo, voc: copy the pictures instead of linking them.")
+        bool, typer.Option("--copy", help="yolo, voc: copy the images instead of linking them.")
     ] = False,
     proposals: Annotated[
         bool, typer.Option("--proposals", help="labelstudio: take the model's proposals along.")
     ] = False,
     prefix: Annotated[
-        str, typer.Option(help="labelstudio: what stands before a picture's path in the dataset.")
+        str, typer.Option(help="labelstudio: what stands before an image's path in the dataset.")
     ] = "/data/local-files/?d=",
 ) -> None:
     """Write the boxes for another tool: a working copy, not a publication.
 
-    COCO, YOLO and VOC hold the pictures that somebody looked at, also those without a lesion.
-    Label Studio gets a task for each picture; to let it see them, start it with the variables
+    COCO, YOLO and VOC hold the annotated images, also those without a lesion.
+    Label Studio gets a task for each image; to let it see them, start it with the variables
     LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
     LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
 
@@ -60,8 +60,8 @@ def export_verb(  # noqa: PLR0917
         dataset, out, kind, split=split, copy=copy, proposals=proposals, prefix=prefix
     )
     print(
-        f"{out}: {done.pictures} pictures with {done.boxes} boxes; {done.empty} looked at and "
-        f"without a lesion; {done.waiting} that nobody has looked at"
+        f"{out}: {done.pictures} images with {done.boxes} boxes; {done.empty} annotated "
+        f"as without a lesion; {done.waiting} without annotations"
         + (f", {done.proposed} with proposals." if proposals else ".")
     )
     if kind == "labelstudio":
@@ -73,10 +73,10 @@ def import_verb(
     dataset: Dataset,
     file: Annotated[Path, typer.Argument(help="A file or folder of boxes.")],
     kind: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Default: what the content says.")
+        Format | None, typer.Option("--format", "-f", help="Default: by its content.")
     ] = None,
     by: Annotated[
-        str, typer.Option(help="Who drew them; Label Studio's export says that itself.")
+        str, typer.Option(help="Who drew them; Label Studio's export holds the name itself.")
     ] = "",
 ) -> None:
     """Take boxes that a person drew into the dataset; they win over what was there.
@@ -89,11 +89,11 @@ def import_verb(
     from skindx.data.boxes.importing import import_boxes
 
     done = import_boxes(dataset, file, kind=kind, by=by)
-    for name, pictures in done.annotators.items():
-        print(printable(f"{name}: {pictures} pictures"))
+    for name, images in done.annotators.items():
+        print(printable(f"{name}: {images} images"))
     labels = ", ".join(f"{label} {count}" for label, count in sorted(done.labels.items()))
     print(
-        f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} pictures without a "
+        f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} images without a "
         f"lesion; {done.replaced} took the place of older ones."
     )
     for reason, names in done.refused.items():
@@ -107,7 +107,7 @@ def agree(
     second: Annotated[str, typer.Argument(help="Another one.")] = "",
     threshold: Annotated[float, typer.Option(help="Least IoU of two boxes that match.")] = 0.5,
 ) -> None:
-    """Compare two annotators on the pictures that both looked at.
+    """Compare two annotators on the images that both annotated.
 
     Boxes are matched one to one by overlap (IoU). Intervals are of 95 %, over groups. Kappa is
     Cohen's: 1 is full agreement, 0 what chance gives. `recipe` names the boxes that the dataset was
@@ -121,7 +121,7 @@ def agree(
 
     names = [name for name in (first, second) if name]
     found = compare_annotators(dataset, names, threshold=threshold)
-    table = Table("agreement", f"{found.pictures} pictures, {found.groups} groups")
+    table = Table("agreement", f"{found.pictures} images, {found.groups} groups")
     table.add_row(f"boxes of A, {cell(found.first)}", str(found.boxes_first))
     table.add_row(f"boxes of B, {cell(found.second)}", str(found.boxes_second))
     table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
@@ -138,10 +138,10 @@ def propose(
     dataset: Dataset,
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Also where somebody has looked, to compare.")
+        bool, typer.Option("--everywhere", help="Also for annotated images, to compare.")
     ] = False,
 ) -> None:
-    """Let a bundle propose boxes for pictures in which nobody has looked.
+    """Let a bundle propose boxes for images without annotations.
 
     They go to DATASET/proposals.parquet, least confident first, and become part of the dataset only
     when a person has handed them in: export them with `--format labelstudio --proposals`.
@@ -158,8 +158,8 @@ def propose(
     if done.note:
         print(f"{done.note}: boxes are where the class activation of {done.model} is high.")
     print(
-        f"{done.model}: {done.boxes} boxes in {done.pictures} pictures, none in {done.empty}; "
-        f"{done.skipped} pictures left alone, because somebody has looked at them."
+        f"{done.model}: {done.boxes} boxes in {done.pictures} images, none in {done.empty}; "
+        f"{done.skipped} annotated images left as they are."
     )
 
 

@@ -26,14 +26,14 @@ def build(
     ] = None,
     freeze: Annotated[
         Path | None,
-        typer.Option(help="Dataset or splits.csv whose pictures keep their split here too."),
+        typer.Option(help="Dataset or splits.csv whose images keep their split here too."),
     ] = None,
     resplit: Annotated[
         bool, typer.Option("--resplit", help="Split anew; old results are then not comparable.")
     ] = False,
     diff: Annotated[
         Path | None,
-        typer.Option(help="Older version: say what changed since, also in OUT/diff.json."),
+        typer.Option(help="Older version: list the changes since then, also in OUT/diff.json."),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -44,13 +44,13 @@ def build(
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Turn pictures into a dataset: acquire, screen, de-duplicate, split.
+    """Turn images into a dataset: acquire, screen, de-duplicate, split.
 
-    Every picture that does not enter it is listed in OUT/issues.parquet with its reason. A build
+    Every image that does not enter it is listed in OUT/issues.parquet with its reason. A build
     that was stopped goes on where it was: run the same command again. Built again, a dataset
-    keeps every picture's split, and what `skindx remove` took down stays out.
+    keeps every image's split, and what `skindx remove` took down stays out.
 
-    Example: skindx build my/pictures --out runs/mine/data
+    Example: skindx build my/images --out runs/mine/data
 
     On a cluster whose machines all see OUT: skindx build recipe.yaml --out OUT --cluster auto
     """

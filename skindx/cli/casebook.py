@@ -1,4 +1,4 @@
-"""`skindx casebook`: what is kept, taken out as training data, or deleted."""
+"""`skindx casebook`: list, export and delete stored cases."""
 
 import sys
 from pathlib import Path
@@ -43,15 +43,15 @@ def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None)
         column.overflow = "fold"
     opened = Casebook.open(book, create=False, keys=casebook_key)
     cases = opened.all_cases(owner)
-    for each in cases:
+    for case in cases:
         table.add_row(
-            each.id,
-            cell(each.owner),
-            cell(each.patient),
-            cell(each.lesion),
-            f"{each.taken:%Y-%m-%d %H:%M}",
-            str(len(each.photos)),
-            cell(each.confirmed),
+            case.id,
+            cell(case.owner),
+            cell(case.patient),
+            cell(case.lesion),
+            f"{case.taken:%Y-%m-%d %H:%M}",
+            str(len(case.photos)),
+            cell(case.confirmed),
         )
     console().print(table)
     print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
@@ -74,9 +74,9 @@ def export(
         typer.Option(help="Taxonomy of the labels, written into the recipe: skin10, a YAML file."),
     ] = None,
 ) -> None:
-    """Write the confirmed cases as pictures, a table and a recipe for `skindx build`.
+    """Write the confirmed cases as images, a table and a recipe for `skindx build`.
 
-    All pictures of one patient bear one group, so that no split tears them apart. Pseudonyms and
+    All images of one patient bear one group, so that no split tears them apart. Pseudonyms and
     notes stay in the case book.
 
     Example: skindx casebook export runs/cases.db --out runs/feedback
@@ -88,8 +88,8 @@ def export(
     from skindx.casebook.export import export as write
 
     opened = Casebook.open(book, create=False, keys=casebook_key)
-    pictures = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
-    some = f"{pictures} picture{'s' if pictures != 1 else ''}"
+    images = write(opened.all_cases(owner), out, opened.export_key(), taxonomy=taxonomy)
+    some = f"{images} image{'s' if images != 1 else ''}"
     print(f"{some} of confirmed cases in {out}; next: skindx build {out / RECIPE}")
 
 
@@ -103,7 +103,7 @@ def delete(
         bool, typer.Option("--yes", "-y", help="Do not ask back, which only a terminal is asked.")
     ] = False,
 ) -> None:
-    """Delete cases: their keys are destroyed, so that nobody can read what is left of them.
+    """Delete cases: their keys are destroyed, so that nobody can read their remains.
 
     An export that has them already, and older copies of the key file, are yours to delete.
 
@@ -117,6 +117,6 @@ def delete(
         if not typer.confirm(f"Delete {some} for good? Nobody can bring them back."):
             print("nothing is deleted")
             return
-    for each in case:
-        opened.delete(None, each)
-        print(f"{cell(each)} is deleted")
+    for case_id in case:
+        opened.delete(None, case_id)
+        print(f"{cell(case_id)} is deleted")

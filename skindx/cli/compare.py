@@ -1,4 +1,4 @@
-"""`skindx compare`: whether one predictor is better than another on the same pictures."""
+"""`skindx compare`: whether one predictor is better than another on the same images."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +20,10 @@ def compare(
     ] = None,
     split: Annotated[Part, typer.Option(help="Split of --dataset; all: an external set.")] = "test",
 ) -> None:
-    """Compare two predictors on the same pictures, overall and by class, skin type and source.
+    """Compare two predictors on the same images, overall and by class, skin type and source.
 
     Differences are A minus B with 95 % intervals by paired bootstrap over groups; McNemar's exact
-    test counts the pictures that only one of the two names rightly. Writes comparison.json and
+    test counts the images that only one of the two names rightly. Writes comparison.json and
     comparison.html.
 
     Example: skindx compare runs/a/evaluation runs/b/evaluation --out runs/a-against-b

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 dedup = typer.Typer(
     name="dedup",
     no_args_is_help=True,
-    help="Near duplicates: embed pictures for a second look, sweep the threshold.",
+    help="Near duplicates: embed images for a second look, sweep the threshold.",
 )
 
 Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
@@ -41,7 +41,7 @@ def embed(
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Write one vector a picture: what a frozen network says of it before its last layer.
+    """Write one vector an image: the features before the last layer of a frozen network.
 
     The network is a timm model, mobilenetv2_100 unless --set model=NAME says otherwise. A recipe
     takes the table as a second stage after the hashes, `dedup: {embeddings: {path: TABLE}}`, and
@@ -55,7 +55,7 @@ def embed(
         made = embed_dataset(
             dataset, weights, bundle, sets or [], partial(progress, "embed"), config=config, out=out
         )
-    print(f"{len(made.sha256s)} pictures, {made.vectors_ND.shape[1]} numbers each: {made.model}")
+    print(f"{len(made.sha256s)} images, {made.vectors_ND.shape[1]} numbers each: {made.model}")
 
 
 def embed_dataset(
@@ -70,7 +70,7 @@ def embed_dataset(
 ) -> "Embeddings":
     """Embed with weights, a file of settings, or a bundle, whichever is given. Raises UserError."""
     from skindx.curation.embeddings import EmbedSettings, embed_with_bundle
-    from skindx.curation.embeddings import embed as embed_pictures
+    from skindx.curation.embeddings import embed as embed_images
     from skindx.data.dedup.near import EMBEDDINGS
 
     target = out or dataset / EMBEDDINGS
@@ -83,7 +83,7 @@ def embed_dataset(
     if weights:
         sets = [*sets, f"weights={json.dumps(str(weights))}"]
     settings = EmbedSettings.load(config, sets)
-    return embed_pictures(dataset, settings, target, progress)
+    return embed_images(dataset, settings, target, progress)
 
 
 @dedup.command()
@@ -98,21 +98,20 @@ def sweep(
 ) -> None:
     """Draw size and accuracy against the threshold of the hashes (CE-Dedup).
 
-    At each radius the training pictures are thinned as a build would, a classifier of embeddings
+    At each radius the training images are thinned as a build would, a classifier of embeddings
     is trained on what is left, and the test split stays untouched. Beside each point stand as many
-    pictures taken at random. --set radii=[0,4,8] and --set hashes=[[average],[wavelet]] choose
+    images taken at random. --set radii=[0,4,8] and --set hashes=[[average],[wavelet]] choose
     what is tried.
 
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """
-    from skindx.curation.sweep.files import check_plot, print_sweep, write_sweep
+    from skindx.curation.sweep.files import print_sweep, write_sweep
     from skindx.curation.sweep.sweep import SweepSettings
     from skindx.curation.sweep.sweep import sweep as run_sweep
     from skindx.data.dedup.near import EMBEDDINGS, read_embeddings
     from skindx.progress import progress_bars
 
     settings = SweepSettings.load(None, [*(sets or []), f"loss={loss}"])
-    check_plot()
     table = read_embeddings(embeddings or dataset / EMBEDDINGS)
     with progress_bars() as progress:
         found = run_sweep(dataset, table, settings, progress)

@@ -10,7 +10,7 @@ def doctor(
         bool, typer.Option(help="Compile DeepSpeed's operator now instead of at the first start.")
     ] = True,
 ) -> None:
-    """Check compiler, headers, accelerator, extras and disk; say what to do about each."""
+    """Check compiler, headers, accelerator, extras and disk; advise how to fix each problem."""
     from skindx.doctor import examine, render
 
     findings = examine(build=prebuild)

@@ -9,7 +9,7 @@ import typer
 def export(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     dataset: Annotated[
-        Path, typer.Option("--dataset", help="Its validation pictures check the export.")
+        Path, typer.Option("--dataset", help="Its validation images check the export.")
     ],
     to: Annotated[Literal["onnx", "openvino"], typer.Option(help="The runtime.")],
     precision: Annotated[
@@ -19,7 +19,7 @@ def export(
 ) -> None:
     """Export a bundle's networks to a faster runtime, into the bundle itself.
 
-    Nothing is exported that does not answer the validation pictures as the networks do: fp32 must
+    Nothing is exported that does not answer the validation images as the networks do: fp32 must
     put the same class first in all of them, bf16 and int8 in at least 99.5 %. `skindx serve` and
     `skindx diagnose` then take the fastest export that the machine can run.
 
@@ -32,12 +32,16 @@ def export(
     from skindx.models.exports.export import export_bundle
 
     done = export_bundle(bundle, to, precision, dataset)
-    table = Table("member", title=f"{done.name}: checked on validation pictures")
-    for heading in ("pictures", "same first class", "95 % interval", "least cosine"):
+    table = Table("member", title=f"{done.name}: checked on validation images")
+    for heading in ("images", "same first class", "95 % interval", "least cosine"):
         table.add_column(heading, justify="right")
-    for each in done.parity:
-        shown = (f"{each.share:.2%}", f"{each.low:.2%} .. {each.high:.2%}", f"{each.cosine:.6f}")
-        table.add_row(each.member, str(each.pictures), *shown)
+    for parity in done.parity:
+        shown = (
+            f"{parity.share:.2%}",
+            f"{parity.low:.2%} .. {parity.high:.2%}",
+            f"{parity.cosine:.6f}",
+        )
+        table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
     digest = open_bundle(bundle).digest
     print(f"{bundle / done.folder}: part of the bundle now; its digest is {digest}")

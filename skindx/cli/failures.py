@@ -21,7 +21,7 @@ def _file_above(error: OSError) -> Path | None:
     if error.errno not in (errno.ENOTDIR, errno.EEXIST) or error.filename is None:
         return None
     where = Path(os.fsdecode(error.filename))
-    return next((each for each in (where, *where.parents) if each.is_file()), None)
+    return next((path for path in (where, *where.parents) if path.is_file()), None)
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def one_sentence() -> Iterator[None]:
         if file := _file_above(error):
             print(f"error: {file} is a file, and a folder is needed there.", file=sys.stderr)
             sys.exit(2)
-        if no_room(error) and error.filename is None:  # as every write says it
+        if no_room(error) and error.filename is None:  # the message of every write
             print(f"error: {error.strerror}; make room and run the command again.", file=sys.stderr)
             sys.exit(2)
         if error.errno not in _REFUSED or error.filename is None:
@@ -53,7 +53,7 @@ def one_sentence() -> Iterator[None]:
         advice = (
             "make room and run the command again"
             if no_room(error)
-            else "look at its permissions and the room on its disk"
+            else "check its permissions and the free space of its disk"
         )
         print(f"error: {where}: {error.strerror}; {advice}.", file=sys.stderr)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""`skindx gallery`: look at a dataset in a browser."""
+"""`skindx gallery`: browse a dataset."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def gallery(
     """Write pages that show what was kept, dropped and is to be reviewed, and why.
 
     Static HTML without scripts: it opens from the disk and asks nothing of the network. It shows
-    private pictures; do not publish it.
+    private images; do not publish it.
 
     Example: skindx gallery runs/mine/data
     """

@@ -20,5 +20,5 @@ def lay_out(app: typer.Typer) -> None:
 
 def readable(docstring: str) -> str:
     """Return a docstring whose paragraphs are one line each, for typer to wrap."""
-    paragraphs = (" ".join(each.split()) for each in docstring.split("\n\n"))
+    paragraphs = (" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
     return _TAG.sub(r"\\[", "\n\n".join(paragraphs))

@@ -31,7 +31,7 @@ Expect = Annotated[
     typer.Option(
         metavar="DIGEST",
         help="Refuse any bundle but the one with this digest (or its first 16 digits and more). "
-        "Hashes inside a bundle say that it is whole, not who made it.",
+        "Hashes inside a bundle show that it is complete, not who made it.",
     ),
 ]
 

@@ -28,7 +28,7 @@ def publish(
 ) -> None:
     """Write the copy of a dataset for others: licences decide, metadata is stripped.
 
-    A picture of unknown or no-derivatives licence, or flagged for a face, text or an intimate
+    An image of unknown or no-derivatives licence, or flagged for a face, text or an intimate
     region, is listed with the reason; none of its bytes leave. An earlier copy in OUT is replaced.
 
     Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
@@ -41,7 +41,7 @@ def publish(
     settings = PublishSettings.load(None, sets or [], start=start)
     with progress_bars() as progress:
         done = publish_dataset(dataset, out, settings, progress=partial(progress, "publish"))
-    print(f"{done.folder}: {done.published} of {done.kept} pictures published.")
+    print(f"{done.folder}: {done.published} of {done.kept} images published.")
     for reason, count in done.withheld.items():
         print(f"  {count} withheld: {reason}")
     if done.reencoded:

@@ -1,4 +1,4 @@
-"""`skindx remove`: take a picture down, everywhere."""
+"""`skindx remove`: take an image down, everywhere."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def remove(
     datasets: Annotated[list[Path], typer.Argument(help="Dataset folders to take it out of.")],
     *,
-    url: Annotated[list[str] | None, typer.Option(help="URL of the picture.")] = None,
+    url: Annotated[list[str] | None, typer.Option(help="URL of the image.")] = None,
     sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; it is kept, so name nobody.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason; it is stored, so name no person.")] = "",
     near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its near copies.")] = True,
     published: Annotated[
         list[Path] | None, typer.Option(help="Published folder to take it out of as well.")
@@ -39,10 +39,10 @@ def remove(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would go; write nothing.")
+        bool, typer.Option("--dry-run", help="Only list what would be removed; write nothing.")
     ] = False,
 ) -> None:
-    """Take a picture down: out of datasets, galleries, bundles and published copies, for good.
+    """Take an image down: out of datasets, galleries, bundles and published copies, for good.
 
     Its near copies (scaled, turned, recoded) go with it and are listed. DATASET/blocklist.jsonl
     holds its hashes and URL: no later build takes it in or fetches it again. Killed at any moment,
@@ -56,8 +56,8 @@ def remove(
 
     if not (url or sha):
         raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
-    for each in () if dry_run else bundle or []:
-        _clear(each)
+    for path in () if dry_run else bundle or []:
+        _clear(path)
     galleries = _galleries(datasets, gallery or [])
     _check_published(published or [])
     with progress_bars() as progress:
@@ -70,7 +70,7 @@ def remove(
             progress=progress,
         )
     # Whether a bundle can be opened is known before anything is changed.
-    used = [(each, _used(each, planned)) for each in bundle or []]
+    used = [(path, _used(path, planned)) for path in bundle or []]
     _tell(planned, dry_run)
     for path, uses in used:
         for line in (*_bundle_lines(path, uses), *_part_lines(path, planned)):
@@ -120,10 +120,10 @@ def _take_down(
 def _galleries(datasets: Sequence[Path], named: Sequence[Path]) -> list[tuple[Path, Path]]:
     from skindx.data.gallery import dataset_of, galleries_in
 
-    pairs = [(folder, each) for each in datasets for folder in galleries_in(each)]
+    pairs = [(folder, other) for other in datasets for folder in galleries_in(other)]
     for folder in named:
         dataset = dataset_of(folder)
-        mine = [each for each in datasets if each.resolve() == dataset]
+        mine = [other for other in datasets if other.resolve() == dataset]
         if not mine:
             raise UserError(
                 f"the gallery {folder} shows {dataset}, which is none of the datasets named; "
@@ -217,24 +217,24 @@ def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:
 def _tell(planned: "Plan", dry_run: bool) -> None:
     from rich.table import Table
 
-    table = Table("dataset", "picture", "label", "split", "because", "URL")
+    table = Table("dataset", "image", "label", "split", "because", "URL")
     for column in table.columns:
         column.overflow = "fold"
     words = {"asked": "asked for", "copy": "near copy"}
-    for each in planned.going:
-        table.add_row(*_cells(each), words[each.why], cell(each.known.url))
+    for row in planned.going:
+        table.add_row(*_cells(row), words[row.why], cell(row.known.url))
     screen = console()
     screen.print("These would go:" if dry_run else "These go:")
     screen.print(table)
     if planned.staying:
         screen.print("Of the same patient, lesion or page, and staying unless you name them too:")
-        beside = Table("dataset", "picture", "label", "split", "URL")
-        for each in planned.staying:
-            beside.add_row(*_cells(each), cell(each.known.url))
+        beside = Table("dataset", "image", "label", "split", "URL")
+        for staying in planned.staying:
+            beside.add_row(*_cells(staying), cell(staying.known.url))
         screen.print(beside)
 
 
 def _cells(going: "Going") -> list[str]:
     known = going.known
     cells = (str(going.dataset), known.sha256[:12], known.label, known.split or "not kept")
-    return [cell(each) for each in cells]
+    return [cell(text) for text in cells]

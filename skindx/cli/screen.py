@@ -1,4 +1,4 @@
-"""`skindx screen`: what the screening says to a folder, before anything is built from it."""
+"""`skindx screen`: screen a folder before a dataset is built from it."""
 
 from functools import partial
 from pathlib import Path
@@ -10,14 +10,14 @@ from skindx.cli.options import Sets, console
 
 
 def screen(
-    folder: Annotated[Path, typer.Argument(help="A folder of pictures, at any depth.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
     sets: Sets = None,
 ) -> None:
     """Say what screening would refuse in a folder, and fit the limit of blur to it.
 
     Nothing is written. --set takes the keys of a recipe's `screen`.
 
-    Example: skindx screen my/pictures --set min_side=128
+    Example: skindx screen my/images --set min_side=128
     """
     from skindx.data.screening.screen import ScreenSettings
     from skindx.data.screening.screen_report import print_report, report

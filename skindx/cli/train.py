@@ -59,7 +59,7 @@ def train(
         print(_stopped(stopped), file=sys.stderr, flush=True)
         raise typer.Exit(stopped.code) from None
     if bundle:
-        print(f"packed {bundle.path}: {', '.join(each.name for each in bundle.spec.members)}")
+        print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
 
 

@@ -37,8 +37,8 @@ class Background:
     def wait(self) -> None:
         """Wait for all of them; what one raised is raised here."""
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            each.result()
+        for future in waiting:
+            future.result()
 
     def close(self) -> None:
         """End the thread."""

@@ -21,7 +21,9 @@ class BucketedExchange(Exchange):
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
         """Cut the buckets."""
         super().attach(fabric, gradients, steps_per_epoch)
-        self._groups = fixed_buckets([4 * each for each in gradients.sizes], self._bucket_mb)
+        self._groups = fixed_buckets(
+            [4 * elements for elements in gradients.sizes], self._bucket_mb
+        )
         self._background = Background(fabric.device)
 
     @abstractmethod

@@ -65,17 +65,25 @@ class Fabric:
 
     def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
         """Send and receive some messages at once, and wait for all of them."""
-        self.bytes_sent += sum(each.tensor.nbytes for each in sends)
+        self.bytes_sent += sum(transfer.tensor.nbytes for transfer in sends)
         works: list[Any]
         if self._two_way:
-            expected = [each if each.work else self.expect(each) for each in receives]
-            works = [each.work for each in expected]
-            for each in sends:
-                works.append(dist.isend(each.tensor, each.peer, self._way(self.rank, each.peer)))
+            expected = [
+                transfer if transfer.work else self.expect(transfer) for transfer in receives
+            ]
+            works = [transfer.work for transfer in expected]
+            for transfer in sends:
+                works.append(
+                    dist.isend(transfer.tensor, transfer.peer, self._way(self.rank, transfer.peer))
+                )
         else:
             operations = [
-                dist.P2POp(dist.isend, each.tensor, each.peer, self._all) for each in sends
-            ] + [dist.P2POp(dist.irecv, each.tensor, each.peer, self._all) for each in receives]
+                dist.P2POp(dist.isend, transfer.tensor, transfer.peer, self._all)
+                for transfer in sends
+            ] + [
+                dist.P2POp(dist.irecv, transfer.tensor, transfer.peer, self._all)
+                for transfer in receives
+            ]
             works = list(dist.batch_isend_irecv(operations)) if operations else []
         for work in works:
             work.wait()

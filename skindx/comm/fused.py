@@ -47,7 +47,7 @@ class Fused(Exchange):
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
         """Start with buckets of a fixed size."""
         super().attach(fabric, gradients, steps_per_epoch)
-        sizes = [4 * each for each in gradients.sizes]
+        sizes = [4 * elements for elements in gradients.sizes]
         self._groups = fixed_buckets(sizes, self.settings.bucket_mb, first_mb=1)
         self.planned = False
 

@@ -16,25 +16,29 @@ class Gradients:
     """
 
     def __init__(self, named_parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
-        trained = [(name, each) for name, each in named_parameters if each.requires_grad]
+        trained = [
+            (name, parameter) for name, parameter in named_parameters if parameter.requires_grad
+        ]
         parameters = dict(reversed(trained))
         device = next(iter(parameters.values())).device
         self._parameters = parameters
-        self.flat = torch.zeros(sum(each.numel() for each in parameters.values()), device=device)
+        self.flat = torch.zeros(
+            sum(parameter.numel() for parameter in parameters.values()), device=device
+        )
         self._lay_out(list(parameters))
 
     def _lay_out(self, names: Sequence[str]) -> None:
         self.names = list(names)
         self.parameters = [self._parameters[name] for name in self.names]
-        self.sizes = [each.numel() for each in self.parameters]
+        self.sizes = [parameter.numel() for parameter in self.parameters]
         self.offsets = [0, *accumulate(self.sizes)]
         self._view()
 
     def _view(self) -> None:
         # As the parameter lies in memory (channels last): the optimizer walks both side by side.
         self.views = [
-            self.flat[start : start + size].as_strided(each.size(), each.stride(), start)
-            for each, start, size in zip(
+            self.flat[start : start + size].as_strided(parameter.size(), parameter.stride(), start)
+            for parameter, start, size in zip(
                 self.parameters, self.offsets[:-1], self.sizes, strict=True
             )
         ]

@@ -58,10 +58,10 @@ class Hierarchical(BucketedExchange):
 
     def sum(self, span: Tensor) -> None:
         """Sum a bucket, chunk after chunk."""
-        pieces = [each for each in span.tensor_split(self.settings.chunks) if len(each)]
+        pieces = [piece for piece in span.tensor_split(self.settings.chunks) if len(piece)]
         first = self._node[0]
         up = [
-            _begun(dist.reduce(each, first, group=self._inside, async_op=True)) for each in pieces
+            _begun(dist.reduce(piece, first, group=self._inside, async_op=True)) for piece in pieces
         ]
         across = []
         for piece, work in zip(pieces, up, strict=True):

@@ -43,7 +43,7 @@ class Multicolor(BucketedExchange):
         trees = color_trees(fabric.world, min(self.settings.colors, fabric.world))
         self._colors = len(trees)
         self._rounds = [
-            [each for each in edges if fabric.rank in (each.sender, each.receiver)]
+            [edge for edge in edges if fabric.rank in (edge.sender, edge.receiver)]
             for edges in rounds(trees, self.settings.chunks)
         ]
 

@@ -39,7 +39,7 @@ class PowerSGD(Exchange):
     def attach(self, fabric: Fabric, gradients: Gradients, steps_per_epoch: int) -> None:
         """Draw the same thin matrices on every rank."""
         super().attach(fabric, gradients, steps_per_epoch)
-        self._shapes = [_shape(each, self.settings.rank) for each in gradients.parameters]
+        self._shapes = [_shape(parameter, self.settings.rank) for parameter in gradients.parameters]
         self._residual_M = torch.zeros_like(gradients.flat)
         generator = torch.Generator().manual_seed(0)
         self._right = [
@@ -70,13 +70,13 @@ class PowerSGD(Exchange):
             matrix_ND @ right_DR for matrix_ND, right_DR in zip(matrices, self._right, strict=True)
         ]
         left, plain_mean = self._mean(left), self._mean(plain)
-        if not all(bool(each.isfinite().all()) for each in [*left, *plain_mean]):
+        if not all(bool(tensor.isfinite().all()) for tensor in [*left, *plain_mean]):
             return False
         left = [_orthogonal(each_NR) for each_NR in left]
         right = self._mean(
             [matrix_ND.T @ left_NR for matrix_ND, left_NR in zip(matrices, left, strict=True)]
         )
-        if not all(bool(each.isfinite().all()) for each in right):
+        if not all(bool(tensor.isfinite().all()) for tensor in right):
             return False
         self._write(sum_M, left, right, plain_mean)
         self._right = right
@@ -104,11 +104,11 @@ class PowerSGD(Exchange):
         """Return the means over ranks, sent as one message."""
         if not tensors:
             return []
-        flat = torch.cat([each.reshape(-1) for each in tensors])
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         self.fabric.all_reduce(flat).wait()
         flat /= self.fabric.world
-        parts = torch.split(flat, [each.numel() for each in tensors])
-        return [part.view(each.shape) for part, each in zip(parts, tensors, strict=True)]
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def state_dict(self) -> State:
         """Return residual and thin matrices."""
@@ -118,7 +118,7 @@ class PowerSGD(Exchange):
         """Take residual and thin matrices over."""
         take_over(self._residual_M, states, "residual", self.fabric)
         check_like(states[0].get("right"), self._right, "exchange/right")
-        self._right = [each.to(self.fabric.device) for each in states[0]["right"]]
+        self._right = [tensor.to(self.fabric.device) for tensor in states[0]["right"]]
 
 
 def _shape(parameter: Tensor, rank: int) -> tuple[int, int] | None:

@@ -29,7 +29,9 @@ class Reducer:
         self._missing: list[int] = []
         self._next, self._armed, self._begun = 0, False, False
         self._names = dict(zip(gradients.parameters, gradients.names, strict=True))
-        self._hooks = [_after_gradient(each, self._ready) for each in gradients.parameters]
+        self._hooks = [
+            _after_gradient(parameter, self._ready) for parameter in gradients.parameters
+        ]
         self._grouped: tuple[list[int], list[str]] | None = None
 
     def _regroup(self) -> None:

@@ -95,7 +95,7 @@ def add_all(parts: Sequence[Sparse]) -> Sparse:
             total = Sparse(*_sum(total, part))
         return total
     # On a GPU many small steps cost more than one large one.
-    at_N, place_PK = torch.unique(torch.cat([each.at_K for each in parts]), return_inverse=True)
+    at_N, place_PK = torch.unique(torch.cat([part.at_K for part in parts]), return_inverse=True)
     values_N = torch.zeros(len(at_N), device=at_N.device)
     for part, place_K in zip(parts, place_PK.split(len(parts[0].at_K)), strict=True):
         values_N[place_K] += part.values_K

@@ -21,7 +21,7 @@ class TopK(SparseExchange):
     def agree(self, own: Sparse, k: int) -> tuple[Sparse, list[PutBack]]:
         """Return the sum of all ranks' elements, added in rank order."""
         messages = self.fabric.all_gather(own.pack())
-        parts = [Sparse.unpack(each) for each in messages]
+        parts = [Sparse.unpack(message) for message in messages]
         if not all(part.finite for part in parts):
             return Sparse.poison(k, own.at_K.device), []
         return add_all(parts), []

@@ -49,7 +49,7 @@ def color_trees(ranks: int, colors: int) -> list[Tree]:
     if not 1 <= colors <= ranks:
         raise ValueError(f"{colors} colors need as many ranks, and there are {ranks}")
     share = ranks // colors
-    arity = next(each for each in range(1, ranks + 1) if -(-(ranks - 1) // each) <= share)
+    arity = next(width for width in range(1, ranks + 1) if -(-(ranks - 1) // width) <= share)
     return [
         Tree(tuple((color * share + place) % ranks for place in range(ranks)), max(arity, 2))
         for color in range(colors)

@@ -1,4 +1,4 @@
-"""Embeddings of a dataset's pictures: what a frozen network says of each before its last layer."""
+"""Embeddings of a dataset's images: the features before the last layer of a frozen network."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from skindx.models.classifier.preprocess import Preprocess, centre_square
 if TYPE_CHECKING:
     import torch
 
-# N = pictures, B = batch, S = side, D = dimensions
+# N = images, B = batch, S = side, D = dimensions
 
 Progress = Callable[[int, int], None]
 _BATCH = 32
@@ -41,7 +41,7 @@ class EmbedSettings(ClassifierSettings):
 def embed(
     dataset: Path, settings: EmbedSettings, out: Path, progress: Progress | None = None
 ) -> Embeddings:
-    """Embed the manifest's pictures and its stored near duplicates; write `out`. Raises UserError.
+    """Embed the manifest's images and its stored near duplicates; write `out`. Raises UserError.
 
     Features are the network's pooled ones (for a MobileNetV2 1,280 numbers), scaled to length 1.
     """
@@ -56,7 +56,7 @@ def embed_with_bundle(
 ) -> Embeddings:
     """Embed them with a bundle's first member and write `out`. Raises UserError.
 
-    The bundle has learned the labels of its training pictures, the wrong ones as well.
+    The bundle has learned the labels of its training images, the wrong ones as well.
     """
     from skindx.models.bundle.bundle import open_bundle
 
@@ -88,7 +88,7 @@ def _embed(
     vectors_ND = np.concatenate(rows)
     length_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     if not np.all(np.isfinite(length_N1) & (length_N1 > 0)):
-        raise UserError(f"{model} gives no numbers for some pictures; use other weights.")
+        raise UserError(f"{model} gives no numbers for some images; use other weights.")
     sha256s = tuple(record.sha256 for record in records)
     embeddings = Embeddings(sha256s, vectors_ND / length_N1, model)
     write_embeddings(out, embeddings)

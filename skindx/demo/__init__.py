@@ -1,4 +1,4 @@
-"""The whole way on painted pictures, by the same commands that a user types."""
+"""The demo: from painted images to a diagnosis, by the commands that a user types."""
 
 import json
 import shlex
@@ -39,10 +39,10 @@ def run_demo(out: Path, seed: int) -> None:
     _verb("train", str(dataset), "--config", str(_near(HERE / "train.yaml")), "--out", str(out))
     _say("4/5  Evaluating on the test split, which nothing has seen so far")
     _verb("evaluate", str(bundle), str(dataset))
-    _say("5/5  Diagnosing one test picture with the packed bundle")
-    picture = next(record for record in read_manifest(dataset) if record.split == "test")
-    _verb("diagnose", str(bundle), str(dataset / picture.path))
-    print(f"\n(The painter calls this picture {picture.label.replace('_', ' ')}.)")
+    _say("5/5  Diagnosing one test image with the packed bundle")
+    image = next(record for record in read_manifest(dataset) if record.split == "test")
+    _verb("diagnose", str(bundle), str(dataset / image.path))
+    print(f"\n(The painter calls this image {image.label.replace('_', ' ')}.)")
     print(f"The demo took {time.monotonic() - started:.0f} s. Now open the page:\n")
     print(f"    {_shown('serve', str(bundle))}\n")
 
@@ -88,7 +88,7 @@ def _verb(*arguments: str) -> None:
     print(f"$ {_shown(*arguments)}", flush=True)
     finished = subprocess.run([sys.executable, "-m", "skindx", *arguments], check=False)
     if finished.returncode:
-        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; its own words stand above.")
+        raise JobError(f"the demo stopped at `skindx {arguments[0]}`; see the error above.")
 
 
 def _print_scores(truth: SiteTruth, dataset: Path, origin: str) -> None:

@@ -45,10 +45,12 @@ def render(findings: Sequence[Finding]) -> str:
     from rich.text import Text
 
     table = Table("", "check", "found", "what to do")
-    for each in findings:
-        mark = "ok" if each.ok else "FIX" if each.required else "note"
+    for finding in findings:
+        mark = "ok" if finding.ok else "FIX" if finding.required else "note"
         # Text: a path in square brackets is no markup.
-        table.add_row(mark, each.name, Text(each.detail), Text("" if each.ok else each.advice))
+        table.add_row(
+            mark, finding.name, Text(finding.detail), Text("" if finding.ok else finding.advice)
+        )
     buffer = io.StringIO()
     Console(file=buffer, width=shutil.get_terminal_size((100, 24)).columns).print(table)
     return buffer.getvalue()

@@ -28,14 +28,14 @@ with warnings.catch_warnings(record=True) as caught:
             torch.ones(2, device=found).sum().item()
         except Exception as error:
             facts["error"] = str(error)
-    facts["warnings"] = [str(each.message) for each in caught]
+    facts["warnings"] = [str(warning.message) for warning in caught]
 print("FACTS" + json.dumps(facts))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
-    """What torch says of itself; no `version` means that it does not import."""
+    """Version and devices by torch; no `version` means that it does not import."""
 
     version: str = ""
     cuda: str | None = None
@@ -60,7 +60,7 @@ def torch_facts() -> TorchFacts:
 
 
 def nvidia_driver() -> str:
-    """Return the version of the NVIDIA driver, "" for none, or words where it does not tell."""
+    """Return the version of the NVIDIA driver, "" for none, a message where it does not answer."""
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         try:

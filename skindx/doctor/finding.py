@@ -1,4 +1,4 @@
-"""What a check says, and the small helpers that the checks share."""
+"""The result of a check, and what the checks share."""
 
 import importlib.metadata
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at; `advice` says what to do when it is not `ok`.
+    """One thing that was checked; `advice` is how to fix it when it is not `ok`.
 
     Work cannot begin while a `required` finding is not ok; any other is a note.
     """

@@ -7,7 +7,6 @@ DISTRIBUTIONS = {
         "backports-zstd",
         "brotli",
         "defusedxml",
-        "matplotlib",
         "mlcroissant",
         "numba",
         "pycocotools",

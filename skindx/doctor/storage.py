@@ -16,7 +16,7 @@ def cache() -> Path:
 
 def disk(name: str, folder: Path) -> Finding:
     free_gb = shutil.disk_usage(_existing(folder)).free / 1e9
-    advice = f"Free some space: {MIN_FREE_GB:.0f} GB is little for pictures and checkpoints."
+    advice = f"Free some space: {MIN_FREE_GB:.0f} GB is little for images and checkpoints."
     return Finding(name, free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free, {folder}", advice)
 
 
@@ -31,4 +31,4 @@ def writable(folder: Path) -> Finding:
 
 def _existing(path: Path) -> Path:
     """Return `path` or the nearest folder above it that exists."""
-    return next(each for each in (path, *path.absolute().parents) if each.is_dir())
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -55,7 +55,7 @@ def chromium() -> Finding:
 
 def prebuild(tools: Sequence[Finding]) -> Finding:
     name = "DeepSpeed's op"
-    broken = [each.name for each in tools if not each.ok]
+    broken = [tool.name for tool in tools if not tool.ok]
     if broken:
         return Finding(name, False, "not built", f"First fix: {', '.join(broken)}.")
     print(

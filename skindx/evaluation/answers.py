@@ -1,4 +1,4 @@
-"""What a predictor said about labelled pictures: the arrays that every figure comes from."""
+"""A predictor's answers on labelled images: the arrays that every figure is computed from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.ensemble.prediction import Prediction
 from skindx.taxonomy import SkinClass, Urgency
 
-# N = pictures, C = classes, M = members
+# N = images, C = classes, M = members
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -22,7 +22,7 @@ Strings = NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Answers:
-    """One row a picture, classes and members in the predictor's order."""
+    """One row an image, classes and members in the predictor's order."""
 
     classes: tuple[SkinClass, ...]
     members: tuple[str, ...]
@@ -34,9 +34,9 @@ class Answers:
     skin_types: tuple[int | None, ...]
     sources: tuple[str, ...]
     sets_NC: NDArray[np.bool_] | None = None
-    """The classes in each picture's conformal set; None for a bundle without any."""
+    """The classes in each image's conformal set; None for a bundle without any."""
     level: float | None = None
-    """The share of pictures whose set should hold the true class."""
+    """The share of images whose set should hold the true class."""
     urgent_level: float | None = None
     """The same of urgent classes; None where they have no threshold of their own."""
     fitted_types: tuple[int, ...] = ()
@@ -67,15 +67,17 @@ class Answers:
         members: Sequence[str],
     ) -> Self:
         """Join predictions with the records they answer; every label must be a class's key."""
-        number = {each.key: i for i, each in enumerate(classes)}
+        number = {skin_class.key: i for i, skin_class in enumerate(classes)}
         return cls(
             classes=tuple(classes),
             members=tuple(members),
             truth_N=np.array([number[record.label] for record in records], dtype=np.intp),
             groups_N=np.array([record.group for record in records]),
             sha256_N=np.array([record.sha256 for record in records]),
-            ensemble_NC=np.stack([each.probabilities_C for each in predictions]),
-            members_NMC=np.stack([each.member_probabilities_MC for each in predictions]),
+            ensemble_NC=np.stack([prediction.probabilities_C for prediction in predictions]),
+            members_NMC=np.stack(
+                [prediction.member_probabilities_MC for prediction in predictions]
+            ),
             skin_types=tuple(record.skin_type for record in records),
             sources=tuple(record.source for record in records),
         )
@@ -85,7 +87,7 @@ class Answers:
 
     @property
     def predicted_N(self) -> Ints:  # noqa: N802
-        """The likeliest class of each picture."""
+        """The likeliest class of each image."""
         index_N: Ints = self.ensemble_NC.argmax(axis=1)
         return index_N
 

@@ -17,26 +17,26 @@ from skindx.models.ensemble.prediction import Prediction
 if TYPE_CHECKING:
     from rich.table import Table
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 @dataclass(frozen=True, slots=True)
 class AssistedClass:
-    """A class's sensitivity by the whole picture alone, and with the crop beside it."""
+    """A class's sensitivity by the whole image alone, and with the crop beside it."""
 
     key: str
     name: str
     n: int
     boxed: int
-    """Of its pictures, those of which a crop was judged beside the whole."""
+    """How many of its images were predicted from a crop as well."""
     changed: int
-    """Of its pictures, those that were given another class by it."""
+    """Of its images, those that were given another class by it."""
     without: Interval
     assisted: Interval
     difference: Interval
     """Assisted minus without, paired on the same resampled groups; no bounds if none changed.
 
-    Every draw of pictures that did not change gives 0, which would look like certainty.
+    Every draw of images that did not change gives 0, which would look like certainty.
     """
 
 
@@ -49,7 +49,7 @@ class Assisted:
     changed: int
     level: float
     classes: tuple[AssistedClass, ...]
-    """Those of which the split has pictures."""
+    """Those of which the split has images."""
     without: float
     assisted: float
     difference: Interval
@@ -59,15 +59,18 @@ class Assisted:
 def measure_assistance(
     answers: Answers, predictions: Sequence[Prediction], *, draws: int = 1000
 ) -> Assisted | None:
-    """Compare what was served with what the whole pictures alone say; None where no box was used.
+    """Compare the served predictions with those of whole images alone; None where no box was used.
 
     The rows of `answers` are those of `predictions`.
     """
-    boxed_N = np.array([each.whole_C is not None for each in predictions])
+    boxed_N = np.array([prediction.whole_C is not None for prediction in predictions])
     if not boxed_N.any():
         return None
     whole_NC = np.stack(
-        [each.probabilities_C if each.whole_C is None else each.whole_C for each in predictions]
+        [
+            prediction.probabilities_C if prediction.whole_C is None else prediction.whole_C
+            for prediction in predictions
+        ]
     )
     plain = replace(answers, ensemble_NC=whole_NC)
 
@@ -82,8 +85,8 @@ def measure_assistance(
     def one(number: int) -> AssistedClass:
         own_N = answers.truth_N == number
         ours, theirs = (
-            Statistic.top_k(each.ensemble_NC[own_N], each.truth_N[own_N], 1)
-            for each in (answers, plain)
+            Statistic.top_k(source.ensemble_NC[own_N], source.truth_N[own_N], 1)
+            for source in (answers, plain)
         )
         return AssistedClass(
             answers.classes[number].key,
@@ -97,7 +100,8 @@ def measure_assistance(
         )
 
     ours, theirs = (
-        Statistic.balanced_accuracy(each.ensemble_NC, each.truth_N) for each in (answers, plain)
+        Statistic.balanced_accuracy(source.ensemble_NC, source.truth_N)
+        for source in (answers, plain)
     )
     return Assisted(
         len(answers),
@@ -119,21 +123,21 @@ def assisted_table(assisted: Assisted) -> "Table":
 
     heading = (
         f"Sensitivity without and with the crop around the best box, which {assisted.boxed} of "
-        f"{assisted.pictures} pictures have"
+        f"{assisted.pictures} images have"
     )
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("class", no_wrap=True)
     for name in ("n", "crops", "changed", "without", "with", "points"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in assisted.classes:
+    for score in assisted.classes:
         table.add_row(
-            escape(each.name),
-            str(each.n),
-            str(each.boxed),
-            str(each.changed),
-            f"{percent(each.without)} {bounds(each.without)}",
-            f"{percent(each.assisted)} {bounds(each.assisted)}",
-            f"{points(each.difference.value)} {bounds(each.difference, 'points')}",
+            escape(score.name),
+            str(score.n),
+            str(score.boxed),
+            str(score.changed),
+            f"{percent(score.without)} {bounds(score.without)}",
+            f"{percent(score.assisted)} {bounds(score.assisted)}",
+            f"{points(score.difference.value)} {bounds(score.difference, 'points')}",
         )
     table.add_row(
         *("balanced accuracy", str(assisted.pictures)),

@@ -11,7 +11,7 @@ from skindx.evaluation.headline import LEVEL, SEED
 from skindx.evaluation.misses import UrgentMisses, share, urgent_misses
 from skindx.metrics import Interval, Statistic, confidence_interval
 
-# N = pictures
+# N = images
 
 UNKNOWN = "not known"
 MISSING = "not broken down: this needs fairlearn; run `pip install 'skindx[audit]'`"
@@ -19,7 +19,7 @@ MISSING = "not broken down: this needs fairlearn; run `pip install 'skindx[audit
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The pictures of one value, such as skin type II; of few, the intervals say how little."""
+    """The images of one value, such as skin type II; few images give wide intervals."""
 
     value: str
     n: int
@@ -45,8 +45,8 @@ def breakdowns(answers: Answers, *, draws: int) -> tuple[Breakdown, ...]:
     return tuple(
         _break_down(attribute, values, answers, draws)
         for attribute, values in (
-            ("skin type", [skin_type_name(each) for each in answers.skin_types]),
-            ("source", [each or UNKNOWN for each in answers.sources]),
+            ("skin type", [skin_type_name(skin_type) for skin_type in answers.skin_types]),
+            ("source", [source or UNKNOWN for source in answers.sources]),
         )
     )
 

@@ -49,7 +49,7 @@ Part = Split | Literal["all"]
 
 Decode = Callable[[bytes], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
-"""Called with the number of pictures done and the number of all."""
+"""Called with the number of images done and the number of all."""
 
 
 class Served(Protocol):
@@ -90,8 +90,8 @@ def evaluate(
     """Score `bundle` on a split of `dataset`; write metrics, predictions and a report to `out`.
 
     `miss_rate` is the level of the urgent risk that the next steps and the headline go by. Raises
-    UserError for one that the bundle has no threshold for, a split without pictures, a dataset of
-    which the bundle knows no class, a picture that cannot be read, `all` of the dataset that the
+    UserError for one that the bundle has no threshold for, a split without images, a dataset of
+    which the bundle knows no class, an image that cannot be read, `all` of the dataset that the
     bundle was trained on, and an `out` that holds anything but an earlier evaluation.
     """
     from skindx.diagnosis.predictor import Predictor
@@ -136,7 +136,7 @@ def evaluate_served(
     manifest = sha256_file(dataset / MANIFEST)
     if split == "all" and predictor.trained_on == manifest:
         raise UserError(
-            f"{bundle} was trained on pictures of {dataset}, so all of it measures nothing; "
+            f"{bundle} was trained on images of {dataset}, so all of it measures nothing; "
             "evaluate on its split test, or on another dataset."
         )
     unseen = leave_out_seen(records, predictor.seen, split, bundle)
@@ -161,7 +161,7 @@ def evaluate_served(
     evaluation = score(
         answers,
         draws=draws,
-        has_detector=any(each.boxes is not None for each in predictions),
+        has_detector=any(prediction.boxes is not None for prediction in predictions),
         detector=score_boxes(records, predictions),
         external=external,
     )
@@ -190,7 +190,7 @@ def evaluate_served(
 def leave_out_seen(
     records: Sequence[Record], seen: Mapping[str, Split] | None, split: Part, bundle: str
 ) -> list[Record]:
-    """Return the records without those that made the bundle: a picture it knows measures nothing.
+    """Return the records without those that made the bundle: an image it knows measures nothing.
 
     Asked for val or calibration by name, one wants to see just these. Raises UserError when none
     is left.
@@ -200,7 +200,7 @@ def leave_out_seen(
     unseen = [record for record in records if seen.get(record.sha256, "test") == "test"]
     if not unseen:
         raise UserError(
-            f"{bundle} was made from every one of these {len(records)} pictures, so they measure "
+            f"{bundle} was made from every one of these {len(records)} images, so they measure "
             "nothing; evaluate on the split test of its dataset, or on another dataset."
         )
     return unseen
@@ -210,7 +210,7 @@ def refuse_others(out: Path, own: Iterable[str], what: str) -> None:
     """Raise UserError for a folder that holds anything but an earlier one of `what`."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; give a folder for {what}.")
-    others = sorted({each.name for each in out.iterdir()} - set(own)) if out.exists() else []
+    others = sorted({path.name for path in out.iterdir()} - set(own)) if out.exists() else []
     if others:
         raise UserError(
             f"{out} holds other things ({', '.join(others[:3])}), which {what} would "
@@ -219,13 +219,13 @@ def refuse_others(out: Path, own: Iterable[str], what: str) -> None:
 
 
 def split_records(dataset: Path, split: Part) -> list[Record]:
-    """Return the dataset's pictures of one split, or all. Raises UserError when there is none."""
+    """Return the dataset's images of one split, or all. Raises UserError when there is none."""
     records = read_manifest(dataset)
     chosen = records if split == "all" else split_of(records, split)
     if not chosen:
         counts = Counter(record.split for record in records)
-        held = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "no pictures at all"
-        raise UserError(f"{dataset} has no pictures in the split {split!r}; it has {held}.")
+        held = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "no images at all"
+        raise UserError(f"{dataset} has no images in the split {split!r}; it has {held}.")
     return chosen
 
 
@@ -244,8 +244,8 @@ def _predict(
 ) -> list[Prediction]:
     predictions: list[Prediction] = []
     threads = cpu_count()
-    with closing(work_ahead(read, records, threads=threads, ahead=_BATCH)) as pictures:
-        while batch := list(islice(pictures, _BATCH)):
+    with closing(work_ahead(read, records, threads=threads, ahead=_BATCH)) as images:
+        while batch := list(islice(images, _BATCH)):
             predictions += predictor.predict(batch, confidence=_LEAST_CONFIDENCE)
             if progress:
                 progress(len(predictions), len(records))

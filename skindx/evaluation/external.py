@@ -29,9 +29,9 @@ class External:
 
     matches: tuple[ClassMatch, ...]
     left_out: int
-    """Pictures of classes that the bundle does not know."""
+    """Images of classes that the bundle does not know."""
     absent: tuple[str, ...]
-    """Names of the bundle's classes that no scored picture shows."""
+    """Names of the bundle's classes that no scored image shows."""
 
 
 def join_taxonomies(
@@ -58,27 +58,27 @@ def join_taxonomies(
     if same and (theirs is None or set(theirs.keys) == set(ours.keys)):
         return known, None
     shown = {record.label for record in known}
-    absent = tuple(each.name for each in ours.classes if each.key not in shown)
+    absent = tuple(skin_class.name for skin_class in ours.classes if skin_class.key not in shown)
     return known, External(tuple(matches), len(records) - len(known), absent)
 
 
-def _match(label: str, pictures: int, theirs: Taxonomy | None, ours: Taxonomy) -> ClassMatch:
+def _match(label: str, images: int, theirs: Taxonomy | None, ours: Taxonomy) -> ClassMatch:
     """Match by key, then by name or synonym, then by a code that stands for one class in both."""
     if label in ours.keys:
-        return ClassMatch(label, label, "key", pictures)
+        return ClassMatch(label, label, "key", images)
     their = theirs.find(label) if theirs else None
     by_name = _only(ours.find(word) for word in (label, *((their.name,) if their else ())))
     if by_name is None and theirs and their:
         spoken = (ours.find(word) for word in their.synonyms)
-        heard = (each for each in ours.classes if _means(each, their, theirs))
+        heard = (skin_class for skin_class in ours.classes if _means(skin_class, their, theirs))
         by_name = _only([*spoken, *heard])
     if by_name:
-        return ClassMatch(label, by_name.key, "name", pictures)
+        return ClassMatch(label, by_name.key, "name", images)
     if theirs and their and their.icd10 and _bearers(theirs, their.icd10) == [their]:
         bearers = _bearers(ours, their.icd10)
         if len(bearers) == 1:
-            return ClassMatch(label, bearers[0].key, "code", pictures)
-    return ClassMatch(label, "", "none", pictures)
+            return ClassMatch(label, bearers[0].key, "code", images)
+    return ClassMatch(label, "", "none", images)
 
 
 def _means(ours: SkinClass, their: SkinClass, theirs: Taxonomy) -> bool:
@@ -87,9 +87,9 @@ def _means(ours: SkinClass, their: SkinClass, theirs: Taxonomy) -> bool:
 
 def _only(found: Iterable[SkinClass | None]) -> SkinClass | None:
     """Return the class that is found, None when there is none or more than one."""
-    classes = {each.key: each for each in found if each}
+    classes = {skin_class.key: skin_class for skin_class in found if skin_class}
     return next(iter(classes.values())) if len(classes) == 1 else None
 
 
 def _bearers(taxonomy: Taxonomy, code: str) -> list[SkinClass]:
-    return [each for each in taxonomy.classes if each.icd10 == code]
+    return [skin_class for skin_class in taxonomy.classes if skin_class.icd10 == code]

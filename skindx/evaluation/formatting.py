@@ -1,6 +1,8 @@
-"""Figures as text: 78.3 %, 0.041, +2.1 points, with their intervals."""
+"""Figures as text (78.3 %, 0.041, +2.1 points, with their intervals) and as plain values."""
 
+import dataclasses
 import math
+from typing import Any
 
 from skindx.evaluation.headline import FIGURES
 from skindx.metrics import Interval
@@ -69,6 +71,17 @@ def p_equation(p: float) -> str:
 def first_upper(text: str) -> str:
     """Make the first letter a capital and leave the others."""
     return text[:1].upper() + text[1:]
+
+
+def plain(value: Any) -> Any:
+    """Return a result for JSON: dataclasses as dicts, tuples as lists, NaN and infinity as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _signed(value: float, digits: int) -> str:

@@ -2,7 +2,7 @@
 
 `python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
 thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
-prints instead how well that bundle tells the test pictures of DATA from the folders' photos and
+prints instead how well that bundle separates the test images of DATA from the folders' photos and
 from what is painted, see `skindx.evaluation.ood`; `--json FILE` writes the figures as well.
 """
 
@@ -66,16 +66,18 @@ SPOILT: dict[str, Callable[[Pixels], Pixels]] = {
 
 def tally(photos: list[Pixels]) -> str:
     """Return the shares that each gate refuses or remarks on, with the measures' 1st percentile."""
-    found = [inspect(each) for each in photos]
-    reduced = [Reduced.of(each) for each in photos]
+    found = [inspect(photo) for photo in photos]
+    reduced = [Reduced.of(photo) for photo in photos]
     cells = [f"{len(photos):5}"]
     for gate in GATES:
         for fatal in (True, False):
-            hit = sum((gate, fatal) in [(name, each.fatal) for name, each in one] for one in found)
+            hit = sum(
+                (gate, fatal) in [(name, check.fatal) for name, check in one] for one in found
+            )
             cells.append(f"{hit / len(photos):7.1%}")
-    sharp = [sharpness(each.luma) for each in reduced]
-    cells += [f"{each:7.2f}" for each in np.percentile(sharp, [1, 50, 99])]
-    cells.append(f"{np.percentile([skin_share(each) for each in reduced], 1):7.2f}")
+    sharp = [sharpness(photo.luma) for photo in reduced]
+    cells += [f"{value:7.2f}" for value in np.percentile(sharp, [1, 50, 99])]
+    cells.append(f"{np.percentile([skin_share(photo) for photo in reduced], 1):7.2f}")
     return " ".join(cells)
 
 
@@ -89,7 +91,7 @@ def sourced_photos_of(folder: Path, count: int = PHOTOS) -> list[tuple[Pixels, s
 
     Roboflow's augmented copies of a photo bear its name before `.rf.`; any other is its own source.
     """
-    files = sorted(each for each in folder.rglob("*") if each.suffix.lower() in (".jpg", ".png"))
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".png"))
     if not files:
         raise UserError(f"{folder} holds no JPEG or PNG photo; give a folder of photos of skin.")
     chosen = np.random.default_rng(0).permutation(len(files))[:count]
@@ -110,7 +112,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser("python -m skindx.evaluation.gates", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="sound photos")
     parser.add_argument("--bundle", nargs=2, type=Path, metavar=("BUNDLE", "DATA"))
-    parser.add_argument("--painted", type=int, default=50, help="painted pictures of each kind")
+    parser.add_argument("--painted", type=int, default=50, help="painted images of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="figures of --bundle")
     asked = parser.parse_args(arguments)
     if asked.bundle:
@@ -127,11 +129,11 @@ def _print_gates(folders: list[Path]) -> None:
         print(folder)
         sound = photos_of(folder)
         for name, spoil in SPOILT.items():
-            print(f"  {name:22}", tally([spoil(each) for each in sound]), flush=True)
+            print(f"  {name:22}", tally([spoil(jpeg) for jpeg in sound]), flush=True)
     print("no skin, painted")
     for name, paint in KINDS.items():
-        pictures = [paint(np.random.default_rng(seed)) for seed in range(20)]
-        print(f"  {name:22}", tally(pictures), flush=True)
+        images = [paint(np.random.default_rng(seed)) for seed in range(20)]
+        print(f"  {name:22}", tally(images), flush=True)
 
 
 def _print_ood(bundle: Path, dataset: Path, asked: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from skindx.metrics import Interval, Measure, Ranked, Statistic, confidence_inte
 LEVEL = 0.95
 SEED = 0
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ def _top(most: int) -> Callable[[Floats, Ints], Measure]:
 
 FIGURES = {
     "top1": Figure(
-        "top-1", "percent", "high", "Pictures whose likeliest class is the true one.", _top(1)
+        "top-1", "percent", "high", "Images whose likeliest class is the true one.", _top(1)
     ),
     "top3": Figure(
-        "top-3", "percent", "high", "Pictures whose true class is among the three likeliest.",
+        "top-3", "percent", "high", "Images whose true class is among the three likeliest.",
         _top(3),
     ),
     "top_k": Figure(
@@ -51,7 +51,7 @@ FIGURES = {
     ),
     "auroc": Figure(
         "AUROC", "decimal", "high",
-        "Chance that a picture of a class is held likelier to be of it than one of another class; "
+        "Chance that an image of a class is held likelier to be of it than one of another class; "
         "0.5 is guessing. One against the rest, averaged over classes.", Ranked.auroc,
     ),
     "calibration_error": Figure(
@@ -64,7 +64,7 @@ FIGURES = {
     ),
     "selective_risk_area": Figure(
         "AURC", "decimal", "low",
-        "Mean error when only the more confident pictures are answered; 0 is best.",
+        "Mean error when only the more confident images are answered; 0 is best.",
         Ranked.selective_risk_area,
     ),
 }  # fmt: skip

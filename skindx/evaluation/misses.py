@@ -1,4 +1,4 @@
-"""What must not be missed: urgent classes, and the three common skin cancers by themselves."""
+"""Misses of urgent classes and of the three common skin cancers."""
 
 import re
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from skindx.evaluation.headline import LEVEL
 from skindx.metrics import Interval, share_interval
 from skindx.taxonomy import SkinClass, normalise
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 CANCERS = {
     "Melanoma": (r"C43|D03", "melanoma"),
     "Squamous cell carcinoma": (r"C44\.\d2|D04", "squamouscellcarcinoma"),
     "Basal cell carcinoma": (r"C44\.\d1", "basalcellcarcinoma"),
 }
-"""How classes are recognised: by the start of their ICD-10-CM code (invasive or in situ), where
+"""Name -> how its classes are recognised: by the start of their ICD-10-CM code (in situ too), where
 they have none by what their name holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class UrgentMisses:
-    """Pictures of urgent classes for which no urgent class was named."""
+    """Images of urgent classes for which no urgent class was named."""
 
     n: int
     missed: int
@@ -34,7 +34,7 @@ class UrgentMisses:
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarms:
-    """Pictures of other classes for which an urgent class was named: what safety costs."""
+    """Images of other classes for which an urgent class was named: what safety costs."""
 
     n: int
     raised: int
@@ -45,7 +45,7 @@ class FalseAlarms:
 class CancerMisses:
     """One of the three cancers; a class of the other two still warns whoever reads the answer.
 
-    `missed` pictures have a likeliest class that is not this cancer, `unwarned` of them one that
+    `missed` images have a likeliest class that is not this cancer, `unwarned` of them one that
     is none of the three.
     """
 
@@ -60,8 +60,8 @@ class CancerMisses:
 
 
 def urgent_misses(answers: Answers) -> UrgentMisses | None:
-    """Count the missed pictures of urgent classes; None when there is none to miss."""
-    urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
+    """Count the missed images of urgent classes; None when there is none to miss."""
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
     own_N, called_N = urgent_C[answers.truth_N], urgent_C[answers.predicted_N]
     if not own_N.any():
         return None
@@ -70,8 +70,8 @@ def urgent_misses(answers: Answers) -> UrgentMisses | None:
 
 
 def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
-    """Count the missed pictures of each of the three cancers, also of one without pictures."""
-    kind_C = np.array([cancer_of(each) for each in answers.classes])
+    """Count the missed images of each of the three cancers, also of one without images."""
+    kind_C = np.array([cancer_of(skin_class) for skin_class in answers.classes])
     own_N, called_N = kind_C[answers.truth_N], kind_C[answers.predicted_N]
 
     def one(name: str) -> CancerMisses:
@@ -91,10 +91,11 @@ def cancer_misses(answers: Answers) -> tuple[CancerMisses, ...]:
     return tuple(map(one, CANCERS))
 
 
-def cancer_of(each: SkinClass) -> str:
+def cancer_of(skin_class: SkinClass) -> str:
     """Return which of the three cancers a class means, "" for none."""
     for name, (code, words) in CANCERS.items():
-        if re.match(code, each.icd10) if each.icd10 else words in normalise(each.name):
+        icd10 = skin_class.icd10
+        if re.match(code, icd10) if icd10 else words in normalise(skin_class.name):
             return name
     return ""
 

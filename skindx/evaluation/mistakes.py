@@ -1,4 +1,4 @@
-"""The mistakes a reader should look at first: the most confident ones."""
+"""The most confident mistakes, which a reader should see first."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _SIDE = 176  # pixels; shown at half of it, so that it is sharp on a fine screen
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One picture named wrongly, with a small JPEG of it."""
+    """One image named wrongly, with a small JPEG of it."""
 
     path: str
     truth: str
@@ -34,12 +34,12 @@ def worst_mistakes(
 ) -> list[Mistake]:
     """Return up to 12 wrong answers, most confident first, at most one a group.
 
-    `read` returns a picture's pixels_HWC.
+    `read` returns an image's pixels_HWC.
     """
     ranked = sorted(
         zip(records, predictions, strict=True), key=lambda pair: -pair[1].probabilities_C.max()
     )
-    names = {each.key: each.name for each in classes}
+    names = {skin_class.key: skin_class.name for skin_class in classes}
     mistakes: list[Mistake] = []
     seen: set[str] = set()
     for record, prediction in ranked:
@@ -56,7 +56,7 @@ def worst_mistakes(
 def _thumbnail(pixels_HWC: NDArray[np.uint8]) -> bytes:
     from PIL import Image, ImageOps
 
-    picture = ImageOps.fit(Image.fromarray(pixels_HWC), (_SIDE, _SIDE))
+    thumbnail = ImageOps.fit(Image.fromarray(pixels_HWC), (_SIDE, _SIDE))
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=80)
+    thumbnail.save(buffer, "JPEG", quality=80)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The next step that each image of an evaluation gets, as a page would say it."""
+"""The next step that the page would show for each image of an evaluation."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Painted pictures of what is no skin, to see whether a gate keeps them out."""
+"""Painted images of what is no skin, to see whether a gate keeps them out."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def water(rng: np.random.Generator) -> Pixels:
 
 
 def wood(rng: np.random.Generator) -> Pixels:
-    """Paint brown boards: the colours of skin without being it, so no gate of colour can tell."""
+    """Paint brown boards: their colours are those of skin, so no gate of colours rejects them."""
     return _textured(rng, (150, 105, 70))
 
 

@@ -1,7 +1,7 @@
-"""How well a bundle's out-of-distribution (OOD) check tells photos of its own kind from others.
+"""How well a bundle's out-of-distribution (OOD) check separates photos of its own kind from others.
 
 `python -m skindx.evaluation.gates FOLDER ... --bundle BUNDLE DATA` prints it: images of the test
-split against photos of each FOLDER, against the painted atlas, and against painted pictures of what
+split against photos of each FOLDER, against the painted atlas, and against painted images of what
 is no skin; the area under the ROC curve of the check's score, and the share of each kind that the
 check refuses, alone and together with the gates before it.
 """
@@ -35,7 +35,7 @@ from skindx.models.ood.measuring import features_of
 from skindx.provenance import hardware, versions
 
 PAINTED = 50
-"""Pictures of each painted kind."""
+"""Images of each painted kind."""
 _BATCH = 16
 
 # N = photos, K = detectors of the check
@@ -45,7 +45,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Checked:
-    """What the check and the gates before it say of photos of one kind."""
+    """How the check and the gates before it answer photos of one kind."""
 
     kind: str
     scores_N: NDArray[np.float64]
@@ -131,8 +131,8 @@ def own_images(predictor: Predictor, dataset: Path) -> Checked:
     return Checked.of(predictor, "test images", photos, [record.group for record in records])
 
 
-def painted_pictures(count: int = PAINTED) -> Iterator[tuple[str, list[Pixels]]]:
-    """Yield the painted kinds with `count` pictures of each."""
+def painted_images(count: int = PAINTED) -> Iterator[tuple[str, list[Pixels]]]:
+    """Yield the painted kinds with `count` images of each."""
     yield "painted skin", [paint(CLASSES[n % len(CLASSES)], n).pixels for n in range(count)]
     for name, painter in KINDS.items():
         yield name, [painter(np.random.default_rng(seed)) for seed in range(count)]
@@ -150,7 +150,7 @@ def report(
         Checked.of(predictor, name, [pixels for pixels, _ in photos], [of for _, of in photos])
         for name, photos in others
     ]
-    checked += [Checked.of(predictor, *kind) for kind in painted_pictures(painted)]
+    checked += [Checked.of(predictor, *kind) for kind in painted_images(painted)]
     spec = predictor.bundle.spec.ood
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

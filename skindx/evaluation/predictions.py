@@ -20,7 +20,7 @@ _KEY = b"skindx"
 
 
 def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -> None:
-    """Write one row a picture: who it is, its label, and what was said about it.
+    """Write one row an image: its identity, its label and the prediction.
 
     `probability_CLASS` is the ensemble's, `member_NAME` a list in the order of the classes, `set`
     the keys in the conformal set, `urgent_risk` the summed probability of the urgent classes,
@@ -30,7 +30,7 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    keys = [each.key for each in answers.classes]
+    keys = [skin_class.key for skin_class in answers.classes]
     columns: dict[str, Any] = {
         "path": [record.path for record in records],
         "split": [record.split for record in records],
@@ -57,7 +57,7 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     told = {
         "urgent_risk": rule.model_dump(mode="json") if rule else None,
         "miss_rate": answers.miss_rate,
-        "classes": [each.model_dump(mode="json") for each in answers.classes],
+        "classes": [skin_class.model_dump(mode="json") for skin_class in answers.classes],
         "members": list(answers.members),
         "level": answers.level,
         "urgent_level": answers.urgent_level,
@@ -80,9 +80,9 @@ def read_predictions(evaluation: Path) -> Answers:
     try:
         table = pq.read_table(path)
         told = json.loads((table.schema.metadata or {})[_KEY])
-        classes = tuple(SkinClass.model_validate(each) for each in told["classes"])
+        classes = tuple(SkinClass.model_validate(skin_class) for skin_class in told["classes"])
         members = tuple(map(str, told["members"]))
-        keys = [each.key for each in classes]
+        keys = [skin_class.key for skin_class in classes]
         rule = told.get("urgent_risk")
         number = {key: i for i, key in enumerate(keys)}
         columns = {name: table.column(name).to_pylist() for name in _NEEDED}

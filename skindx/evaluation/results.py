@@ -6,10 +6,10 @@ from typing import Any
 from skindx.evaluation.assisted import Assisted
 from skindx.evaluation.breakdown import Breakdown
 from skindx.evaluation.external import External
+from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import Scores
 from skindx.evaluation.misses import CancerMisses, UrgentMisses
 from skindx.evaluation.ood_score import OodScore
-from skindx.evaluation.plain import plain
 from skindx.evaluation.set_scores import SetScores
 from skindx.evaluation.urgent_scores import UrgentRiskScores
 from skindx.metrics import DetectionScore, Interval, ReliabilityBin, RiskPoint
@@ -17,9 +17,9 @@ from skindx.metrics import DetectionScore, Interval, ReliabilityBin, RiskPoint
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """How many of a class's `n` pictures are found; intervals count each group once.
+    """How many of a class's `n` images are found; intervals count each group once.
 
-    `called` counts the pictures of other classes that were given this name.
+    `called` counts the images of other classes that were given this name.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Evaluation:
     reliability: tuple[ReliabilityBin, ...]
     risk_curve: tuple[RiskPoint, ...]
     urgent: UrgentMisses | None
-    """None when no picture is of an urgent class."""
+    """None when no image is of an urgent class."""
     cancers: tuple[CancerMisses, ...]
     sets: SetScores | None
     """None for a bundle without conformal sets."""
@@ -69,13 +69,13 @@ class Evaluation:
     breakdowns: tuple[Breakdown, ...]
     has_detector: bool
     detector: DetectionScore | None
-    """None without a detector, or when no picture has a drawn box."""
+    """None without a detector, or when no image has a drawn box."""
     external: External | None
     """None when the dataset has the bundle's classes."""
     assisted: Assisted | None = None
     """What boxes change; None for a bundle without a fusion weight."""
     seen: int = 0
-    """Pictures that were left out, because the bundle was made from them."""
+    """Images that were left out, because the bundle was made from them."""
     ood: OodScore | None = None
     """What the out-of-distribution check refuses; None for a bundle without one."""
 

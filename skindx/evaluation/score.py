@@ -27,7 +27,7 @@ from skindx.metrics import (
 )
 from skindx.models.ensemble.prediction import Prediction
 
-# N = pictures, C = classes, M = members
+# N = images, C = classes, M = members
 
 
 def score(
@@ -113,7 +113,7 @@ def _class_scores(answers: Answers) -> tuple[ClassScore, ...]:
 def score_boxes(
     records: Sequence[Record], predictions: Sequence[Prediction]
 ) -> DetectionScore | None:
-    """Score the detector where somebody drew boxes; None without a detector or a drawn box."""
+    """Score the detector on images with drawn boxes; None without a detector or a drawn box."""
     pairs = [
         (_lesions(record.boxes), _lesions(prediction.boxes))
         for record, prediction in zip(records, predictions, strict=True)

@@ -1,4 +1,4 @@
-"""What the urgent risk misses and what it sends on in vain, at each level and along the curve."""
+"""What the urgent risk misses and what it sends on without need, at each level and on the curve."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _CURVE = 200
 
 @dataclass(frozen=True, slots=True)
 class TypeScore:
-    """One skin type; its images are judged by its own threshold where it has one."""
+    """One skin type; its own threshold applies where it has one."""
 
     name: str
     misses: UrgentMisses | None
@@ -90,7 +90,9 @@ def urgent_scores(answers: Answers) -> UrgentRiskScores | None:
     rule = answers.urgent_risk
     if rule is None:
         return None
-    urgent_N = np.array([each.urgency == "urgent" for each in answers.classes])[answers.truth_N]
+    urgent_N = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])[
+        answers.truth_N
+    ]
     risk_N = rule.risks(answers.ensemble_NC)
     return UrgentRiskScores(
         rule.default,
@@ -120,7 +122,7 @@ def _level(
     sent_N = risk_N >= rule.thresholds(level, answers.skin_types)
     missed_N, raised_N = urgent_N & ~sent_N, ~urgent_N & sent_N
     promise = rule.promise(level)
-    types_N = np.array([skin_type_name(each) for each in answers.skin_types])
+    types_N = np.array([skin_type_name(skin_type) for skin_type in answers.skin_types])
     of_type = {name: types_N == name for name in order(types_N.tolist()) if name != UNKNOWN}
     return LevelScore(
         level.miss_rate,
@@ -145,7 +147,7 @@ def _warned(answers: Answers) -> Bools:
     """Return whether an image's set names an urgent class, which makes its next step soon."""
     if answers.sets_NC is None:
         return np.zeros(len(answers), dtype=bool)
-    urgent_C = np.array([each.urgency == "urgent" for each in answers.classes])
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in answers.classes])
     return np.asarray(answers.sets_NC[:, urgent_C].any(axis=1))
 
 

@@ -1,4 +1,4 @@
-"""How good a prediction is, with honest intervals: numpy only, pycocotools inside mAP."""
+"""Metrics of predictions with confidence intervals: numpy only, pycocotools inside mAP."""
 
 from skindx.metrics.classification import (
     ReliabilityBin,
@@ -14,7 +14,7 @@ from skindx.metrics.classification import (
     top_k_accuracy,
 )
 from skindx.metrics.detection import DetectionScore, mean_average_precision
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Interval
 from skindx.metrics.intervals import bootstrap_interval, confidence_interval, paired_interval
 from skindx.metrics.mcnemar import McNemar, mcnemar
 from skindx.metrics.measure import Measure

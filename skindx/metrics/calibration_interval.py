@@ -1,10 +1,9 @@
-"""An interval of the expected calibration error that holds the true error as often as it says."""
+"""An interval of the expected calibration error that keeps its level."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Floats, Interval, Ints
 from skindx.metrics.proportion import effective_size
 
 # N = images, B = bins of confidence, D = simulated draws

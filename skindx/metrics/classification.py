@@ -9,11 +9,11 @@ from skindx.metrics.inputs import Floats, Ints, check, confidence_bin
 from skindx.metrics.ranked import Ranked
 from skindx.metrics.statistic import Statistic
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 def top_k_accuracy(probabilities_NC: Floats, truth_N: Ints, k: int = 1) -> float:
-    """Return the share of pictures whose true class is among the k likeliest."""
+    """Return the share of images whose true class is among the k likeliest."""
     return Statistic.top_k(probabilities_NC, truth_N, k).value
 
 
@@ -46,7 +46,7 @@ def auroc(probabilities_NC: Floats, truth_N: Ints) -> float:
 
 
 def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]:  # noqa: N802
-    """Return counts of pictures: rows are true classes, columns predicted ones."""
+    """Return counts of images: rows are true classes, columns predicted ones."""
     check(probabilities_NC, truth_N)
     classes = probabilities_NC.shape[1]
     counts_CC = np.zeros((classes, classes), dtype=np.int64)
@@ -55,7 +55,7 @@ def confusion_CC(probabilities_NC: Floats, truth_N: Ints) -> NDArray[np.int64]: 
 
 
 def sensitivity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
-    """Return the share of each class's pictures that are found; NaN for a class without any."""
+    """Return the share of each class's images that are found; NaN for a class without any."""
     counts_CC = confusion_CC(probabilities_NC, truth_N)
     n_C = counts_CC.sum(axis=1)
     share_C = np.full(len(n_C), np.nan)
@@ -64,7 +64,7 @@ def sensitivity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N
 
 
 def specificity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N802
-    """Return the share of the other classes' pictures not called this one; NaN without any."""
+    """Return the share of the other classes' images not called this one; NaN without any."""
     counts_CC = confusion_CC(probabilities_NC, truth_N)
     others_C = counts_CC.sum() - counts_CC.sum(axis=1)
     called_C = counts_CC.sum(axis=0) - counts_CC.diagonal()
@@ -75,7 +75,7 @@ def specificity_C(probabilities_NC: Floats, truth_N: Ints) -> Floats:  # noqa: N
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Pictures with top-1 confidence in (low, high]; `confidence` is their mean, NaN when none."""
+    """Images with top-1 confidence in (low, high]; `confidence` is their mean, NaN when none."""
 
     low: float
     high: float

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# P = pictures
+# P = images
 
 
 class LabelledBox(Protocol):
@@ -39,25 +39,25 @@ class DetectionScore:
 def mean_average_precision(
     truth_P: Sequence[Sequence[LabelledBox]], found_P: Sequence[Sequence[LabelledBox]]
 ) -> DetectionScore | None:
-    """Score found boxes picture by picture; None when there is no true box to find.
+    """Score found boxes image by image; None when there is no true box to find.
 
-    A picture without true boxes counts: what is found there is a false alarm. Found boxes need a
-    score; at most 100 a picture count, as in COCO. Classes are the labels of the true boxes.
+    An image without true boxes counts: what is found there is a false alarm. Found boxes need a
+    score; at most 100 an image count, as in COCO. Classes are the labels of the true boxes.
     """
     if len(truth_P) != len(found_P):
-        raise ValueError(f"{len(truth_P)} pictures with truth, {len(found_P)} with detections")
+        raise ValueError(f"{len(truth_P)} images with truth, {len(found_P)} with detections")
     labels = sorted({box.label for boxes in truth_P for box in boxes})
     if not labels:
         return None
     number = {label: i for i, label in enumerate(labels, start=1)}
     truth = [
-        {**_annotation(picture, box, number[box.label]), "iscrowd": 0}
-        for picture, boxes in enumerate(truth_P, start=1)
+        {**_annotation(image, box, number[box.label]), "iscrowd": 0}
+        for image, boxes in enumerate(truth_P, start=1)
         for box in boxes
     ]
     found = [
-        {**_annotation(picture, box, number[box.label]), "score": _score(box)}
-        for picture, boxes in enumerate(found_P, start=1)
+        {**_annotation(image, box, number[box.label]), "score": _score(box)}
+        for image, boxes in enumerate(found_P, start=1)
         for box in boxes
         if box.label in number
     ]
@@ -65,10 +65,10 @@ def mean_average_precision(
     return DetectionScore(map50, map50_95, len(truth_P), len(truth))
 
 
-def _annotation(picture: int, box: LabelledBox, category: int) -> dict[str, Any]:
+def _annotation(image: int, box: LabelledBox, category: int) -> dict[str, Any]:
     width, height = box.x2 - box.x1, box.y2 - box.y1
     return {
-        "image_id": picture,
+        "image_id": image,
         "category_id": category,
         "bbox": [box.x1, box.y1, width, height],
         "area": width * height,
@@ -82,7 +82,7 @@ def _score(box: LabelledBox) -> float:
 
 
 def _coco(
-    pictures: int, categories: list[int], truth: list[dict[str, Any]], found: list[dict[str, Any]]
+    images: int, categories: list[int], truth: list[dict[str, Any]], found: list[dict[str, Any]]
 ) -> tuple[float, float]:
     """Return (mAP50-95, mAP50)."""
     from pycocotools.coco import COCO
@@ -91,9 +91,11 @@ def _coco(
     def index(annotations: list[dict[str, Any]]) -> Any:
         coco = COCO()
         coco.dataset = {
-            "images": [{"id": i} for i in range(1, pictures + 1)],
+            "images": [{"id": i} for i in range(1, images + 1)],
             "categories": [{"id": i} for i in categories],
-            "annotations": [{**each, "id": i} for i, each in enumerate(annotations, start=1)],
+            "annotations": [
+                {**annotation, "id": i} for i, annotation in enumerate(annotations, start=1)
+            ],
         }
         coco.createIndex()
         return coco

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Floats, Interval, Ints
 from skindx.metrics.measure import Measure
 from skindx.metrics.proportion import effective_size
 
@@ -56,15 +55,15 @@ def bootstrap_interval(
     """
     groups_N = np.asarray(groups_N)
     _, index_N = np.unique(groups_N, return_inverse=True)
-    if index_N.shape != (measure.pictures,):
-        raise ValueError(f"{measure.pictures} pictures, but groups are {index_N.shape}")
+    if index_N.shape != (measure.images,):
+        raise ValueError(f"{measure.images} images, but groups are {index_N.shape}")
     groups = int(index_N.max()) + 1
     value = measure.value
     if groups == 1 or math.isnan(value):
         return Interval(value, float("nan"), float("nan"))
     redraw = measure.redraw(index_N, groups)
     values_D = np.concatenate(
-        [redraw(weights_DG) for weights_DG in _draw(groups, draws, seed, measure.pictures)]
+        [redraw(weights_DG) for weights_DG in _draw(groups, draws, seed, measure.images)]
     )
     values_D = values_D[~np.isnan(values_D)]
     if not len(values_D):
@@ -93,8 +92,8 @@ def paired_interval(
     """
     if first.biased or second.biased:
         one, other = (
-            confidence_interval(each, groups_N, draws=draws, level=level, seed=seed)
-            for each in (first, second)
+            confidence_interval(side, groups_N, draws=draws, level=level, seed=seed)
+            for side in (first, second)
         )
         return Interval(one.value - other.value, one.low - other.high, one.high - other.low)
     return bootstrap_interval(first - second, groups_N, draws=draws, level=level, seed=seed)
@@ -114,10 +113,10 @@ def _unseen(measure: Measure, groups_N: Ints, tail: float, *, by_class: bool) ->
     return math.hypot(*unseen) / len(labels)
 
 
-def _draw(groups: int, draws: int, seed: int, pictures: int) -> Iterator[Floats]:
+def _draw(groups: int, draws: int, seed: int, images: int) -> Iterator[Floats]:
     """Yield chunks of weights_DG: how often each draw holds each group."""
     random = np.random.default_rng(seed)
-    step = max(1, _CHUNK // pictures)
+    step = max(1, _CHUNK // images)
     for start in range(0, draws, step):
         rows = min(step, draws - start)
         picked_DG = random.integers(groups, size=(rows, groups))

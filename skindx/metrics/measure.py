@@ -1,4 +1,4 @@
-"""A figure of pictures that a bootstrap can compute anew when it weights their groups."""
+"""A figure of images that a bootstrap can compute anew when it weights their groups."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skindx.metrics.inputs import Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Floats, Interval, Ints
 
-# N = pictures, G = groups, D = bootstrap draws
+# N = images, G = groups, D = bootstrap draws
 
 ClosedForm = Callable[[Ints, float], Interval]
 """Turns groups_N and a level into the figure with its interval."""
@@ -19,11 +18,11 @@ Redraw = Callable[[Floats], Floats]
 
 
 class Measure(ABC):
-    """A figure of N pictures.
+    """A figure of N images.
 
     `low` and `high` are the least and the greatest value that it can take; `biased` says that a
     sample's value, and more so a draw's, stands off the population's to one side. `strata` is the
-    class of each picture where the figure is a mean over classes.
+    class of each image where the figure is a mean over classes.
     """
 
     low: float
@@ -34,25 +33,24 @@ class Measure(ABC):
 
     @property
     @abstractmethod
-    def pictures(self) -> int:
-        """How many pictures it was made from."""
+    def images(self) -> int:
+        """How many images it was made from."""
 
     @abstractmethod
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
-        """Prepare for draws of `groups` groups; `index_N` says which one a picture is of."""
+        """Prepare for draws of `groups` groups; `index_N` holds the group of each image."""
 
     @property
     def value(self) -> float:
-        """The figure of the pictures as they are; NaN where it is not defined."""
-        whole = self.redraw(np.zeros(self.pictures, dtype=np.intp), 1)
+        """The figure of the images as they are; NaN where it is not defined."""
+        whole = self.redraw(np.zeros(self.images, dtype=np.intp), 1)
         return float(whole(np.ones((1, 1)))[0])
 
     def __sub__(self, other: "Measure") -> "Difference":
-        """Return the difference of two figures of the same pictures, in the same order."""
-        if self.pictures != other.pictures:
+        """Return the difference of two figures of the same images, in the same order."""
+        if self.images != other.images:
             raise ValueError(
-                f"a paired difference needs the same pictures, not {self.pictures} "
-                f"and {other.pictures}"
+                f"a paired difference needs the same images, not {self.images} and {other.images}"
             )
         return Difference(self, other)
 
@@ -80,11 +78,11 @@ class Difference(Measure):
         return self.first.biased or self.second.biased
 
     @property
-    def pictures(self) -> int:
-        """How many pictures both were made from."""
-        return self.first.pictures
+    def images(self) -> int:
+        """How many images both were made from."""
+        return self.first.images
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
         """Prepare both for the same draws."""
-        first, second = (each.redraw(index_N, groups) for each in (self.first, self.second))
+        first, second = (measure.redraw(index_N, groups) for measure in (self.first, self.second))
         return lambda weights_DG: first(weights_DG) - second(weights_DG)

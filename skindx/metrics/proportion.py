@@ -1,12 +1,11 @@
-"""Intervals of shares that are honest at 0, at 1, for few images and for groups of alike images."""
+"""Intervals of shares that hold their level at 0, at 1, for few images and for groups of images."""
 
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skindx.metrics.inputs import Bools, Floats, Ints
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Bools, Floats, Interval, Ints
 
 # N = images, G = groups, C = classes
 
@@ -43,7 +42,7 @@ def share_interval(hits_N: ArrayLike, groups_N: ArrayLike, *, level: float = 0.9
 
     Korn and Graubard 1998 ("Confidence intervals for proportions with small expected number of
     positive counts estimated from survey data", eq. 3.2): Clopper and Pearson's interval for as
-    many trials as give the variance between groups. At 0 and at 1, where that variance says
+    many trials as give the variance between groups. At 0 and at 1, where that variance tells
     nothing, each group counts as one image seen several times (Kish). NaN without an image.
     """
     hits_N, groups_N = np.asarray(hits_N, dtype=float), np.asarray(groups_N)

@@ -1,4 +1,4 @@
-"""Measures of an order of the pictures: sorted once, then weighted sums along it for each draw."""
+"""Measures of an order of the images: sorted once, then weighted sums along it for each draw."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,32 +8,32 @@ import numpy as np
 from skindx.metrics.inputs import Bools, Floats, Ints, check
 from skindx.metrics.measure import Measure, Redraw
 
-# N = pictures, C = classes, G = groups, D = bootstrap draws
-# P = pictures of a class, M = pictures of the others
+# N = images, C = classes, G = groups, D = bootstrap draws
+# P = images of a class, M = images of the others
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked(Measure):
-    """A measure of N pictures: `weigh` turns their weights (D, N) into values (D,)."""
+    """A measure of N images: `weigh` turns their weights (D, N) into values (D,)."""
 
     weigh: Callable[[Floats], Floats]
-    pictures: int
+    images: int
     low: float = 0.0
     high: float = 1.0
     biased: bool = False
     strata: Ints | None = None
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
-        """Give each picture the weight of its group."""
+        """Give each image the weight of its group."""
         return lambda weights_DG: self.weigh(weights_DG[:, index_N])
 
     @classmethod
     def auroc(cls, probabilities_NC: Floats, truth_N: Ints) -> "Ranked":
         """Mean over classes of the area under the ROC curve of one class against the rest.
 
-        That is the chance that a picture of the class has the greater probability of it than one
-        of another class, ties counting half (Hanley and McNeil 1982). Classes without a picture,
-        or without a picture of another class, have no area and no say.
+        That is the chance that an image of the class has the greater probability of it than one
+        of another class, ties counting half (Hanley and McNeil 1982). Classes without an image,
+        or without an image of another class, have no area and are left out.
         """
         check(probabilities_NC, truth_N)
         own_NC = np.eye(probabilities_NC.shape[1], dtype=bool)[truth_N]
@@ -55,7 +55,7 @@ class Ranked(Measure):
 
     @classmethod
     def selective_risk_area(cls, probabilities_NC: Floats, truth_N: Ints) -> "Ranked":
-        """Mean error of the pictures at least as confident as one of them, over all of them.
+        """Mean error of the images at least as confident as one of them, over all of them.
 
         The area under the risk-coverage curve (AURC; Geifman, Uziel and El-Yaniv 2019): small when
         the errors are where the confidence is low, so that leaving those to a person pays.
@@ -78,7 +78,7 @@ class Ranked(Measure):
 
 
 def by_confidence(probabilities_NC: Floats) -> tuple[Ints, Ints]:
-    """Return the pictures, most confident first, and for each place the last one of equals."""
+    """Return the images, most confident first, and for each place the last one of equals."""
     confidence_N = probabilities_NC.max(axis=1)
     order_N = np.argsort(-confidence_N, kind="stable")
     rising_N = np.sort(-confidence_N)

@@ -1,4 +1,4 @@
-"""What it buys to leave the least confident pictures to a person."""
+"""What it buys to leave the least confident images to a person."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from skindx.metrics.ranked import by_confidence
 
 @dataclass(frozen=True, slots=True)
 class RiskPoint:
-    """Answering the share `coverage` of the pictures, those of at least `confidence`."""
+    """Answering the share `coverage` of the images, those of at least `confidence`."""
 
     coverage: float
     risk: float
@@ -21,7 +21,7 @@ class RiskPoint:
 def risk_curve(probabilities_NC: Floats, truth_N: Ints, steps: int = 20) -> tuple[RiskPoint, ...]:
     """Return the risk-coverage curve (El-Yaniv and Wiener 2010) at about `steps` coverages.
 
-    Pictures of equal confidence are answered together; the last point answers all.
+    Images of equal confidence are answered together; the last point answers all.
     """
     check(probabilities_NC, truth_N)
     order_N, end_N = by_confidence(probabilities_NC)
@@ -31,5 +31,5 @@ def risk_curve(probabilities_NC: Floats, truth_N: Ints, steps: int = 20) -> tupl
     wanted = np.ceil(np.arange(1, steps + 1) * n / steps).astype(int) - 1
     return tuple(
         RiskPoint((end + 1) / n, float(wrong_N[end] / (end + 1)), float(confidence_N[end]))
-        for end in (int(each) for each in np.unique(end_N[wanted]))
+        for end in (int(place) for place in np.unique(end_N[wanted]))
     )

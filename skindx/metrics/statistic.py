@@ -1,6 +1,6 @@
 """Measures that are functions of weighted totals: a bootstrap draw is one matrix product.
 
-They depend on the pictures only through sums: hits, counts of a class, gaps in a confidence bin.
+They depend on the images only through sums: hits, counts of a class, gaps in a confidence bin.
 The totals of a draw are `weights_DG @ totals_GF`.
 """
 
@@ -12,18 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.metrics.calibration_interval import calibration_interval
-from skindx.metrics.inputs import Bools, Floats, Ints, check, confidence_bin, truth_rank
-from skindx.metrics.interval import Interval
+from skindx.metrics.inputs import Bools, Floats, Interval, Ints, check, confidence_bin, truth_rank
 from skindx.metrics.measure import ClosedForm, Measure, Redraw
 from skindx.metrics.proportion import class_mean_interval, share_interval
 
-# N = pictures, C = classes, B = confidence bins, G = groups, D = bootstrap draws
+# N = images, C = classes, B = confidence bins, G = groups, D = bootstrap draws
 # F = features to total
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic(Measure):
-    """A measure of N pictures: `finish` turns their totals (D, F) into values (D,)."""
+    """A measure of N images: `finish` turns their totals (D, F) into values (D,)."""
 
     features_NF: Floats
     finish: Callable[[Floats], Floats]
@@ -34,8 +33,8 @@ class Statistic(Measure):
     strata: Ints | None = None
 
     @property
-    def pictures(self) -> int:
-        """How many pictures it was made from."""
+    def images(self) -> int:
+        """How many images it was made from."""
         return len(self.features_NF)
 
     def redraw(self, index_N: Ints, groups: int) -> Redraw:
@@ -48,17 +47,17 @@ class Statistic(Measure):
     def mean(
         cls, values_N: NDArray[np.generic], low: float = 0.0, high: float = 1.0
     ) -> "Statistic":
-        """Mean of one number a picture."""
+        """Mean of one number an image."""
         if values_N.ndim != 1 or len(values_N) == 0:
-            raise ValueError(f"need one number a picture, got {values_N.shape}")
+            raise ValueError(f"need one number an image, got {values_N.shape}")
         return cls(_with_ones(values_N), lambda totals_DF: totals_DF[:, 0] / totals_DF[:, 1],
                    low, high)  # fmt: skip
 
     @classmethod
     def share(cls, hits_N: Bools) -> "Statistic":
-        """Share of pictures that are hits."""
+        """Share of images that are hits."""
         if hits_N.ndim != 1 or len(hits_N) == 0:
-            raise ValueError(f"need one hit or miss a picture, got {hits_N.shape}")
+            raise ValueError(f"need one hit or miss an image, got {hits_N.shape}")
 
         def closed_form(groups_N: Ints, level: float) -> Interval:
             return share_interval(hits_N, groups_N, level=level)
@@ -67,7 +66,7 @@ class Statistic(Measure):
 
     @classmethod
     def top_k(cls, probabilities_NC: Floats, truth_N: Ints, k: int) -> "Statistic":
-        """Share of pictures whose true class is among the k likeliest."""
+        """Share of images whose true class is among the k likeliest."""
         return cls.share(truth_rank(probabilities_NC, truth_N) < k)
 
     @classmethod
@@ -79,12 +78,12 @@ class Statistic(Measure):
 
     @classmethod
     def set_coverage(cls, sets_NC: Bools, truth_N: Ints) -> "Statistic":
-        """Share of pictures whose set of classes holds the true one."""
+        """Share of images whose set of classes holds the true one."""
         return cls.share(np.take_along_axis(sets_NC, truth_N[:, None], axis=1)[:, 0])
 
     @classmethod
     def set_size(cls, sets_NC: Bools) -> "Statistic":
-        """Mean number of classes in a picture's set."""
+        """Mean number of classes in an image's set."""
         return cls.mean(sets_NC.sum(axis=1), high=float(sets_NC.shape[1]))
 
     @classmethod
@@ -107,7 +106,7 @@ class Statistic(Measure):
 
     @classmethod
     def macro_f1(cls, probabilities_NC: Floats, truth_N: Ints) -> "Statistic":
-        """Mean over the present classes of F1: 2 hits / (pictures of it + pictures called it)."""
+        """Mean over the present classes of F1: 2 hits / (images of it + images called it)."""
         check(probabilities_NC, truth_N)
         classes = probabilities_NC.shape[1]
         truth_NC = np.eye(classes)[truth_N]

@@ -134,9 +134,9 @@ def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[Candidate]:
     }
     different: list[Candidate] = []
     for name, plan in plans.items():
-        if all(plan != each.plan for each in different):
+        if all(plan != candidate.plan for candidate in different):
             predicted_s = simulate(trace, plan, cost).finish_s
             different.append(Candidate(name, plan, predicted_s))
     default, *others = different
-    others = sorted(others, key=lambda each: each.predicted_s)[: most - 1]
-    return sorted([default, *others], key=lambda each: each.predicted_s)
+    others = sorted(others, key=lambda candidate: candidate.predicted_s)[: most - 1]
+    return sorted([default, *others], key=lambda candidate: candidate.predicted_s)

@@ -58,7 +58,7 @@ def read_pipedream(path: Path) -> Trace:
         names=names,
         sizes_bytes=sizes_bytes,
         backward_s=backward_s,
-        forward_s=sum(each[2] for each in nodes) / 1e3,
+        forward_s=sum(node[2] for node in nodes) / 1e3,
     )
 
 

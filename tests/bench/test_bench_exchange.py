@@ -80,7 +80,7 @@ def test_a_load_has_the_networks_shapes_and_shares_out_its_operations() -> None:
     assert load.elements == ELEMENTS
     assert sum(load.work.values()) == pytest.approx(1)
     first = next(iter(load.shapes))
-    # Its last tensor of backward: a convolution on large pictures, for its size it takes long.
+    # Its last tensor of backward: a convolution on large images, for its size it takes long.
     assert load.sizes[-1] / load.elements < load.work[first]
 
 
@@ -105,8 +105,10 @@ def test_network_time_is_what_local_work_leaves() -> None:
 
 
 def test_the_choice_leaves_backward_and_parts_of_an_exchange_out() -> None:
-    behind = Row("Fused: 1000 Mbit/s", "fused", [1.6, 1.8, 1.7], hidden_s=1.5)
-    part = Row("Communication alone: 100 Mbit/s", "gtopk", [0.1, 0.1], alone=True)
+    behind = Row(
+        "Fused", "any name", [1.6, 1.8, 1.7], hidden_s=1.5, advice="fused", setting="1000 Mbit/s"
+    )
+    part = Row("Communication alone", "gtopk", [0.1, 0.1])
     lines = choice([behind, part]).splitlines()
     assert len(lines) == 3
     assert "| 1000 Mbit/s | 200 [150, 250] |" in lines[2]

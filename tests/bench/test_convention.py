@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skindx.bench import BENCHES, run_bench
+from skindx.bench import ALIASES, BENCHES, run_bench
 from skindx.bench.harness import clock as clocks
 from skindx.bench.harness.clock import Figure, interleave, median, ratio
 from skindx.bench.harness.result import MEANS, Result, hardware, versions
@@ -153,6 +153,13 @@ def test_user_errors(toy: types.ModuleType, tmp_path: Path) -> None:
         run_bench("toy", None, ["second=1"])
     with pytest.raises(UserError, match="is a folder"):
         run_bench("toy", tmp_path)
+
+
+def test_an_older_name_is_an_alias(toy: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(ALIASES.values()) <= set(BENCHES)
+    assert not set(ALIASES) & set(BENCHES)
+    monkeypatch.setitem(ALIASES, "old-toy", "toy")
+    assert run_bench("old-toy").bench == "toy"
 
 
 def test_a_ratio_must_be_named_as_one() -> None:

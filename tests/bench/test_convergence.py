@@ -24,7 +24,7 @@ TINY = {"members": [{"name": "m", "model": "test_resnet"}]}
 
 
 def _answers(fold: int, wrong: Sequence[Sequence[int]]) -> Answers:
-    """Eight pictures of two classes in four groups alike; each seed errs on its `wrong` ones."""
+    """Eight images of two classes in four groups alike; each seed errs on its `wrong` ones."""
     truth_N = np.arange(8) % 2
     members = []
     for each in wrong:
@@ -57,7 +57,7 @@ def _compare(arm: list[Answers], base: list[Answers], seeds: int) -> dict[str, C
 def test_runs_are_paired_by_fold_and_seed() -> None:
     arm = [_answers(0, [(0,), (1, 3)]), _answers(1, [(), (0,)])]
     base = [_answers(0, [(0,), (1,)]), _answers(1, [(1,), (0, 1)])]
-    # Balanced accuracy and top-1 are the same here: four pictures of each class.
+    # Balanced accuracy and top-1 are the same here: four images of each class.
     found = _compare(arm, base, 2)["balanced_accuracy"]
     assert found.runs_R == pytest.approx((0, -1 / 8, 1 / 8, 1 / 8))
     assert found.over_both.value == found.over_runs.value == pytest.approx(1 / 32)
@@ -81,7 +81,7 @@ def test_runs_are_drawn() -> None:
 
 
 def test_groups_are_drawn() -> None:
-    """Seeds that all came out alike leave what resampling the pictures' groups leaves."""
+    """Seeds that all came out alike leave what resampling the images' groups leaves."""
     arm, base = _answers(0, [(0, 1)] * 3), _answers(0, [(4,)] * 3)
     found = _compare([arm], [base], 3)["top1"]
     ours, theirs = (Statistic.top_k(e.members_NMC[:, 0], e.truth_N, 1) for e in (arm, base))
@@ -103,7 +103,7 @@ def test_the_same_twice_differs_by_nothing_and_all_from_none_by_all() -> None:
 
 
 def test_arms_that_learned_nothing_show_nothing() -> None:
-    """Alike to the last picture, but both guess: no interval is narrower, and it means nothing."""
+    """Alike to the last image, but both guess: no interval is narrower, and it means nothing."""
     guessing = [_answers(0, [EVEN, EVEN])]
     same = _compare(guessing, guessing, 2)["balanced_accuracy"]
     assert same.learned == 0
@@ -121,7 +121,7 @@ def test_pictures_are_matched_by_what_they_are() -> None:
     base = _answers(0, [(0,), (1,)])
     turned = base.some(np.arange(8)[::-1])
     assert _compare([turned], [base], 2)["top1"].runs_R == (0.0, 0.0)
-    with pytest.raises(UserError, match="of different pictures"):
+    with pytest.raises(UserError, match="of different images"):
         _compare([_answers(1, [(0,), (1,)])], [base], 2)
 
 
@@ -193,8 +193,8 @@ def test_the_committed_study_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(study.pairs) >= 2
     first, *others = (each.recipe for each in arms.values())
     for recipe in others:
-        assert recipe.epochs == first.epochs  # every arm sees as many pictures
-        # Batch norm sees as many pictures at once.
+        assert recipe.epochs == first.epochs  # every arm sees as many images
+        # Batch norm sees as many images at once.
         assert recipe.batch // recipe.accumulate == first.batch
     for settings in arms.values():
         momentum = getattr(settings.exchange, "momentum", 0) or settings.recipe.momentum

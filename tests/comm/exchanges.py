@@ -68,7 +68,7 @@ class Job:
         self.reducer = Reducer(self.gradients, exchange)
 
     def backward(self, step: int, pieces: int = 1, spoil: Callable[[], None] | None = None) -> None:
-        """Let both networks make the gradients of this rank's own pictures."""
+        """Let both networks make the gradients of this rank's own images."""
         generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
         for net in (self.net, self.plain):
             for parameter in net.parameters():

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Fake:
-    """Sees a face in every picture whose mean is even."""
+    """Sees a face in every image whose mean is even."""
 
     looks = 0
 
@@ -56,12 +56,12 @@ def test_each_picture_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> Non
     assert (first.pictures, first.looked, fake.looks) == (12, 12, 12)
     assert 0 < first.flagged["face"] == first.waiting < 12
     assert Flag("aa", "label", 0.5) in flags, "flags of other reasons stay"
-    assert "gone" not in {flag.sha256 for flag in flags}, "of pictures that left, none"
+    assert "gone" not in {flag.sha256 for flag in flags}, "of images that left, none"
     again = run(tmp_path)
     assert (again.looked, fake.looks) == (0, 12)
     assert again.flagged == first.flagged
     assert read_flags(tmp_path) == flags
-    assert "12 pictures, 0 of them looked at now." in list(summary_lines(again))
+    assert "12 images, 0 of them looked at now." in list(summary_lines(again))
 
 
 def test_other_thresholds_look_again(fake: type[Fake], tmp_path: Path) -> None:

@@ -93,12 +93,12 @@ def test_the_smallest_set_within_the_loss_is_chosen() -> None:
     assert choose(points[2:], 0.01) is None
     chosen = Sweep(100, 10, points[0].accuracy, tuple(points), points[1], 0.01, "m")
     told = " ".join(lines(chosen))
-    assert "average within 4 bits, 50 of 100 pictures" in told
+    assert "average within 4 bits, 50 of 100 images" in told
     assert "cannot promise it" in told
     assert "taken at random can do as well" in told
     assert "no longer finds duplicates" in told
     none = Sweep(100, 10, points[0].accuracy, tuple(points[2:]), None, 0.01, "m")
-    assert "keep all pictures" in " ".join(lines(none))
+    assert "keep all images" in " ".join(lines(none))
 
 
 def test_files_hold_every_point(found: Sweep, tmp_path: Path) -> None:

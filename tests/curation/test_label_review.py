@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_dataset import class_vectors, skin, tiny_dataset, with_embeddings
 
+from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
 from skindx.curation.labels.page import PAGE, TABLE, render, write_review
 from skindx.curation.labels.review import (
     Recovery,
@@ -21,7 +22,6 @@ from skindx.data.dedup.near import Embeddings
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.review import Flag, read_flags, write_flags
 from skindx.errors import UserError
-from skindx.evaluation.leakage import siblings_by_chance, siblings_in_train
 
 HOSTILE = '<img src=x onerror="alert(1)">&"\'</title>'
 
@@ -85,7 +85,7 @@ def test_every_picture_is_judged_and_small_classes_get_fewer_folds() -> None:
     assert folds == 3
     assert seen == [("folds", done, 3) for done in range(4)]
     assert np.allclose(probabilities.sum(axis=1), 1)
-    with pytest.raises(UserError, match="all its pictures in one group"):
+    with pytest.raises(UserError, match="all its images in one group"):
         out_of_fold(vectors, np.array([0] * 38 + [1] * 2), groups)
 
 
@@ -109,7 +109,7 @@ def test_planted_errors_are_found_again_and_counted() -> None:
 def test_missing_embeddings_and_one_class_are_told() -> None:
     records = records_of(20)
     embeddings = class_vectors(records)
-    with pytest.raises(UserError, match="1 of 21 pictures have no embedding"):
+    with pytest.raises(UserError, match="1 of 21 images have no embedding"):
         review_labels([*records, replace(records[0], sha256="f" * 64)], embeddings)
     with pytest.raises(UserError, match="two classes"):
         review_labels([replace(record, label="a") for record in records], embeddings)
@@ -179,7 +179,7 @@ def test_leakage_by_hand() -> None:
     assert siblings_in_train(split("aabb", "rere")) == 1
     assert siblings_in_train(split("aabc", "reee")) == 1 / 3
     assert siblings_in_train(split("ab", "rr")) == 0
-    # One pair: a random split that tests one of four pictures meets its sibling in train always.
+    # One pair: a random split that tests one of four images meets its sibling in train always.
     assert siblings_by_chance(split("aaaa", "rrre")) == 1
     assert siblings_by_chance(split("abcd", "rrre")) == 0
 

@@ -1,4 +1,4 @@
-"""Proposals of a bundle, and class activation on pictures whose truth is known."""
+"""Proposals of a bundle, and class activation on images whose truth is known."""
 
 import dataclasses
 from pathlib import Path
@@ -47,7 +47,7 @@ def member() -> Member:
     """Return a small network that was really trained, from random weights, to tell the spots."""
     torch.manual_seed(0)
     preprocess = Preprocess(size=96)
-    args = {"output_stride": 16}  # at 32 its map of such a small picture has a dozen cells
+    args = {"output_stride": 16}  # at 32 its map of such a small image has a dozen cells
     settings = ClassifierSettings(model="test_resnet", model_args=args, preprocess=preprocess)
     classifier = build_classifier(settings, 2)
     optimizer = torch.optim.AdamW(classifier.parameters(), lr=3e-3)
@@ -76,7 +76,7 @@ def test_class_activation_finds_where_the_spot_is(member: Member) -> None:
         assert box.score is not None
         assert 0.5 <= box.score <= 1
     whole_picture = np.mean([(t[2] - t[0]) * (t[3] - t[1]) / (96 * 72) for _, t in painted])
-    # Coarse, as the module says: measured 0.37, where the whole picture as the box gives 0.12.
+    # Coarse, as the module says: measured 0.37, where the whole image as the box gives 0.12.
     assert np.mean(inside) > 0.8
     assert np.mean(overlap) > 2 * whole_picture
 
@@ -101,7 +101,7 @@ def test_no_strip_costs_more_than_a_square(width: int, height: int) -> None:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Return eight pictures: a person drew in the first, looked at the second, not the others."""
+    """Return eight images: a person drew in the first, looked at the second, not the others."""
     folder = tmp_path / "data"
     records = []
     for n in range(8):

@@ -1,4 +1,4 @@
-"""A predictor that answers from a table: each picture's first pixel says which row is its own."""
+"""A predictor that answers from a table: each image's first pixel says which row is its own."""
 
 import io
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def records_of(
 
 
 def write_dataset(folder: Path, records: Sequence[Record]) -> Path:
-    """Write records and a picture for each; the picture's value is its place in the list."""
+    """Write records and an image for each; the image's value is its place in the list."""
     (folder / "pictures").mkdir(parents=True)
     for i, record in enumerate(records):
         np.save(folder / record.path, np.full((6, 8, 3), i, np.uint8))

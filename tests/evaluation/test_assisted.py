@@ -46,7 +46,7 @@ def test_the_table_by_hand() -> None:
     assert (melanoma.n, melanoma.boxed, melanoma.changed) == (4, 3, 2)
     assert (melanoma.without.value, melanoma.assisted.value) == (0.25, 0.75)
     assert melanoma.difference.value == pytest.approx(0.5)
-    # Group c weighs two pictures: its draws reach from no change to all of them, and three groups
+    # Group c weighs two images: its draws reach from no change to all of them, and three groups
     # say little of those that were not seen.
     assert -1 < melanoma.difference.low < 0 < melanoma.difference.high == 1
     assert found.without == pytest.approx((1 + 0.25) / 2)

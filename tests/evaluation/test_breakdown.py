@@ -169,7 +169,7 @@ def test_sets_by_group_are_counted_by_hand() -> None:
         "skin type I": (2, 1.0, None),
         "skin type VI": (3, pytest.approx(1 / 3), 0.9),
     }
-    # The darker threshold lets melanoma in for the second picture alone.
+    # The darker threshold lets melanoma in for the second image alone.
     plain = rule.model_copy(update={"thresholds": {"all": 0.4}, "urgent": {"all": 0.4}})
     assert set_scores(found.with_sets(plain), draws=10).urgent_missed.missed == 2
     # Without a threshold of their own nothing is promised of urgent classes.

@@ -1,4 +1,4 @@
-"""Two predictors on the same pictures: hand-counted, paired, refused where they differ."""
+"""Two predictors on the same images: hand-counted, paired, refused where they differ."""
 
 import dataclasses
 import io
@@ -111,13 +111,13 @@ def test_a_predictor_does_not_differ_from_itself() -> None:
 
 def test_what_cannot_be_compared_is_refused() -> None:
     first, second = pair(20)
-    with pytest.raises(UserError, match=r"different pictures: 1 are in only one.*same split"):
+    with pytest.raises(UserError, match=r"different images: 1 are in only one.*same split"):
         compare(first, second.some(np.arange(19)), NAMES)
     strange = (*CLASSES[:3], fake_class("acne", "Acne"))
     with pytest.raises(UserError, match="different classes, such as acne"):
         compare(first, dataclasses.replace(second, classes=strange), NAMES)
     relabelled = dataclasses.replace(second, truth_N=(second.truth_N + 1) % 4)
-    with pytest.raises(UserError, match=r"give 20 pictures another label.*same version"):
+    with pytest.raises(UserError, match=r"give 20 images another label.*same version"):
         compare(first, relabelled, NAMES)
     regrouped = dataclasses.replace(second, groups_N=np.roll(second.groups_N, 1))
     with pytest.raises(UserError, match="another group"):

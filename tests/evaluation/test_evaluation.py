@@ -123,11 +123,11 @@ def test_pictures_that_made_the_bundle_are_left_out(
     found = evaluate(Path("b"), dataset, tmp_path / "test", draws=50)
     assert (found.pictures, found.seen) == (33, 2)
     report = (tmp_path / "test" / "report.html").read_text()
-    assert "2 pictures are left out" in report
+    assert "2 images are left out" in report
     again = evaluate(Path("b"), dataset, tmp_path / "train", split="train", draws=50)
     assert (again.pictures, again.seen) == (5, 0)  # asked for by name
     served.seen = dict.fromkeys(sha256, "train")
-    with pytest.raises(UserError, match="made from every one of these 40 pictures"):
+    with pytest.raises(UserError, match="made from every one of these 40 images"):
         evaluate(Path("b"), dataset, tmp_path / "all", split="all", draws=50)
     assert not (tmp_path / "all").exists()
 
@@ -171,7 +171,7 @@ def test_two_bundles_are_evaluated_and_compared(
 def test_the_share_that_the_ood_check_refuses_is_reported(
     served: FakePredictor, dataset: Path, tmp_path: Path
 ) -> None:
-    """Of the 35 test pictures 0, 8, 16, 24 and 32 have the least p-value that 99 others allow."""
+    """Of the 35 test images 0, 8, 16, 24 and 32 have the least p-value that 99 others allow."""
     table = list(served.table)
     served.table = [
         replace(said, ood=Checked(0.01 if n % 8 == 0 else 0.5, 0.01))
@@ -181,7 +181,7 @@ def test_the_share_that_the_ood_check_refuses_is_reported(
     assert found is not None
     assert (found.n, found.promised, found.refused.value) == (35, 0.01, pytest.approx(5 / 35))
     assert found.refused.low < 5 / 35 < found.refused.high
-    assert "of these pictures are refused" in (tmp_path / "out" / "report.html").read_text()
+    assert "of these images are refused" in (tmp_path / "out" / "report.html").read_text()
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["ood"]["refused"]["value"] == found.refused.value
     # Without a check in the bundle nothing is said of one.

@@ -124,7 +124,7 @@ def test_an_external_set_is_scored_as_the_bundle_answers(tmp_path: Path) -> None
     assert left_out
     assert found.external is not None
     assert (found.pictures, found.external.left_out) == (12 - left_out, left_out)
-    # Not renormalised: a picture said to be of a class that is absent here is wrong.
+    # Not renormalised: an image said to be of a class that is absent here is wrong.
     right = [
         CLASSES[int(each.probabilities_C.argmax())].key == label
         for label, each in zip(labels, table, strict=True)
@@ -147,7 +147,7 @@ def test_all_of_what_was_trained_on_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path / "data", records)
     predictor = FakePredictor(table, trained_on=sha256_file(folder / "manifest.parquet"))
     arguments = (predictor, records, decode, tmp_path / "out")
-    with pytest.raises(UserError, match=r"b was trained on pictures of .*data"):
+    with pytest.raises(UserError, match=r"b was trained on images of .*data"):
         evaluate_served(*arguments, bundle="b", dataset=folder, split="all")
     assert predictor.batches == []
     TAXONOMY.save(folder / "taxonomy.yaml")

@@ -79,7 +79,7 @@ def test_photos_of_folders(
     for copy in "ab":
         (tmp_path / "photos" / f"one.rf.{copy}.jpg").write_bytes(jpeg(pixels))
     tiny_dataset(tmp_path / "data", 16)
-    monkeypatch.setattr("skindx.evaluation.ood.painted_pictures", lambda _: iter(()))
+    monkeypatch.setattr("skindx.evaluation.ood.painted_images", lambda _: iter(()))
     figures = tmp_path / "ood.json"
     folder = str(tmp_path / "photos")
     gates.main([folder, "--bundle", str(whole), str(tmp_path / "data"), "--json", str(figures)])

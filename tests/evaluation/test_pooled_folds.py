@@ -57,9 +57,9 @@ def test_one_fold_has_no_deviation_but_all_figures() -> None:
 def test_folds_that_share_something_or_differ_are_refused() -> None:
     answers = whole(20)
     first, second = answers.some(np.arange(12)), answers.some(np.arange(12, 20))
-    with pytest.raises(UserError, match=r"the picture 0+b is in both a and b; .*disjoint"):
+    with pytest.raises(UserError, match=r"the image 0+b is in both a and b; .*disjoint"):
         pool_answers([first, answers.some(np.arange(11, 20))], ["a", "b"])
-    with pytest.raises(UserError, match=r"the picture \w+ is in both a and a"):
+    with pytest.raises(UserError, match=r"the image \w+ is in both a and a"):
         pool_answers([first, first], ["a", "a"])
     torn = dataclasses.replace(second, groups_N=np.array(["lesion 0"] * 8))
     with pytest.raises(UserError, match="the group lesion 0 is in both a and b"):

@@ -25,8 +25,12 @@ from skindx.evaluation.mistakes import (
     worst_mistakes,
 )
 from skindx.evaluation.report.plots import (
+    confusion_cells,
     confusion_plot,
+    has_counts,
     reliability_plot,
+    risk_plot,
+    sensitivity_plot,
     top_confusions,
 )
 from skindx.evaluation.report.report import (
@@ -116,7 +120,7 @@ def test_every_class_and_figure_is_there() -> None:
             assert percent(interval) in text
             assert bounds(interval) in text
         assert f"{decimal(scores.auroc)} {bounds(scores.auroc, 'decimal')}" in text
-    assert "no picture in this split" in text
+    assert "no image in this split" in text
     assert "No medical device" in text
     assert "not clinically reviewed" in text
     assert "a processor, 2 cores" in text
@@ -165,7 +169,7 @@ def test_one_member_and_no_mistake() -> None:
     ("changes", "said"),
     [
         ({"detector": DetectionScore(0.71, 0.42, 9, 11)}, "mAP50 0.710, mAP50-95 0.420"),
-        ({"has_detector": True}, "no picture of this split has a drawn box"),
+        ({"has_detector": True}, "no image of this split has a drawn box"),
         ({}, "The bundle has no detector"),
     ],
 )
@@ -182,28 +186,59 @@ def test_a_hundred_classes_fit_without_counts() -> None:
     table = [prediction(tuple(random.dirichlet(np.ones(100)))) for _ in range(150)]
     records = records_of([f"k{i % 100}" for i in range(150)])
     evaluation = scored(records, table, ["only"], classes=classes, draws=20)
-    assert confusion_plot(evaluation).counts is False
+    assert not has_counts(evaluation)
     text = " ".join(ET.fromstring(render_report(evaluation, ORIGIN)).itertext())
     assert all(each.name in text for each in classes)
 
 
 def test_plots_stand_where_the_figures_say() -> None:
     evaluation = simulated()
-    plot = confusion_plot(evaluation)
-    assert sum(cell.count for cell in plot.cells) == evaluation.pictures
+    cells = confusion_cells(evaluation)
+    assert sum(cell.count for cell in cells) == evaluation.pictures
     for row in range(3):
-        line = [cell for cell in plot.cells if cell.y == plot.top + row * plot.side]
+        line = [cell for cell in cells if cell.row == row]
         assert sum(cell.share for cell in line) == pytest.approx(1)
-    assert all(plot.left <= cell.x < plot.width and plot.top <= cell.y for cell in plot.cells)
     counts = [cell.count for cell in top_confusions(evaluation)]
     assert counts == sorted(counts, reverse=True)
-    dots = reliability_plot(evaluation, size=100).dots
-    assert sum(dot.n for dot in dots) == evaluation.pictures
-    assert max(dot.bar for dot in dots) == 1
-    for dot in dots:
-        assert dot.y == pytest.approx(100 - 100 * dot.accuracy)
-        assert 0 <= dot.high_y <= dot.y <= dot.low_y <= 100
-        assert dot.left <= dot.x
+    matrix = confusion_plot(evaluation)
+    squares = {(int(s.get_x()), int(s.get_y())): s for s in matrix.axes.patches}
+    assert set(squares) == {(cell.column, cell.row) for cell in cells}
+    assert matrix.axes.get_ylim() == (4, 0)  # the first true class on top
+    plot = reliability_plot(evaluation)
+    bins = [part for part in evaluation.reliability if part.n]
+    _, *marks = plot.axes.lines  # the first is the dashed one
+    assert len(marks) == 2 * len(bins)
+    for part, interval, dot in zip(bins, marks[::2], marks[1::2], strict=True):
+        assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (part.confidence, part.accuracy)
+        low, high = interval.get_ydata()
+        assert 0 <= low <= part.accuracy <= high <= 1
+    bars = plot.figure.axes[1].patches
+    assert [bar.get_height() for bar in bars] == [part.n for part in bins]
+    curve = risk_plot(evaluation)
+    assert curve.axes.lines[0].get_ydata().tolist() == [p.risk for p in evaluation.risk_curve]
+    assert curve.axes.get_ylim()[1] >= max(point.risk for point in evaluation.risk_curve)
+    classes = sensitivity_plot(evaluation)
+    assert classes is not None
+    assert len(classes.axes.lines) == 2 * sum(score.n > 0 for score in evaluation.classes)
+
+
+def test_a_plot_is_part_of_its_page() -> None:
+    """In the colours of the page, with its tooltips, and without a reference to anything."""
+    names = ("$a_b^c$ & <i>", "\N{CJK UNIFIED IDEOGRAPH-4E00}", "b", "c")
+    classes = tuple(
+        known.model_copy(update={"name": name}) for known, name in zip(CLASSES, names, strict=True)
+    )
+    evaluation = simulated(classes=classes)
+    plot = confusion_plot(evaluation)
+    svg = ET.fromstring(str(plot.svg()))
+    assert svg.get("aria-label") == plot.label
+    shown = [title.text for title in svg.iter("title")]
+    assert sorted(shown) == sorted(plot.titles.values())
+    assert any(text.startswith("$a_b^c$ & <i> seen as") for text in shown)
+    assert "$a_b^c$ & <i>" in [text.text for text in svg.iter("text")]
+    written = str(plot.svg())
+    assert "var(--blue)" in written
+    assert not re.search(r"#[0-9a-f]{6}|href|clip-path|\bid=|font", written)
 
 
 def test_worst_mistakes_lead_with_the_most_confident_one_of_each_group() -> None:

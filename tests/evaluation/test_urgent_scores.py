@@ -123,15 +123,19 @@ def test_the_plot_holds_every_interval() -> None:
     assert urgent_plot(None) is None
     plot = urgent_plot(urgent_scores(hand_counted()))
     assert plot is not None
-    assert plot.widest == 1.0
-    for mark in plot.marks:
-        assert 0 <= mark.left <= mark.x <= mark.right <= plot.size
-        assert 0 <= mark.top <= mark.y <= mark.bottom <= plot.size
-    assert [mark.is_chosen for mark in plot.marks] == [False, True]
-    third, end = pytest.approx(plot.size / 3), plot.size
-    right = 0.25 * plot.size
-    assert plot.line[:5] == ((0, 0), (0, 0), (0, third), (right, third), (right, third))
-    assert plot.line[-1] == (0.75 * plot.size, end)
+    assert plot.axes.get_xlim() == (0, 1)
+    curve, *marks = plot.axes.lines
+    for whiskers in plot.axes.collections:
+        for ends in whiskers.get_segments():
+            assert np.all((ends >= -1e-9) & (ends <= 1 + 1e-9))
+    assert len(plot.axes.collections) == 4  # two levels, each in both directions
+    sizes = [mark.get_markersize() for mark in marks if mark.get_marker() == "o"]
+    assert len(sizes) == 2
+    assert sizes[0] < sizes[1]  # the chosen one is the second
+    assert curve.get_drawstyle() == "steps-post"
+    points = [tuple(point) for point in curve.get_xydata()]
+    assert points[:3] == [(0, 1), (0, pytest.approx(2 / 3)), (0.25, pytest.approx(2 / 3))]
+    assert points[-1] == (0.75, 0)
 
 
 @pytest.fixture
@@ -183,7 +187,7 @@ def test_the_evaluation_tells_what_is_served(evaluated: tuple[Path, Evaluation])
     assert "would be sent on as urgent in vain" not in report
     console = Console(file=io.StringIO(), width=200)
     print_table(evaluation, console)
-    line = f"5.0 % (default): {level.misses.missed} of {level.misses.n} pictures of urgent classes"
+    line = f"5.0 % (default): {level.misses.missed} of {level.misses.n} images of urgent classes"
     assert line in console.file.getvalue()
     (_, card) = measured_risk_lines(metrics["urgent_risk"])
     assert card.startswith(f"- at a miss rate of 5%: {level.misses.missed} of {level.misses.n} ")

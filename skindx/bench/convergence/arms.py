@@ -36,7 +36,7 @@ class Study(Settings):
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Each arm that is judged, and its baseline."""
+        """Each arm that is compared, and its baseline."""
         first, *others = self.arms
         return self.compare or tuple((arm, first) for arm in others)
 

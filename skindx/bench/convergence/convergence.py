@@ -67,9 +67,9 @@ def run(settings: Config) -> Result:
             answers[name].append(said)
             runs[name] += [_run(name, fold, seed, home, said) for seed in settings.seeds]
     compared = [
-        each
+        difference
         for pair in study.pairs
-        for each in compare_arms(
+        for difference in compare_arms(
             pair, (answers[pair[0]], answers[pair[1]]), settings.seeds, draws=settings.draws
         )
     ]
@@ -81,18 +81,18 @@ def run(settings: Config) -> Result:
             next(iter(arms.values())),
             compared,
             settings.margin,
-            _pictures(settings, out, next(iter(answers.values()))),
+            _dataset_note(settings, out, next(iter(answers.values()))),
             out,
         ),
         models={
-            name: plain_values(name, each, compared, settings.margin) for name, each in runs.items()
+            name: plain_values(name, own, compared, settings.margin) for name, own in runs.items()
         },
         headings=MEANS,
     )
 
 
 def _evaluated(home: Path, data: Path, training: TrainSettings) -> Answers:
-    """Train what is missing of an arm on one fold, and return what it says of the test pictures.
+    """Train what is missing of an arm on one fold, and return its answers on the test images.
 
     Raises UserError when something else was trained there, JobError when a training was stopped.
     """
@@ -117,13 +117,13 @@ def _run(arm: str, fold: int, seed: int, home: Path, said: Answers) -> Run:
     return Run(arm, fold, seed, figures, read_history(home / "run", member_name(seed)))
 
 
-def _pictures(settings: Config, out: Path, said: Sequence[Answers]) -> str:
+def _dataset_note(settings: Config, out: Path, said: Sequence[Answers]) -> str:
     trained = [
         len(split_of(read_manifest(out / "folds" / f"{fold}"), "train")) for fold in settings.use
     ]
     return (
         f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
-        f"{settings.folds}, whole groups only, {sum(map(len, said))} test pictures in all, "
+        f"{settings.folds}, whole groups only, {sum(map(len, said))} test images in all, "
         f"{min(trained)} to {max(trained)} to train on; seeds "
         f"{', '.join(map(str, settings.seeds))}. Settings: {settings.config.name}."
     )

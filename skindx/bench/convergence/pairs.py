@@ -15,7 +15,7 @@ from skindx.metrics import Interval, Measure, bootstrap_interval
 from skindx.metrics.inputs import Floats, Ints
 from skindx.metrics.measure import Redraw
 
-# N = test pictures of all folds, G = their groups, D = bootstrap draws, R = runs
+# N = test images of all folds, G = their groups, D = bootstrap draws, R = runs
 
 JUDGED = ("balanced_accuracy", "top1")
 
@@ -31,7 +31,7 @@ class Compared:
     over_runs: Interval
     """Student's interval of the mean of the runs, each one number."""
     over_both: Interval
-    """Bootstrap interval of the same mean over runs and groups of pictures."""
+    """Bootstrap interval of the same mean over runs and groups of images."""
     learned: float
     """Balanced accuracy of the baseline above guessing, mean of the runs."""
 
@@ -43,22 +43,22 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class MeanOfRuns(Measure):
-    """The mean over runs of a figure that each run has on its own part of the pictures.
+    """The mean over runs of a figure that each run has on its own part of the images.
 
     A bootstrap draws runs as well, with replacement: a training by another seed, on another fold,
-    would have come out otherwise. Runs of one fold meet the same draw of its pictures. Noise of
-    the pictures that shows between folds is thereby drawn twice, which widens the interval.
+    would have come out otherwise. Runs of one fold meet the same draw of its images. Noise of
+    the images that shows between folds is thereby drawn twice, which widens the interval.
     """
 
     runs: tuple[tuple[NDArray[np.intp], Measure], ...]
-    """Of each run which pictures it was judged on, and the figure there."""
+    """For each run the images that it was tested on, and its figure there."""
     low: float = -1.0
     high: float = 1.0
     biased: bool = False
 
     @property
-    def pictures(self) -> int:
-        """How many pictures all runs were judged on."""
+    def images(self) -> int:
+        """How many images all runs were tested on."""
         return 1 + max(int(rows.max()) for rows, _ in self.runs)
 
     @property
@@ -72,7 +72,7 @@ class MeanOfRuns(Measure):
         parts = [measure.redraw(index_N[rows], groups) for rows, measure in self.runs]
 
         def values_D(weights_DG: Floats) -> Floats:  # noqa: N802
-            # A draw without any picture of a (small) fold has no value, and does not count.
+            # A draw without any image of a (small) fold has no value, and does not count.
             with np.errstate(invalid="ignore"):
                 values_RD = np.stack([part(weights_DG) for part in parts])
             picked_RD = random.integers(count, size=values_RD.shape)
@@ -89,9 +89,9 @@ def compare_arms(
     *,
     draws: int,
 ) -> list[Compared]:
-    """Compare an arm with its baseline; `arms` hold what each said of every fold's test pictures.
+    """Compare an arm with its baseline by the answers of both on every fold's test images.
 
-    Raises UserError when the two did not answer the same pictures.
+    Raises UserError when the two did not answer the same images.
     """
     folds = [(first, align(first, second, names)) for first, second in zip(*arms, strict=True)]
     groups_N = np.concatenate([first.groups_N for first, _ in folds])
@@ -114,17 +114,17 @@ def _compare(
         runs += [(rows, measure(first, key, seed) - measure(second, key, seed)) for seed in seeds]
     mean = MeanOfRuns(tuple(runs))
     both = bootstrap_interval(mean, groups_N, draws=draws, level=LEVEL, seed=SEED)
-    runs_R = tuple(each.value for _, each in runs)
+    runs_R = tuple(figure.value for _, figure in runs)
     return Compared(*names, key, runs_R, student_interval(runs_R), both, _learned(folds, seeds))
 
 
 def _learned(folds: Sequence[tuple[Answers, Answers]], seeds: Sequence[int]) -> float:
-    each = [
+    above_guessing = [
         measure(base, "balanced_accuracy", seed).value - 1 / len(np.unique(base.truth_N))
         for _, base in folds
         for seed in seeds
     ]
-    return statistics.fmean(each)
+    return statistics.fmean(above_guessing)
 
 
 def measure(answers: Answers, key: str, seed: int) -> Measure:

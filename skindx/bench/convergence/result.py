@@ -1,4 +1,4 @@
-"""What a convergence study found, as a bench tells it: figures, plain values, sentences."""
+"""The result of a convergence study as figures, plain values and notes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ _SHORT = {"balanced_accuracy": "balanced", "top1": "top1"}
 def figures_of(compared: Sequence[Compared]) -> dict[str, Figure]:
     """Return the differences in points with the outer bounds of both intervals."""
     return {
-        f"{each.arm}_minus_{each.baseline}_{_SHORT[each.key]}": Figure(
-            100 * each.over_both.value,
+        f"{pair.arm}_minus_{pair.baseline}_{_SHORT[pair.key]}": Figure(
+            100 * pair.over_both.value,
             "points",
-            len(each.runs_R),
-            (100 * each.lower, 100 * max(each.over_runs.high, each.over_both.high)),
+            len(pair.runs_R),
+            (100 * pair.lower, 100 * max(pair.over_runs.high, pair.over_both.high)),
         )
-        for each in compared
+        for pair in compared
     }
 
 
@@ -39,15 +39,15 @@ def plain_values(
         "pictures_per_s": speed(runs),
         "against": [
             {
-                "baseline": each.baseline,
-                "figure": each.key,
-                "difference": each.over_both.value,
-                "interval_runs_and_pictures": bounds(each.over_both),
-                "interval_runs": bounds(each.over_runs),
-                "loses_less_than_margin": verdict(each, margin),
+                "baseline": pair.baseline,
+                "figure": pair.key,
+                "difference": pair.over_both.value,
+                "interval_runs_and_pictures": bounds(pair.over_both),
+                "interval_runs": bounds(pair.over_runs),
+                "loses_less_than_margin": verdict(pair, margin),
             }
-            for each in compared
-            if each.arm == arm
+            for pair in compared
+            if pair.arm == arm
         ],
     }
 
@@ -55,18 +55,18 @@ def plain_values(
 def notes_of(
     training: TrainSettings, compared: Sequence[Compared], margin: float, of: str, out: Path
 ) -> tuple[str, ...]:
-    """Return sentences on what was measured; `of` says on which pictures."""
+    """Return notes on what was measured; `of` describes the images."""
     member, engine = training.members[0], training.engine
     verdicts = "; ".join(
-        f"{each.arm} against {each.baseline}: " + ("yes" if verdict(each, margin) else "not shown")
-        for each in compared
-        if each.key == "balanced_accuracy"
+        f"{pair.arm} against {pair.baseline}: " + ("yes" if verdict(pair, margin) else "not shown")
+        for pair in compared
+        if pair.key == "balanced_accuracy"
     )
     return (
         of,
         f"{member.model} at {member.preprocess.size} px on {engine.ranks} ranks. Differences: mean "
         "over the runs, each paired by seed and fold; in brackets the outer bounds of two 95 % "
-        "intervals, Student's over the runs and the bootstrap over runs and groups of pictures.",
+        "intervals, Student's over the runs and the bootstrap over runs and groups of images.",
         f"Balanced accuracy, a loss below {margin:g} points: {verdicts}.",
         f"Tables and curves: {out}/convergence.md, .csv, .png.",
     )

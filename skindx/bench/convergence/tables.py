@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.convergence.pairs import JUDGED, Compared
+from skindx.bench.harness.writing import markdown_table, new_plot, write_plot
 from skindx.evaluation.headline import FIGURES
-from skindx.files import atomic_file, write_csv, write_text
+from skindx.files import write_csv, write_text
+from skindx.metrics import Interval
 
 # R = runs, E = epochs
 
@@ -31,9 +33,9 @@ class Run:
 
 
 def verdict(compared: Compared, margin: float) -> bool:
-    """True when no loss of `margin` percentage points or more is left possible.
+    """Whether both intervals exclude a loss of `margin` percentage points or more.
 
-    A baseline that has learned less than that has nothing to lose, and shows nothing.
+    False for a baseline that has learned less than the margin: it has nothing to lose.
     """
     return compared.lower > -margin / 100 and compared.learned > margin / 100
 
@@ -45,48 +47,50 @@ def write_tables(
     write_text(out / "convergence.md", markdown(runs, compared, margin))
     rows = [
         (run.arm, run.fold, run.seed, *(run.figures[key] for key in JUDGED), len(run.history))
-        for each in runs.values()
-        for run in each
+        for own in runs.values()
+        for run in own
     ]
     write_csv(out / "convergence.csv", ("arm", "fold", "seed", *JUDGED, "epochs"), rows)
-    _draw(out / "convergence.png", {arm: [run.history for run in e] for arm, e in runs.items()})
+    histories = {arm: [run.history for run in own] for arm, own in runs.items()}
+    _draw(out / "convergence.png", histories)
 
 
 def markdown(runs: Mapping[str, Sequence[Run]], compared: Sequence[Compared], margin: float) -> str:
     """Return two tables: how each arm does, and each arm against its baseline."""
     titles = [FIGURES[key].title for key in JUDGED]
-    lines = [("arm", "runs", *(f"{title}, %" for title in titles), "pictures/s")]
-    lines.append(("---",) * len(lines[0]))
-    for arm, each in runs.items():
-        scores = [_spread([run.figures[key] for run in each]) for key in JUDGED]
-        lines.append((arm, str(len(each)), *scores, f"{speed(each):.0f}"))
-    return f"{_table(lines)}\n{_table(_comparisons(compared, margin))}"
+    headings = ("arm", "runs", *(f"{title}, %" for title in titles), "images/s")
+    rows = [
+        (
+            arm,
+            str(len(own)),
+            *(_spread([run.figures[key] for run in own]) for key in JUDGED),
+            f"{speed(own):.0f}",
+        )
+        for arm, own in runs.items()
+    ]
+    return f"{markdown_table(headings, rows)}\n{_comparisons(compared, margin)}"
 
 
-def _comparisons(compared: Sequence[Compared], margin: float) -> list[tuple[str, ...]]:
-    head = (
-        "arm minus baseline", "figure", "points [95 %, runs and pictures]", "[95 %, runs]",
+def _comparisons(compared: Sequence[Compared], margin: float) -> str:
+    headings = (
+        "arm minus baseline", "figure", "points [95 %, runs and images]", "[95 %, runs]",
         f"loses less than {margin:g} points",
     )  # fmt: skip
     rows = [
         (
-            f"{each.arm} − {each.baseline}",
-            FIGURES[each.key].title,
-            f"{100 * each.over_both.value:+.2f} {_bounds(each.over_both.low, each.over_both.high)}",
-            _bounds(each.over_runs.low, each.over_runs.high),
-            "yes" if verdict(each, margin) else "not shown",
+            f"{pair.arm} − {pair.baseline}",
+            FIGURES[pair.key].title,
+            f"{100 * pair.over_both.value:+.2f} {_bounds(pair.over_both)}",
+            _bounds(pair.over_runs),
+            "yes" if verdict(pair, margin) else "not shown",
         )
-        for each in compared
+        for pair in compared
     ]
-    return [head, ("---",) * len(head), *rows]
+    return markdown_table(headings, rows)
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _bounds(low: float, high: float) -> str:
-    return f"[{100 * low:+.2f}, {100 * high:+.2f}]"
+def _bounds(interval: Interval) -> str:
+    return f"[{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]"
 
 
 def _spread(values_R: Sequence[float]) -> str:
@@ -94,7 +98,7 @@ def _spread(values_R: Sequence[float]) -> str:
 
 
 def speed(runs: Sequence[Run]) -> float:
-    """Return the median speed of an arm's epochs, training pictures a second."""
+    """Return the median speed of an arm's epochs, training images a second."""
     return statistics.median(row["pictures_per_s"] for run in runs for row in run.history)
 
 
@@ -105,11 +109,7 @@ def curve_RE(histories: Sequence[History], key: str) -> NDArray[np.float64]:  # 
 
 def _draw(path: Path, arms: Mapping[str, Sequence[History]]) -> None:
     """Draw loss and validation by epoch: the mean of each arm's runs, one deviation around it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_plot(10, 4.2)
     for axes, (key, title) in zip(figure.subplots(1, len(_CURVES)), _CURVES.items(), strict=True):
         for number, (arm, histories) in enumerate(arms.items()):
             values_RE = curve_RE(histories, key) * (1 if key == "loss" else 100)
@@ -124,5 +124,4 @@ def _draw(path: Path, arms: Mapping[str, Sequence[History]]) -> None:
         axes.set_ylabel(title)
         axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_plot(path, figure)

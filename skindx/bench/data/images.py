@@ -1,4 +1,4 @@
-"""The pictures that loading and screening are timed on: soft blobs under the grain of a camera."""
+"""The images that loading and screening are timed on: soft blobs under the grain of a camera."""
 
 from collections.abc import Sequence
 

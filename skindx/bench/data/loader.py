@@ -1,4 +1,4 @@
-"""How fast training gets its pictures: beside pure decoding, and beside torchvision's loader."""
+"""How fast training gets its images: beside pure decoding, and beside torchvision's loader."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.system import cpu_count
 
-# N = pictures, S = side
+# N = images, S = side
 
 SIDE, BATCH = 224, 32
 SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
@@ -34,7 +34,7 @@ SMALLEST = ("pictures=32", "rounds=5")
 
 
 class Config(Settings):
-    """Numbers of pictures and of rounds."""
+    """Numbers of images and of rounds."""
 
     pictures: int = Field(1000, ge=BATCH)
     rounds: int = Field(5, ge=5)
@@ -42,10 +42,10 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time whole epochs of the same pictures, interleaved; all peers use every core."""
+    """Time whole epochs of the same images, interleaved; all peers use every core."""
     threads = cpu_count()
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
-        files = make_pictures(Path(name), settings)
+        files = make_images(Path(name), settings)
         n = len(files.records)
         encoded = [files.read(index) for index in range(n)]
         pixels = open_pixels(Path(name) / "cache.pixels", files, CACHED_SIDE, threads=threads)
@@ -65,7 +65,7 @@ def run(settings: Config) -> Result:
             }
             seconds = interleave(candidates, settings.rounds)
     rates = {
-        name: median([n / each for each in samples], "pictures/s")
+        name: median([n / elapsed for elapsed in samples], "images/s")
         for name, samples in seconds.items()
     }
     figures = {
@@ -76,7 +76,7 @@ def run(settings: Config) -> Result:
     return Result("loader", figures, rates, notes=_notes(threads, encoded))
 
 
-def make_pictures(folder: Path, settings: Config) -> Files:
+def make_images(folder: Path, settings: Config) -> Files:
     """Write noisy JPEGs in one class folder of a dataset's store, the same for the same seed."""
     records = []
     for data in noisy_jpegs(settings.pictures, settings.seed):
@@ -105,7 +105,7 @@ def _epoch(source: Source, n: int, threads: int, pool: Pool) -> None:
     order = np.random.default_rng(0).permutation(n)
     batches = np.array_split(order, -(-n // BATCH))
     loaded = load(fill, batches, SIDE, threads=threads, prefetch=4, allocate=pool)
-    seen = sum(len(each) for each in loaded)
+    seen = sum(len(batch) for batch in loaded)
     assert seen == n
 
 
@@ -132,7 +132,7 @@ def _imagefolder(dataset: Path, workers: int) -> Iterator[dict[str, Callable[[],
         )
 
         def epoch() -> None:
-            seen = sum(len(pictures) for pictures, _ in loader)
+            seen = sum(len(images) for images, _ in loader)
             assert seen == len(folder)
 
         return epoch
@@ -143,11 +143,11 @@ def _imagefolder(dataset: Path, workers: int) -> Iterator[dict[str, Callable[[],
 def _notes(threads: int, encoded: Sequence[bytes]) -> tuple[str, ...]:
     return (
         f"{describe(encoded)} All files are in the page cache.",
-        f"decode: simplejpeg alone on bytes in memory, whole pictures, strict, {threads} threads.",
+        f"decode: simplejpeg alone on bytes in memory, whole images, strict, {threads} threads.",
         f"loader: encoded bytes in memory (training's default), {threads} threads, decode, a "
         f"seeded random-resized crop to {SIDE}×{SIDE} (area {SCALE[0]}..{SCALE[1]}, aspect "
         f"{RATIO[0]}..{RATIO[1]}, bilinear), uint8 batches of {BATCH}; loader, files: reads the "
-        "files in each epoch; cache: the same crop from the memory-mapped uint8 pictures, shorter "
+        "files in each epoch; cache: the same crop from the memory-mapped uint8 images, shorter "
         f"side {CACHED_SIDE}, written before the clock starts.",
         "No turning, no colour; the loader leaves normalising to the model's device.",
         f"ImageFolder: torchvision with transforms v2 (ToImage, the same crop with antialias, "

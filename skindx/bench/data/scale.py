@@ -47,7 +47,7 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time a pair of chunks with two kinds in eight orientations; measure a build without pictures.
+    """Time a pair of chunks with two kinds in eight orientations; measure a build without images.
 
     The rows go through labels, duplicates, groups and splits into a manifest, in a process of
     their own, whose memory is compared with what it had after importing everything.
@@ -63,8 +63,8 @@ def run(settings: Config) -> Result:
     }
     figures = {key: median(samples, "s") for key, samples in timed.items()}
     for key, (total, unit) in per_row.items():
-        each = total / settings.rows
-        figures[key] = Figure(each, unit, 1, (each, each))
+        value = total / settings.rows
+        figures[key] = Figure(value, unit, 1, (value, value))
     notes = (
         f"chunk_pair: {settings.chunk:,} codes against as many, uniform, 2 kinds in 8 "
         f"orientations, within {settings.radius} bits, one thread, compiled before.",

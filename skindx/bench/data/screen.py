@@ -1,4 +1,4 @@
-"""How fast pictures are screened and hashed on one core, beside the decoder's own rate."""
+"""How fast images are screened and hashed on one core, beside the decoder's own rate."""
 
 import io
 import time
@@ -20,7 +20,7 @@ SMALLEST = ("pictures=4", "batch=3", "rounds=3")
 
 
 class Config(Settings):
-    """`pictures` files a round, handed over `batch` at a time as a build does."""
+    """`images` files a round, handed over `batch` at a time as a build does."""
 
     pictures: int = Field(256, ge=2)
     batch: int = Field(32, ge=1)
@@ -44,7 +44,7 @@ def run(settings: Config) -> Result:
     def screen() -> None:
         for batch in batches:
             screened = hash_sound([judge_bytes(data, limits) for data in batch], HASHES)
-            assert all(each.reason is None for each in screened)
+            assert all(screening.reason is None for screening in screened)
 
     candidates: dict[str, Callable[[], object]] = {
         "decode": decode,
@@ -71,7 +71,7 @@ def run(settings: Config) -> Result:
         cv2.setNumThreads(threads)
 
     def rate(name: str) -> Figure:
-        return median([len(files) / each for each in seconds[name]], "pictures/s")
+        return median([len(files) / elapsed for elapsed in seconds[name]], "images/s")
 
     figures = {
         "hash_per_core": rate("hash"),
@@ -91,6 +91,6 @@ def _imagehash(files: list[bytes]) -> None:
     from PIL import Image
 
     for data in files:
-        with Image.open(io.BytesIO(data)) as picture:
-            imagehash.phash(picture)
-            imagehash.dhash(picture)
+        with Image.open(io.BytesIO(data)) as image:
+            imagehash.phash(image)
+            imagehash.dhash(image)

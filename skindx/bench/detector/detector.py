@@ -1,4 +1,4 @@
-"""Our training of the detector beside ultralytics' own: the same network, pictures and judge."""
+"""Our training of the detector beside ultralytics' own: same network, images and metric."""
 
 import os
 import socket
@@ -58,7 +58,7 @@ def run(settings: Config) -> Result:
     seconds: dict[str, list[float]] = {"ours": [], "ultralytics": []}
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         for seed in range(settings.seeds):
-            # The order turns by one each round, so that nobody always runs behind the other.
+            # The order changes each round, so that neither always follows the other.
             for trainer in sorted(scores, reverse=bool(seed % 2)):
                 folder = Path(name) / f"{trainer}-{seed}"
                 _training(settings, seed).save(folder / SETTINGS)
@@ -118,7 +118,7 @@ def _score(folder: Path, dataset: Path, test: Sequence[Record]) -> DetectionScor
     ]
     score = mean_average_precision([record.boxes or () for record in test], found)
     if score is None:
-        raise UserError(f"no test picture of {dataset} has a box; build it with more pictures.")
+        raise UserError(f"no test image of {dataset} has a box; build it with more images.")
     return score
 
 
@@ -126,8 +126,8 @@ def _figures(
     prefix: str, scores: Sequence[DetectionScore], seconds: Sequence[float]
 ) -> dict[str, Figure]:
     return {
-        f"{prefix}map50": median([each.map50 for each in scores], ""),
-        f"{prefix}map50_95": median([each.map50_95 for each in scores], ""),
+        f"{prefix}map50": median([score.map50 for score in scores], ""),
+        f"{prefix}map50_95": median([score.map50_95 for score in scores], ""),
         f"{prefix}seconds": median(seconds, "s"),
     }
 
@@ -137,8 +137,8 @@ def _notes(settings: Config, records: Sequence[Record], test: Sequence[Record]) 
     groups = len({record.group for record in test})
     return (
         f"{settings.model} at {settings.size} px from random weights, {settings.epochs} epochs of "
-        f"{len(train)} pictures in batches of {settings.batch}; one seed is one sample.",
-        f"mAP by pycocotools on the {len(test)} test pictures in {groups} groups, which neither "
+        f"{len(train)} images in batches of {settings.batch}; one seed is one sample.",
+        f"mAP by pycocotools on the {len(test)} test images in {groups} groups, which neither "
         "trainer saw; each by the moving average of its last epoch.",
         "Both in one process; seconds are of all of it, with its validation after each epoch.",
     )

@@ -92,10 +92,10 @@ def main(arguments: list[str]) -> int:
     records = read_manifest(dataset)
     labels = box_labels(records)
     splits: tuple[Split, ...] = ("train", "val")
-    pictures = [(split, images_of(split_of(records, split))) for split in splits]
+    images = [(split, images_of(split_of(records, split))) for split in splits]
     files = {Path(record.path).name: dataset / record.path for record in records}
     with tempfile.TemporaryDirectory(prefix="skindx-peer-") as name:
-        data_yaml = write_yolo(Path(name) / "data", pictures, files, labels)
+        data_yaml = write_yolo(Path(name) / "data", images, files, labels)
         net = train(settings, data_yaml, Path(name))
     spec = DetectorSpec(size=settings.size, labels=labels)
     parts = DetectorParts(spec, {**net.yaml, "nc": len(labels)}, net.state_dict())

@@ -1,46 +1,42 @@
-"""Which exchange to take when: one line each of what was measured, as a table for README."""
+"""Which exchange to take when: a table of advice with what was measured of each kind."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from skindx.bench.exchange.rows import Row
 from skindx.bench.harness.clock import Figure
+from skindx.bench.harness.writing import bracketed, markdown_table
 
-_WHEN = {
-    "dense fp32": ("`fused` in one message after backward, as `dense`", "a network that keeps up"),
-    "dense bf16": ("the same, `wire: bf16`", "a network that nearly keeps up"),
+ADVICE = {
+    "dense": ("`fused` in one message after backward, as `dense`", "a network that keeps up"),
+    "dense-bf16": ("the same, `wire: bf16`", "a network that nearly keeps up"),
     "fused": ("`fused` behind backward", "several nodes, a network that nearly keeps up"),
     "hierarchical": ("`hierarchical`", "several ranks share a node's link"),
     "multicolor": ("`multicolor`", "many ranks, high latency"),
-    "powersgd rank 4": ("`powersgd`, rank 4", "a slow network, fast processors"),
+    "powersgd": ("`powersgd`, rank 4", "a slow network, fast processors"),
     "topk": ("`topk`", "a slow network, few ranks"),
     "gtopk": ("`gtopk`", "a slow network, many ranks"),
 }
-"""Row of a full exchange -> `exchange.kind`, and when to take it."""
+"""Key -> `exchange.kind`, and when to take it."""
+
+_HEADINGS = ("`exchange.kind`", "measured with", "ms", "of these local", "MB a rank", "when")
 
 
 def choice(rows: Sequence[Row]) -> str:
-    """Return a Markdown table of the rows that stand for an `exchange.kind`, or "" without any.
+    """Return a Markdown table of the rows that an `exchange.kind` is advised by, "" without any.
 
-    Of a row behind a backward pass the time is what the exchange adds to it. Communication alone is
-    no full exchange and has no line.
+    For a row behind a backward pass the time is what the exchange adds to the pass.
     """
-    full = [row for row in rows if row.name in _WHEN and not row.alone]
-    full.sort(key=lambda row: list(_WHEN).index(row.name))
-    lines = [_line(row) for row in full]
-    head = "| `exchange.kind` | measured with | ms | of these local | MB a rank | when |\n"
-    return head + "|---|---|---|---|---|---|\n" + "".join(lines) if lines else ""
+    cells = [_cells(row) for key in ADVICE for row in rows if row.advice == key]
+    return markdown_table(_HEADINGS, cells) if cells else ""
 
 
-def _line(row: Row) -> str:
-    kind, when = _WHEN[row.name]
-    beyond = replace(row, seconds=[each - row.hidden_s for each in row.seconds])
+def _cells(row: Row) -> tuple[str, ...]:
+    kind, when = ADVICE[row.advice]
+    beyond = replace(row, seconds=[seconds - row.hidden_s for seconds in row.seconds])
     sent = "" if row.sent_bytes is None else f"{row.sent_bytes / 1e6:.3g}"
-    local = _figure(row.local) if row.local else ""
-    setting = row.part.partition(": ")[2]
-    return f"| {kind} | {setting} | {_figure(beyond.total)} | {local} | {sent} | {when} |\n"
+    return kind, row.setting, _ms(beyond.total), _ms(row.local), sent, when
 
 
-def _figure(figure: Figure) -> str:
-    low, high = figure.spread
-    return f"{figure.value:,.0f} [{low:,.0f}, {high:,.0f}]"
+def _ms(figure: Figure | None) -> str:
+    return bracketed(figure, ",.0f") if figure else ""

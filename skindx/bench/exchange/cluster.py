@@ -64,7 +64,7 @@ class Cluster:
 
     def slowest(self, do: str, **arguments: Any) -> float:
         """Let all ranks do something; return the seconds of the slowest."""
-        return max(float(each["seconds"]) for each in self.ask(do, **arguments))
+        return max(float(answer["seconds"]) for answer in self.ask(do, **arguments))
 
     def _send(self, message: Mapping[str, Any], ranks: Sequence[int]) -> None:
         line = json.dumps(message) + "\n"

@@ -25,9 +25,10 @@ class Waiting(nn.Module):
 
     def __init__(self, shapes: Sequence[Sequence[int]], gradients: Sequence[Tensor]) -> None:
         super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(*each)) for each in shapes)
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(*shape)) for shape in shapes)
         self.gradients = [
-            each.view_as(weight) for each, weight in zip(gradients, self.weights, strict=True)
+            gradient.view_as(weight)
+            for gradient, weight in zip(gradients, self.weights, strict=True)
         ]
         self.ready_s: Sequence[float] = ()
         """Seconds after the start of backward, in the order of the parameters."""
@@ -74,7 +75,7 @@ class UnderDeepSpeed:
         rank, world = dist.get_rank(), dist.get_world_size()
         settings = EngineSettings(accelerator="cpu", gradient_clip=0)
         mesh = Mesh(ProcessGroup(rank, world), torch.device("cpu"), settings)
-        sizes = [torch.Size(each).numel() for each in shapes.values()]
+        sizes = [torch.Size(shape).numel() for shape in shapes.values()]
         kinds: dict[str, AnyExchange] = {
             "deepspeed": DenseSettings(),
             "fused": FusedSettings(tune=False),

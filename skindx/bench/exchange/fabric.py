@@ -45,15 +45,15 @@ class ReplayFabric(Fabric):
     def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
         """Send and receive some messages at once, and wait for all of them."""
         if self.mode == "replay":
-            for each in receives:
-                each.tensor.copy_(self._played())
+            for transfer in receives:
+                transfer.tensor.copy_(self._played())
             return
         super().swap(sends, receives)
-        self._record([each.tensor for each in receives])
+        self._record([transfer.tensor for transfer in receives])
 
     def _record(self, received: Sequence[Tensor]) -> None:
         if self.mode == "record":
-            self._tape += [each.clone() for each in received]
+            self._tape += [tensor.clone() for tensor in received]
 
     def _played(self) -> Tensor:
         self._next += 1

@@ -17,8 +17,10 @@ from skindx.planning.bucketing import Candidate, candidates, ddp_buckets, one_bu
 from skindx.planning.cost import Cost, fit
 from skindx.planning.trace import Trace
 
-EXCHANGE = "dense fp32"
-"""The exchange that executes the plans, by its name among the ranks' exchanges."""
+EXCHANGE = "dense"
+"""The exchange that executes the plans, by its key among the ranks' exchanges."""
+
+_FUSED = "fused"
 
 _ELEMENTS = tuple(1 << power for power in (8, 12, 16, 18, 20, 22))
 """Sizes of the sums that the cost model is fitted to."""
@@ -53,7 +55,7 @@ def measure(cluster: Cluster, load: Load, pair: Pair, trials: int, rounds: int) 
     cluster.lab.limit(link)
     trace = Trace(
         names=tuple(reversed(load.shapes)),
-        sizes_bytes=tuple(4 * each for each in load.sizes),
+        sizes_bytes=tuple(4 * elements for elements in load.sizes),
         backward_s=tuple(pair.backward_s * load.work[name] for name in reversed(load.shapes)),
     )
     cost = _fitted(cluster, load.elements)
@@ -63,23 +65,30 @@ def measure(cluster: Cluster, load: Load, pair: Pair, trials: int, rounds: int) 
         "DDP, 25 MB": ddp_buckets(trace),
         "one buffer": one_buffer(trace),
     }
-    seconds = _take_turns(cluster, trace, {"fused": chosen.plan, **fixed}, rounds)
+    seconds = _take_turns(cluster, trace, {_FUSED: chosen.plan, **fixed}, rounds)
     engines = _in_engine(cluster, trace, chosen.plan, rounds)
     best = min(fixed, key=lambda name: median(seconds[name]))
-    part = (
-        f"Fused: {pair.rate_mbit:g} Mbit/s, backward {pair.backward_s:g} s, {cluster.ranks} ranks"
-    )
+    setting = f"{pair.rate_mbit:g} Mbit/s, backward {pair.backward_s:g} s, {cluster.ranks} ranks"
+    part = f"Fused: {setting}"
     wire_s = ring_bytes(4 * load.elements, cluster.ranks) / link.bytes_per_s
     return Fusion(
         [
-            Row(part, name, each, floor_s=wire_s, hidden_s=pair.backward_s)
-            for name, each in (seconds | engines).items()
+            Row(
+                part,
+                name,
+                samples,
+                floor_s=wire_s,
+                hidden_s=pair.backward_s,
+                advice="fused" if name == _FUSED else "",
+                setting=setting,
+            )
+            for name, samples in (seconds | engines).items()
         ],
-        ratio(seconds["fused"], seconds[best]),
+        ratio(seconds[_FUSED], seconds[best]),
         ratio(engines[_OURS], engines[_THEIRS]),
         f"{part}: fitted {1000 * cost.alpha_s:.2f} ms + {1e9 * cost.beta_s_per_byte:.2f} ns/byte; "
         f"of the plans timed live {chosen.name!r} won, {len(chosen.plan)} groups, predicted "
-        f"{chosen.predicted_s:.2f} s, took {median(seconds['fused']):.2f} s.",
+        f"{chosen.predicted_s:.2f} s, took {median(seconds[_FUSED]):.2f} s.",
     )
 
 
@@ -106,8 +115,8 @@ def _fitted(cluster: Cluster, most: int) -> Cost:
 
 def _tune(cluster: Cluster, trace: Trace, cost: Cost, trials: int) -> Candidate:
     """Time the plans that the model likes best, and return the fastest."""
-    likely = {each.name: each for each in candidates(trace, cost)}
-    plans = {name: each.plan for name, each in likely.items()}
+    likely = {candidate.name: candidate for candidate in candidates(trace, cost)}
+    plans = {name: candidate.plan for name, candidate in likely.items()}
     seconds = _take_turns(cluster, trace, plans, trials)
     return likely[min(likely, key=lambda name: median(seconds[name]))]
 

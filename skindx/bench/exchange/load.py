@@ -14,7 +14,7 @@ from skindx.errors import UserError
 # M = elements of the gradient
 
 _SIDE = 224
-"""Pixels of the pictures for which operations are counted."""
+"""Pixels of the images for which operations are counted."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ def load_of(model: str) -> Load:
     for hook in hooks:
         hook.remove()
     work = {
-        name: each.numel() * positions[name.rpartition(".")[0]]
-        for name, each in network.named_parameters()
+        name: parameter.numel() * positions[name.rpartition(".")[0]]
+        for name, parameter in network.named_parameters()
     }
     total = sum(work.values())
     return Load(
-        {name: tuple(each.shape) for name, each in network.named_parameters()},
-        {name: each / total for name, each in work.items()},
+        {name: tuple(parameter.shape) for name, parameter in network.named_parameters()},
+        {name: share / total for name, share in work.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""The parts of the exchange bench, each on the emulated cluster that it needs."""
+"""The parts of the exchange bench, and the emulated cluster that each part needs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,20 +17,23 @@ from skindx.comm.fabric import ring_bytes
 _DENSE = fusion.EXCHANGE
 _KINDS: dict[str, dict[str, Any]] = {
     _DENSE: {"kind": "fused", "tune": False},
-    "dense bf16": {"kind": "fused", "tune": False, "wire": "bf16"},
+    "dense-bf16": {"kind": "fused", "tune": False, "wire": "bf16"},
     "topk": {"kind": "topk", "warmup": ()},
     "gtopk": {"kind": "gtopk", "warmup": ()},
-    "powersgd rank 4": {"kind": "powersgd", "rank": 4},
+    "powersgd": {"kind": "powersgd", "rank": 4},
     "multicolor": {"kind": "multicolor"},
 }
-"""Row of the full exchange -> its settings."""
+"""Key of a full exchange, as in `choice.ADVICE` -> its settings."""
+
+_NAMES = {_DENSE: "dense fp32", "dense-bf16": "dense bf16", "powersgd": "powersgd rank 4"}
+"""Key -> its name in tables, where that is not the key."""
 
 _SPARSE = ("topk", "gtopk")
 
 _OVER = {
     "gtopk_over_fp32": _DENSE,
-    "gtopk_over_bf16": "dense bf16",
-    "gtopk_over_powersgd4": "powersgd rank 4",
+    "gtopk_over_bf16": "dense-bf16",
+    "gtopk_over_powersgd4": "powersgd",
 }
 _NODES = 2
 _RANKS_PER_NODE = 2
@@ -38,7 +41,7 @@ _RANKS_PER_NODE = 2
 
 @dataclass
 class Found:
-    """What the parts add to, one after the other."""
+    """The results of all parts; each part adds its own."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -74,7 +77,7 @@ def _cluster(
     """Build a lab with its ranks; without a load they have a gradient of one element."""
     shapes = load.shapes if load else {"nothing": (1,)}
     density = {"density": settings.density}
-    kinds = {name: each | (density if name in _SPARSE else {}) for name, each in kinds.items()}
+    kinds = {key: kind | (density if key in _SPARSE else {}) for key, kind in kinds.items()}
     link = Link(settings.rate_mbit)
     with (
         NetLab(nodes, link) as lab,
@@ -85,17 +88,24 @@ def _cluster(
 
 def _full(found: Found, settings: Config, cluster: Cluster) -> None:
     turns, alone = Turns(cluster), Turns(cluster)
-    seconds = turns.take({name: ("step", {"name": name}) for name in _KINDS}, settings.rounds)
-    local = alone.take({name: ("local", {"name": name}) for name in _KINDS}, settings.rounds)
-    part = f"Full exchange: {settings.rate_mbit:g} Mbit/s, {settings.ranks} ranks"
-    found.rows += [_row(part, name, turns, seconds[name], local[name]) for name in _KINDS]
+    seconds = turns.take({key: ("step", {"name": key}) for key in _KINDS}, settings.rounds)
+    local = alone.take({key: ("local", {"name": key}) for key in _KINDS}, settings.rounds)
+    setting = f"{settings.rate_mbit:g} Mbit/s, {settings.ranks} ranks"
+    found.rows += [
+        replace(
+            _row(f"Full exchange: {setting}", key, turns, seconds[key], local[key]),
+            advice=key,
+            setting=setting,
+        )
+        for key in _KINDS
+    ]
     for key, other in _OVER.items():
         found.figures[key] = ratio(seconds["gtopk"], seconds[other])
     one_core = [
         cluster.ask("core", only=0, name="gtopk", density=settings.density)[0]["seconds"]
         for _ in range(settings.rounds + 1)
     ][1:]
-    found.figures["local_ms"] = median([1000 * each for each in one_core], "ms")
+    found.figures["local_ms"] = median([1000 * elapsed for elapsed in one_core], "ms")
     memory = [
         cluster.ask("memory", only=0, density=settings.density)[0]
         for _ in range(settings.rounds + 1)
@@ -110,12 +120,13 @@ def _alone(found: Found, settings: Config, load: Load, cluster: Cluster) -> None
     turns = Turns(cluster)
     size = {"elements": load.elements, "density": settings.density}
     seconds = turns.take(
-        {name: ("agree", {"name": name, **size}) for name in _SPARSE}, settings.rounds
+        {key: ("agree", {"name": key, **size}) for key in _SPARSE}, settings.rounds
     )
     part = f"Communication alone: {settings.alone_mbit:g} Mbit/s, {cluster.ranks} ranks"
-    found.rows += [replace(_row(part, name, turns, seconds[name]), alone=True) for name in _SPARSE]
-    key = f"gtopk_over_topk_p{cluster.ranks}"
-    found.figures[key] = ratio(seconds["gtopk"], seconds["topk"])
+    # Without selection and error feedback this is no full exchange: no advice rests on it.
+    found.rows += [_row(part, key, turns, seconds[key]) for key in _SPARSE]
+    figure = f"gtopk_over_topk_p{cluster.ranks}"
+    found.figures[figure] = ratio(seconds["gtopk"], seconds["topk"])
 
 
 def _fusion(found: Found, settings: Config, load: Load, cluster: Cluster) -> None:
@@ -133,46 +144,46 @@ def _fusion(found: Found, settings: Config, load: Load, cluster: Cluster) -> Non
 
 
 def _hierarchical(found: Found, settings: Config, load: Load) -> None:
-    flat, name = "flat ring", "hierarchical"
+    flat, levels = "flat ring", "hierarchical"
     kinds = {
         flat: _KINDS[_DENSE],
-        name: {"kind": "hierarchical", "ranks_per_node": _RANKS_PER_NODE},
+        levels: {"kind": "hierarchical", "ranks_per_node": _RANKS_PER_NODE},
     }
     ranks, size = _NODES * _RANKS_PER_NODE, 4 * load.elements
     # A ring over all ranks leaves and enters each node once, whatever number of ranks it has.
-    crossing = {flat: ring_bytes(size, ranks), name: ring_bytes(size, _NODES)}
+    crossing = {flat: ring_bytes(size, ranks), levels: ring_bytes(size, _NODES)}
     with _cluster(settings, _NODES, ranks, load, kinds) as cluster:
         turns = Turns(cluster)
-        seconds = turns.take({each: ("step", {"name": each}) for each in kinds}, settings.rounds)
+        seconds = turns.take({key: ("step", {"name": key}) for key in kinds}, settings.rounds)
         rate = cluster.lab.link.bytes_per_s
-        part = (
-            f"Two levels: {settings.rate_mbit:g} Mbit/s, {_NODES} nodes of {_RANKS_PER_NODE} ranks"
-        )
+        setting = f"{settings.rate_mbit:g} Mbit/s, {_NODES} nodes of {_RANKS_PER_NODE} ranks"
         found.rows += [
             Row(
-                part,
-                each,
-                seconds[each],
-                sent_bytes=turns.mean(each, "sent"),
-                wire_bytes=turns.mean(each, "wire"),
-                floor_s=crossing[each] / rate,
+                f"Two levels: {setting}",
+                key,
+                seconds[key],
+                sent_bytes=turns.mean(key, "sent"),
+                wire_bytes=turns.mean(key, "wire"),
+                floor_s=crossing[key] / rate,
+                advice="hierarchical" if key == levels else "",
+                setting=setting,
             )
-            for each in kinds
+            for key in kinds
         ]
-    found.figures["hierarchical_over_flat"] = ratio(seconds[name], seconds[flat])
+    found.figures["hierarchical_over_flat"] = ratio(seconds[levels], seconds[flat])
 
 
 def _row(
-    part: str, name: str, turns: Turns, seconds: list[float], local_s: list[float] | None = None
+    part: str, key: str, turns: Turns, seconds: list[float], local_s: list[float] | None = None
 ) -> Row:
     """Return the row of an exchange whose ranks have a node each."""
-    sent = turns.mean(name, "sent")
+    sent = turns.mean(key, "sent")
     return Row(
         part,
-        name,
+        _NAMES.get(key, key),
         seconds,
         local_s or (),
         sent,
-        turns.mean(name, "wire"),
+        turns.mean(key, "wire"),
         sent / turns.cluster.lab.link.bytes_per_s,
     )

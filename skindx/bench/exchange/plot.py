@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.bench.exchange.rows import Row, parts_of
-from skindx.files import atomic_file
+from skindx.bench.harness.writing import new_plot, write_plot
 
 _NETWORK, _LOCAL, _FLOOR = "#8fb8de", "#e8a87c", "#333333"
 _COLUMNS = 2
@@ -14,27 +14,22 @@ _BAR_INCHES = 0.42
 
 def plot(path: Path, rows: Sequence[Row]) -> None:
     """Draw one panel a part: time by exchange, its local share, and the floor of the wire."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
-    # Those of a size side by side.
+    # Parts with as many rows stand side by side.
     parts = dict(sorted(parts_of(rows).items(), key=lambda part: -len(part[1])))
     lines = -(-len(parts) // _COLUMNS)
     most = [
-        max(len(each) for each in list(parts.values())[start : start + _COLUMNS])
+        max(len(own) for own in list(parts.values())[start : start + _COLUMNS])
         for start in range(0, len(parts), _COLUMNS)
     ]
     heights = [_BAR_INCHES * count + 0.9 for count in most]
-    canvas = Canvas(figsize=(11, sum(heights) + 0.5), layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = new_plot(11, sum(heights) + 0.5)
     grid = canvas.subplots(lines, _COLUMNS, squeeze=False, height_ratios=heights)
     for number, (part, those) in enumerate(parts.items()):
         _panel(grid.flat[number], part, those, most[number // _COLUMNS])
     for axes in list(grid.flat)[len(parts) :]:
         axes.set_visible(False)
     canvas.legend(handles=_legend(), loc="outside lower center", ncols=4, frameon=False)
-    with atomic_file(path) as temporary:
-        canvas.savefig(temporary, format="png", dpi=130)
+    write_plot(path, canvas, dpi=130)
 
 
 def _panel(axes: Any, part: str, rows: Sequence[Row], bars: int) -> None:
@@ -81,6 +76,6 @@ def _legend() -> list[Any]:
 
     return [
         Patch(color=_LOCAL, label="local work"),
-        Patch(color=_NETWORK, label="network (or all, where local work is not told apart)"),
+        Patch(color=_NETWORK, label="network (or all, where local work was not measured)"),
         Line2D([], [], color=_FLOOR, lw=2, label="wire floor"),
     ]

@@ -1,4 +1,4 @@
-"""What was measured of each exchange: one row each, as a table for the terminal and as Markdown."""
+"""What was measured of each exchange: one row an exchange, and the tables of all rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.bench.exchange.cluster import Cluster
 from skindx.bench.harness.clock import Figure, interleave
 from skindx.bench.harness.clock import median as figure_of
+from skindx.bench.harness.writing import bracketed, markdown_table, terminal_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +21,7 @@ class Row:
     part: str
     """Rows of one part took turns."""
     name: str
+    """As the tables show it; nothing is looked up by it."""
     seconds: Sequence[float]
     """Of the slowest rank, round by round."""
     local_s: Sequence[float] = ()
@@ -32,8 +34,10 @@ class Row:
     """The bytes that the busiest link has to carry, divided by its rate."""
     hidden_s: float = 0.0
     """The part of the time that a backward pass takes, behind which an exchange can hide."""
-    alone: bool = False
-    """Communication alone, without selection and error feedback."""
+    advice: str = ""
+    """The key of `choice.ADVICE` that this row is the measurement of; "" for none."""
+    setting: str = ""
+    """Network and ranks, as the table of advice shows them."""
 
     @property
     def total(self) -> Figure:
@@ -59,9 +63,9 @@ class Row:
             "part": self.part,
             "name": self.name,
             **{
-                key: {"value": each.value, "spread": list(each.spread), "n": each.n}
-                for key, each in figures.items()
-                if each
+                key: {"value": figure.value, "spread": list(figure.spread), "n": figure.n}
+                for key, figure in figures.items()
+                if figure
             },
             "sent_bytes": self.sent_bytes,
             "wire_bytes": self.wire_bytes,
@@ -70,12 +74,12 @@ class Row:
 
 
 def _ms(seconds: Sequence[float]) -> Figure:
-    return figure_of([1000 * each for each in seconds], "ms")
+    return figure_of([1000 * elapsed for elapsed in seconds], "ms")
 
 
 @dataclass
 class Turns:
-    """Lets candidates take turns; the ranks read the clock, and the slowest one's counts."""
+    """Lets candidates take turns; each rank reads its clock, and the slowest rank's time counts."""
 
     cluster: Cluster
     now_s: float = 0.0
@@ -84,17 +88,17 @@ class Turns:
     def take(
         self, candidates: Mapping[str, tuple[str, Mapping[str, Any]]], rounds: int
     ) -> dict[str, list[float]]:
-        """Return each candidate's seconds; it is a command of the ranks, with arguments."""
-        calls = {name: self._call(name, *each) for name, each in candidates.items()}
+        """Return the seconds of each candidate: a command of the ranks and its arguments."""
+        calls = {name: self._call(name, *command) for name, command in candidates.items()}
         return interleave(calls, rounds, clock=lambda: self.now_s)
 
     def _call(self, name: str, do: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
-        kept = self.answers.setdefault(name, [])
+        rounds = self.answers.setdefault(name, [])
 
         def call() -> None:
             answers = self.cluster.ask(do, **arguments)
-            kept.append(answers)
-            self.now_s += max(each["seconds"] for each in answers)
+            rounds.append(answers)
+            self.now_s += max(answer["seconds"] for answer in answers)
 
         return call
 
@@ -113,17 +117,10 @@ def _cells(row: Row) -> list[str]:
     floor_ms = None if row.floor_s is None else 1000 * row.floor_s
     return [
         row.name,
-        *(_figure(each) for each in (row.total, row.local, row.network)),
+        *(bracketed(figure) if figure else "" for figure in (row.total, row.local, row.network)),
         "" if floor_ms is None else f"{floor_ms:.1f}",
-        *("" if each is None else f"{each / 1e6:.3f}" for each in (row.sent_bytes, row.wire_bytes)),
+        *("" if size is None else f"{size / 1e6:.3f}" for size in (row.sent_bytes, row.wire_bytes)),
     ]
-
-
-def _figure(figure: Figure | None) -> str:
-    if figure is None:
-        return ""
-    low, high = figure.spread
-    return f"{figure.value:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def parts_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -136,23 +133,15 @@ def parts_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def tables(rows: Sequence[Row]) -> "list[Table]":
     """Return one table a part, for a terminal."""
-    from rich.table import Table
-
-    found = []
-    for part, those in parts_of(rows).items():
-        table = Table(title=part, title_justify="left")
-        for number, heading in enumerate(_COLUMNS):
-            table.add_column(heading, justify="right" if number else "left", no_wrap=True)
-        for row in those:
-            table.add_row(*_cells(row))
-        found.append(table)
-    return found
+    return [
+        terminal_table(part, _COLUMNS, [_cells(row) for row in own], no_wrap=True)
+        for part, own in parts_of(rows).items()
+    ]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the tables as Markdown."""
-    text = []
-    for part, those in parts_of(rows).items():
-        lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(_cells(row) for row in those)]
-        text.append(f"{part}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines))
-    return "\n".join(text)
+    return "\n".join(
+        f"{part}\n\n{markdown_table(_COLUMNS, [_cells(row) for row in own])}"
+        for part, own in parts_of(rows).items()
+    )

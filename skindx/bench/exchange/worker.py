@@ -1,6 +1,6 @@
 """One rank of the exchange bench, a process in a namespace: it reads commands and answers them.
 
-Both are lines of JSON; the first line says what to work on.
+Both are lines of JSON; the first line is the job.
 """
 
 import json
@@ -54,7 +54,7 @@ class Rank:
         parameters = [(name, nn.Parameter(torch.empty(shape))) for name, shape in shapes.items()]
         self.gradients = Gradients(parameters)
         self.source_M = heavy_tailed(self.gradients.sizes, self.fabric.rank)
-        self.exchanges = {name: self._exchange(each) for name, each in kinds.items()}
+        self.exchanges = {name: self._exchange(settings) for name, settings in kinds.items()}
         self.tapes: dict[str, list[Tensor]] = {}
         self.turn = 0
 

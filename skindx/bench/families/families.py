@@ -1,9 +1,9 @@
-"""Which of timm's families do all that is asked of a member: a row a network, each on its own."""
+"""Which of timm's families can do all that a member must do: one network a family."""
 
 import multiprocessing
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -13,6 +13,7 @@ from skindx.bench.families.stages import STAGES, run_stages
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
+from skindx.metrics import proportion_interval
 
 MODELS = (
     "beit_base_patch16_224", "cait_xxs24_224", "coat_tiny", "coatnet_pico_rw_224", "convit_tiny",
@@ -43,36 +44,37 @@ class Config(Settings):
 
     models: tuple[str, ...] = Field(MODELS, min_length=1)
     size: int = Field(96, ge=32, le=1024)
-    """Side of the pictures, pixels."""
+    """Side of the images, pixels."""
     limit_s: float = Field(180, gt=0, le=3600)
     memory_gb: float = Field(12, gt=0)
     """Address space of one process."""
 
 
 def run(settings: Config) -> Result:
-    """Try every stage on every network; a stage is yes, or the reason why not."""
+    """Try every stage on every network; a stage gives "yes" or the reason why not."""
     rows = {model: try_apart(model, settings) for model in dict.fromkeys(settings.models)}
-    figures = {
-        stage: Figure(
-            100 * sum(row[stage] == "yes" for row in rows.values()) / len(rows), "%", len(rows),
-            (0.0, 100.0),
-        )
-        for stage in STAGES
-    }  # fmt: skip
+    figures = {stage: _share([row[stage] for row in rows.values()]) for stage in STAGES}
     return Result(
         "families",
         figures,
         notes=(
             f"Share of {len(rows)} networks of timm, random weights, {settings.size} pixels, each "
-            f"in a process with {settings.limit_s:g} s and {settings.memory_gb:g} GB.",
+            f"in a process with {settings.limit_s:g} s and {settings.memory_gb:g} GB. Intervals: "
+            "exact (Clopper and Pearson), as for networks drawn at random.",
         ),
         models=rows,
-        headings=("share", "range"),
+        headings=("share", "95 % interval"),
     )
 
 
+def _share(answers: Sequence[str]) -> Figure:
+    n = len(answers)
+    share = proportion_interval(answers.count("yes") / n, n)
+    return Figure(100 * share.value, "%", n, (100 * share.low, 100 * share.high))
+
+
 def try_apart(model: str, settings: Config) -> Mapping[str, Any]:
-    """Return stage -> yes or why not; a process that dies or takes too long says so itself."""
+    """Return stage -> "yes" or why not; the end of its process or of its time is a reason."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["skindx.bench.families.stages"])
     ours, theirs = context.Pipe(duplex=False)

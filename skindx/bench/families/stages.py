@@ -64,8 +64,8 @@ def _heat(classifier: Classifier, settings: ClassifierSettings) -> None:
     ensemble = Ensemble((member,))
     maps = ensemble.look([photo]).maps
     # With random weights one class' heat may be zero everywhere by chance, not that of each.
-    found = [heat_maps(ensemble, maps, [each], [photo])[0] for each in range(_CLASSES)]
-    if all(each is None for each in found):
+    found = [heat_maps(ensemble, maps, [number], [photo])[0] for number in range(_CLASSES)]
+    if all(heat is None for heat in found):
         raise ValueError("no heat for any class")
 
 

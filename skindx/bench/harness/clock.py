@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Figure:
     """A median of `n` measurements; `spread` is their 25th and 75th percentile.
 
-    Where a result's headings say so, a mean of `n` trainings with its 95 % interval.
+    In results with the headings MEANS: a mean of `n` trainings and its 95 % interval.
     """
 
     value: float
@@ -28,7 +28,7 @@ def interleave(
     """Time every candidate once a round and return their seconds, `rounds` each.
 
     A slow minute of the machine then hits all of them, and the order turns by one each round so
-    that nobody always runs behind the same neighbour. `warmup` rounds before are not kept.
+    that no candidate always follows the same one. `warmup` rounds come first and are not timed.
     """
     clock = clock or time.perf_counter
     names = list(candidates)

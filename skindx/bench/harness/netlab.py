@@ -124,7 +124,7 @@ class NetLab:
 
 
 def require() -> None:
-    """Raise UserError, which says what is missing, where no lab can be built."""
+    """Raise UserError with what is missing where no lab can be built."""
     # Where `ip` and `tc` are, which is not on everyone's path.
     folders = os.environ.get("PATH", "").split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join(dict.fromkeys([*folders, "/usr/sbin", "/sbin"]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx import provenance
 from skindx.bench.harness.clock import Figure
+from skindx.bench.harness.writing import terminal_table
 from skindx.files import write_json
 from skindx.system import cpu_count
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 MEDIANS, MEANS = ("median", "25 % .. 75 %"), ("mean", "95 % interval")
-"""Headings of a table: of timed rounds, or of trainings and pictures."""
+"""Headings of a table: of timed rounds, or of trainings and images."""
 
 _PACKAGES = (
     "torch",
@@ -83,8 +84,13 @@ class Result:
     def to_json(self, path: Path) -> None:
         """Write the figures under their keys, with hardware and versions, atomically."""
         figures = {
-            key: {"value": each.value, "unit": each.unit, "n": each.n, "spread": list(each.spread)}
-            for key, each in self.figures.items()
+            key: {
+                "value": figure.value,
+                "unit": figure.unit,
+                "n": figure.n,
+                "spread": list(figure.spread),
+            }
+            for key, figure in self.figures.items()
         }
         write_json(
             path,
@@ -102,22 +108,25 @@ class Result:
     def table(self) -> "Group":
         """Return the figures as a table for a terminal, machine and versions below."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table("figure", title=f"bench {self.bench}", title_justify="left")
-        for heading in (*self.headings, "n"):
-            table.add_column(heading, justify="right")
-        for key, each in {**self.figures, **self.baselines}.items():
-            low, high = each.spread
-            spread = f"{low:.4g} .. {high:.4g}"
-            table.add_row(key, f"{each.value:.4g} {each.unit}", spread, str(each.n))
+        rows = [
+            (key, f"{figure.value:.4g} {figure.unit}", _spread(figure), str(figure.n))
+            for key, figure in {**self.figures, **self.baselines}.items()
+        ]
+        headings = ("figure", *self.headings, "n")
+        table = terminal_table(f"bench {self.bench}", headings, rows)
         machine = (
             f"{self.hardware['cpu']}, {self.hardware['cores']} cores, "
             f"{self.hardware['memory_gb']} GB, accelerator: {self.hardware['accelerator']}"
         )
         packages = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return Group(table, *(Text(line) for line in (*self.notes, machine, packages, self.date)))
+
+
+def _spread(figure: Figure) -> str:
+    low, high = figure.spread
+    return f"{low:.4g} .. {high:.4g}"
 
 
 def _accelerator() -> str:

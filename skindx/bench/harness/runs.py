@@ -24,17 +24,17 @@ def run_skindx(*arguments: object) -> None:
             process.terminate()
             raise
     if code:
-        raise JobError(f"`skindx {arguments[0]}` stopped; its own words stand above")
+        raise JobError(f"`skindx {arguments[0]}` stopped; see its error above")
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this process as an exception does, so that the training is told."""
+    """Let SIGTERM raise SystemExit here, so that the training can save its state."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def read_history(run: Path, name: str) -> list[dict[str, float]]:
-    """Return what a finished member's history says of each epoch."""
+    """Return the figures of each epoch of a finished member."""
     lines = (member_folder(run, name) / HISTORY).read_text().splitlines()
     keys = lines[0].split(",")
     return [

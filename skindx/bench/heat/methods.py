@@ -85,7 +85,7 @@ def weighted_attention(seen: Pass) -> Tensor:
 
 
 def either_way_attention(seen: Pass) -> Tensor:
-    """The same with the size of each product, whether it speaks for the class or against it."""
+    """The same with the absolute value of each product."""
     slopes = seen.slopes(seen.attention)
     weighted = [
         (slope * attention).abs().mean(1)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
+from skindx.bench.harness.writing import markdown_table
 from skindx.bench.intervals.population import POPULATIONS, Sample, draw
 from skindx.config import Settings
 from skindx.files import write_text
@@ -195,24 +196,21 @@ def is_approximate(cell: Cell) -> bool:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """Return a markdown table: least coverage over populations, by figure, size and grouping."""
+    """Return a Markdown table: least coverage over populations, by figure, size and grouping."""
     sizes = sorted({cell.size for cell in cells})
-    lines = [
-        "| figure | method | groups | " + " | ".join(f"n = {size:,}" for size in sizes) + " |",
-        "|---" * (3 + len(sizes)) + "|",
-    ]
     shown = {(cell.figure, cell.grouped) for cell in cells}
-    for name, (method, _) in METHODS.items():
-        for grouped in (False, True):
-            if (name, grouped) not in shown:
-                continue
-            words = [_worst(cells, name, size, grouped) for size in sizes]
-            lines.append(
-                f"| {name} | {method} | {'1 to 4 images' if grouped else 'none'} | "
-                + " | ".join(words)
-                + " |"
-            )
-    return "\n".join(lines) + "\n"
+    rows = [
+        (
+            name,
+            method,
+            "1 to 4 images" if grouped else "none",
+            *(_worst(cells, name, size, grouped) for size in sizes),
+        )
+        for name, (method, _) in METHODS.items()
+        for grouped in (False, True)
+        if (name, grouped) in shown
+    ]
+    return markdown_table(("figure", "method", "groups", *(f"n = {n:,}" for n in sizes)), rows)
 
 
 def _worst(cells: Sequence[Cell], name: str, size: int, grouped: bool) -> str:

@@ -23,7 +23,7 @@ class Counter(Protocol):
 
 
 class EnergyMeter:
-    """Sums what all counters say between entering and leaving; `joules` is None without any.
+    """Sums all counters between entering and leaving; `joules` is None without a counter.
 
     What is counted is the whole machine's processors and GPUs, whoever uses them.
     """

@@ -1,15 +1,14 @@
-"""The zoo's rows as Markdown, CSV and a plot."""
+"""The rows of a model comparison as Markdown, CSV and a plot."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from skindx.bench.harness.clock import Figure
+from skindx.bench.harness.writing import markdown_table, new_plot, write_plot
 from skindx.evaluation.compare.folds import FoldFigure, Pooled
-from skindx.files import atomic_file, write_text
+from skindx.files import write_csv, write_text
 from skindx.metrics import Interval
 
 ENSEMBLE = "ensemble"
@@ -23,7 +22,7 @@ class ModelRow:
     scores: Pooled
     model: str = ""
     size: int | None = None
-    """Side of the pictures, pixels."""
+    """Side of the images, pixels."""
     parameters: int | None = None
     flops: int | None = None
     """Operations of one forward pass."""
@@ -46,13 +45,13 @@ class ModelRow:
         """Return plain values for JSON."""
         figures = {
             key: {
-                "mean": each.mean,
-                "pooled": each.pooled.value,
-                "low": each.pooled.low,
-                "high": each.pooled.high,
-                "folds": list(each.folds),
+                "mean": figure.mean,
+                "pooled": figure.pooled.value,
+                "low": figure.pooled.low,
+                "high": figure.pooled.high,
+                "folds": list(figure.folds),
             }
-            for key, each in self.scores.figures.items()
+            for key, figure in self.scores.figures.items()
         }
         return {
             "model": self.model,
@@ -71,8 +70,8 @@ class ModelRow:
 
 _COLUMNS = (
     "model", "px", "parameters, M", "GFLOP", "top-1, %", "balanced accuracy, %",
-    "calibration error", "training, pictures/s", "inference, pictures/s", "minutes",
-    "peak memory, GB", "J/picture",
+    "calibration error", "training, images/s", "inference, images/s", "minutes",
+    "peak memory, GB", "J/image",
 )  # fmt: skip
 
 
@@ -111,19 +110,14 @@ def _number(value: float | None, form: str) -> str:
 
 def markdown(rows: Sequence[ModelRow]) -> str:
     """Return the table as Markdown."""
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(cells(row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table(_COLUMNS, [cells(row) for row in rows])
 
 
 def write_tables(out: Path, rows: Sequence[ModelRow]) -> None:
     """Write zoo.md, zoo.csv and zoo.png into `out`."""
     write_text(out / "zoo.md", markdown(rows))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     plain = [{"name": row.name, **_flat(row)} for row in rows]
-    writer.writerow(plain[0])
-    writer.writerows(each.values() for each in plain)
-    write_text(out / "zoo.csv", text.getvalue())
+    write_csv(out / "zoo.csv", plain[0], (row.values() for row in plain))
     _plot(out / "zoo.png", rows)
 
 
@@ -139,11 +133,7 @@ def _flat(row: ModelRow) -> dict[str, Any]:
 
 def _plot(path: Path, rows: Sequence[ModelRow]) -> None:
     """Draw balanced accuracy against inference speed; the ensemble is a line, it is no network."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = new_plot(7, 4.5)
     axes = canvas.add_subplot()
     for row in rows:
         middle = 100 * row.balanced.mean
@@ -166,8 +156,7 @@ def _plot(path: Path, rows: Sequence[ModelRow]) -> None:
     axes.margins(x=0.35)  # room for the names beside the points
     for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         which("{x:g}")
-    axes.set_xlabel("inference, pictures/s (log scale)")
+    axes.set_xlabel("inference, images/s (log scale)")
     axes.set_ylabel("balanced accuracy on the test folds, %")
     axes.grid(alpha=0.3)
-    with atomic_file(path) as temporary:
-        canvas.savefig(temporary, format="png", dpi=150)
+    write_plot(path, canvas)

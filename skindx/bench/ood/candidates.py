@@ -1,7 +1,7 @@
 """The detectors and combinations that `skindx bench ood` compares, and how the default is chosen.
 
-The choice looks at classes left out of a training and at painted pictures alone: photos of another
-camera, on which a check is judged at last, must not choose it.
+The choice uses only classes left out of a training and painted images: photos of another
+camera, the final test of a check, must not choose it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from skindx.bench.ood.candidates import LEFT_OUT, OWN, settings_of
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.stored_image import read_picture
 from skindx.errors import UserError
-from skindx.evaluation.ood import painted_pictures
+from skindx.evaluation.ood import painted_images
 from skindx.files import atomic_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
@@ -72,8 +72,8 @@ def measure(bundle: Path, dataset: Path, kept: Path, painted: int) -> Measured:
         "calibration": measured(ensemble, _read(dataset, held))
     }
     groups = {kind: [record.group for record in of] for kind, of in of_kind.items()}
-    for kind, pictures in painted_pictures(painted):
-        features[kind] = measured(ensemble, pictures)
+    for kind, images in painted_images(painted):
+        features[kind] = measured(ensemble, images)
         groups[kind] = [f"{kind} {n}" for n in range(painted)]
     labels_N = np.array([record.label for record in train])
     learned = Learned(measured(ensemble, _read(dataset, train)), labels_N, *last_layers(ensemble))

@@ -2,7 +2,7 @@
 
 Each training leaves out some classes, whose images then are out of distribution. Detectors are
 fitted on its training images, their thresholds on its calibration images; they are compared by what
-they refuse of the left-out classes and of painted pictures, see `ood_candidates`.
+they refuse of the left-out classes and of painted images, see `ood_candidates`.
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ class Config(Settings):
     left_out: tuple[tuple[str, ...], ...] = ()
     """Classes that each training does without; (): pairs, so that each class is left out once."""
     painted: int = Field(50, ge=1)
-    """Pictures of each painted kind."""
+    """Images of each painted kind."""
 
 
 def run(settings: Config) -> Result:

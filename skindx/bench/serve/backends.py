@@ -1,4 +1,4 @@
-"""One picture through one network by each runtime: a part of `skindx bench serve`."""
+"""One image through one network by each runtime: a part of `skindx bench serve`."""
 
 import copy
 import statistics
@@ -37,7 +37,7 @@ def measure_backends(
 ) -> tuple[dict[str, Figure], dict[str, Figure], tuple[str, ...]]:
     """Return figures, baselines and notes: how many times faster than eager each runtime is.
 
-    A figure is the least of all networks. One thread answers one picture at a time, head and
+    A figure is the least of all networks. One thread answers one image at a time, head and
     probabilities included; eager is the faster of PyTorch's two memory formats, network by
     network. Seconds are of the processor, so that a busy machine counts alike for all.
     """
@@ -53,7 +53,7 @@ def measure_backends(
             chosen.append(ratio(seconds[fastest(served)], seconds[best]))
             eager = min(("eager", "eager_channels_last"), key=lambda name: sum(seconds[name]))
             for name, samples in seconds.items():
-                milliseconds = [1000 * each for each in samples]
+                milliseconds = [1000 * elapsed for elapsed in samples]
                 baselines[f"{network}_{name}"] = median(milliseconds, "ms")
                 if name in ratios:
                     ratios[name][network] = ratio(samples, seconds[eager])
@@ -92,7 +92,7 @@ def _notes(
     ratios: Mapping[str, Mapping[str, Figure]], networks: tuple[str, ...]
 ) -> tuple[str, ...]:
     notes = [
-        f"Runtimes: {', '.join(networks)} with random weights, one picture on one thread, in "
+        f"Runtimes: {', '.join(networks)} with random weights, one image on one thread, in "
         "seconds of the processor; a figure is the least of them, over eager's faster memory "
         "format. chosen_over_best: the fastest of what a server chooses from / its choice."
     ]

@@ -22,7 +22,7 @@ _THUMBNAIL = 160
 def random_bundle(
     path: Path, models: Sequence[str], *, side: int, detector_side: int, gallery: int
 ) -> Bundle:
-    """Pack an untrained ensemble with a detector and a gallery of `gallery` pictures."""
+    """Pack an untrained ensemble with a detector and a gallery of `gallery` images."""
     torch.manual_seed(0)
     taxonomy = load_taxonomy("isic9")
     members, width = [], 0
@@ -57,7 +57,7 @@ def photo_jpeg(width: int, height: int, seed: int) -> bytes:
     lesion = 1 / (1 + np.exp(12 * (distance[..., None] + 0.12 * shade - 1)))
     skin = np.array([206, 160, 136], np.float32) + 7 * shade
     spot = np.array([104, 66, 54], np.float32) + 16 * shade
-    # The lines of skin are what tells a sharp photo: they are seen at a fraction of its size too.
+    # A gate recognises a sharp photo by the lines of the skin, also at a fraction of its size.
     fine = rng.normal(0, 12, (max(2, height // 8), max(2, width // 8))).astype(np.float32)
     lines = cv2.resize(fine, (width, height), interpolation=cv2.INTER_LINEAR)[..., None]
     grain = lines + rng.standard_normal((height, width, 1), dtype=np.float32) * 4
@@ -77,12 +77,12 @@ def _detector(side: int) -> DetectorParts:
     return DetectorParts(spec, config, DetectionModel(config, nc=1, verbose=False).state_dict())
 
 
-def _gallery(pictures: int, width: int, keys: Sequence[str]) -> Gallery:
+def _gallery(images: int, width: int, keys: Sequence[str]) -> Gallery:
     rng = np.random.default_rng(0)
-    embeddings_ND = rng.standard_normal((pictures, width), dtype=np.float32)
+    embeddings_ND = rng.standard_normal((images, width), dtype=np.float32)
     embeddings_ND /= np.linalg.norm(embeddings_ND, axis=1, keepdims=True)
     small = [photo_jpeg(_THUMBNAIL, _THUMBNAIL, seed) for seed in range(32)]
     rows = [
-        GalleryRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(pictures)
+        GalleryRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(images)
     ]
-    return Gallery.of(rows, embeddings_ND, [small[n % len(small)] for n in range(pictures)])
+    return Gallery.of(rows, embeddings_ND, [small[n % len(small)] for n in range(images)])

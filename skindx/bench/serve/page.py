@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.errors import UserError
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -31,10 +32,11 @@ _COMPLETE = """() => document.querySelector('.sx-follow')
 @contextmanager
 def opened(url: str) -> Iterator["Page"]:
     """Yield the page of a server in a browser. Raises UserError where there is none."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        raise UserError("this bench needs playwright; run `pip install 'skindx[dev]'`.") from None
+    require_extra(
+        "dev", "playwright", purpose="the bench of the page", otherwise=", or set page=false"
+    )
+    from playwright.sync_api import sync_playwright
+
     if not CHROMIUM.exists():
         raise UserError(f"{CHROMIUM} is not there; run `apt install chromium`, or set page=false.")
     with sync_playwright() as driver:

@@ -68,7 +68,7 @@ def running(bundle: Path, *arguments: str) -> Iterator[Server]:
         try:
             assert process.stdout is not None
             if "skindx is at" not in process.stdout.readline():
-                raise JobError("`skindx serve` did not start; its own words stand above")
+                raise JobError("`skindx serve` did not start; see its error above")
             yield Server(f"http://127.0.0.1:{port}", process.pid)
         finally:
             process.send_signal(signal.SIGTERM)

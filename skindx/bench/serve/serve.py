@@ -31,14 +31,14 @@ class Config(Settings):
     side: int = Field(224, ge=32)
     detector_side: int = Field(320, ge=64, multiple_of=32)
     gallery: int = Field(2000, ge=8)
-    """Pictures that similar cases are sought among."""
+    """Images that similar cases are sought among."""
     models: tuple[str, ...] = ("resnet50", "convnext_tiny", "efficientnet_b0")
     """Networks whose exports are timed; none: they are left out."""
     rounds: int = Field(7, ge=5)
     pictures: int = Field(10, ge=1)
     """Photos a round, each way; processor time is counted in hundredths of a second."""
     repeats: int = Field(30, ge=5)
-    """Turns of one picture in which runtimes are timed."""
+    """Turns of one image in which runtimes are timed."""
     page: bool = True
     """Whether to open the page in a browser; it needs chromium."""
 
@@ -125,14 +125,14 @@ def _notes(settings: Config, photos: list[bytes]) -> tuple[str, ...]:
     return (
         f"{len(photos)} painted photos of {WIDTH} x {HEIGHT} pixels, JPEG of quality {QUALITY}, "
         f"{mean_mb:.1f} MB on average; {shown} at {settings.side} px, a yolo11n detector at "
-        f"{settings.detector_side} px, heat map, {settings.gallery:,} pictures in the gallery; "
+        f"{settings.detector_side} px, heat map, {settings.gallery:,} images in the gallery; "
         "random weights, one thread a worker.",
         "direct_over_http_cpu: processor time of `answer` called in a process, over that of the "
         "server and its worker for the same photo sent to /v1/diagnose; the client's is not in it.",
-        "page_12mp_s: from the click to the page with its pictures decoded and its report, in "
+        "page_12mp_s: from the click to the page with its images decoded and its report, in "
         "chromium on the same machine: upload, diagnosis, rendering.",
         "The ratios of runtimes are the least of "
-        f"{', '.join(settings.models)}: one picture at a time, body and head, one thread."
+        f"{', '.join(settings.models)}: one image at a time, body and head, one thread."
         if settings.models
         else "Runtimes were left out.",
     )

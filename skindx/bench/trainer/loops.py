@@ -1,4 +1,4 @@
-"""The two loops that `skindx bench trainer` compares, over the same pictures and settings.
+"""The two loops that `skindx bench trainer` compares, over the same images and settings.
 
 `python -m skindx.bench.trainer.loops FOLDER MODEL SIZE BATCH` runs the bare one, an epoch for each
 line on standard input.
@@ -98,7 +98,7 @@ class BareLoop:
         labels_N = class_numbers(work.records, CLASSES)
         self.loss: nn.Module = build_loss(labels_N, len(CLASSES), recipe).to(device)
         loader = self.settings.loader
-        self.pictures = TrainingSet(
+        self.images = TrainingSet(
             InMemory(work.folder, work.records),
             labels_N,
             sharded=False,
@@ -109,9 +109,9 @@ class BareLoop:
     def epoch(self) -> None:
         """Take an epoch's steps."""
         recipe = self.settings.recipe_of(self.member)
-        order = np.random.default_rng(self.epochs).permutation(len(self.pictures))
+        order = np.random.default_rng(self.epochs).permutation(len(self.images))
         batches = training_batches(
-            self.pictures,
+            self.images,
             np.array_split(order, len(order) // recipe.batch),
             recipe.augment,
             side=self.member.preprocess.size,
@@ -119,8 +119,8 @@ class BareLoop:
             epoch=self.epochs,
         )
         self.classifier.train()
-        for pictures_BSS3, labels_B in batches:
-            logits_BC = self.classifier(pictures_BSS3.to(self.device))
+        for images_BSS3, labels_B in batches:
+            logits_BC = self.classifier(images_BSS3.to(self.device))
             loss = self.loss(logits_BC, labels_B.to(self.device)) / len(labels_B)
             loss.backward()
             nn.utils.clip_grad_norm_(self.classifier.parameters(), 1.0)

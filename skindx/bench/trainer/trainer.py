@@ -1,4 +1,4 @@
-"""What the trainer costs beyond a bare PyTorch loop, and how long its steps wait for pictures."""
+"""What the trainer costs beyond a bare PyTorch loop, and how long its steps wait for images."""
 
 import os
 import socket
@@ -67,7 +67,7 @@ def run(settings: Config) -> Result:
             "loader_wait_share": median(waits, "of a step"),
         }
         rates = {
-            f"{name}, step": median([each / settings.steps for each in samples], "s")
+            f"{name}, step": median([elapsed / settings.steps for elapsed in samples], "s")
             for name, samples in seconds.items()
         }
         gpu_note = "ResNet-50 against timm's and torchvision's scripts: not measured, no GPU here."
@@ -117,7 +117,7 @@ def _notes(settings: Config, files: list[bytes]) -> tuple[str, ...]:
     return (
         f"{settings.model}, 8 classes, {settings.size} px, batch {settings.batch}, fp32, AdamW, "
         f"gradient clip 1, one rank; {settings.steps} steps an epoch. {describe(files)}",
-        "trainer: skindx train's own steps under DeepSpeed, pictures from memory. bare loop: the "
+        "trainer: skindx train's own steps under DeepSpeed, images from memory. bare loop: the "
         "same model, loader, loss, clipping and update in plain PyTorch, on the same threads, "
         "with freed memory kept; untuned: with glibc's own settings, in a process of its own.",
         "bare_loop_over_step: the bare loop's step / the trainer's, 1 is no overhead. "

@@ -1,4 +1,4 @@
-"""Look at every picture of a dataset for what a person must see before it is published."""
+"""Look at every image of a dataset for what a person must see before it is published."""
 
 import json
 import os
@@ -19,23 +19,23 @@ from skindx.progress import Progress, silent
 from skindx.system import cpu_count
 
 JOURNAL = "audit.jsonl"
-"""What was looked at, one line a picture: the work of a killed audit is not lost."""
+"""Journal, one line an image: a killed audit goes on where it was."""
 
 _FEW = 16
-"""So few pictures are looked at sooner than another process starts."""
+"""For so few images starting other processes takes longer than the audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """What an audit found; a picture may be flagged for several reasons."""
+    """What an audit found; an image may be flagged for several reasons."""
 
     pictures: int
     looked: int
-    """Pictures that this run looked at; the others were known already."""
+    """Images that this run examined; earlier runs have examined the others."""
     flagged: Mapping[str, int]
-    """Reason -> pictures."""
+    """Reason -> images."""
     waiting: int
-    """Flagged pictures on which nobody has decided."""
+    """Flagged images without a decision."""
 
 
 def audit(
@@ -47,9 +47,9 @@ def audit(
 ) -> AuditSummary:
     """Flag faces, text and intimate regions in DATASET/flags.parquet.
 
-    A picture that this version, with these thresholds, has seen is not looked at again; a stopped
+    An image that this version has seen with these thresholds is not examined again; a stopped
     audit goes on where it was. `workers` 0 takes all cores. Raises UserError without the `audit`
-    extra and for a picture that cannot be read.
+    extra and for an image that cannot be read.
     """
     by = version(settings)
     paths = {record.sha256: record.path for record in read_manifest(dataset)}
@@ -60,15 +60,19 @@ def audit(
     with _journal(dataset).open("a", encoding="utf-8") as journal:
         for sha256, sightings in zip(todo, looks, strict=True):
             seen[sha256] = sightings
-            line = {"sha256": sha256, "by": by, "found": [asdict(each) for each in sightings]}
+            line = {
+                "sha256": sha256,
+                "by": by,
+                "found": [asdict(sighting) for sighting in sightings],
+            }
             # One write a line: a kill tears the last line at most.
             journal.write(json.dumps(line) + "\n")
             journal.flush()
             progress("look", len(seen), len(paths))
     flags = [
-        Flag(sha256, each.reason, each.score, each.detail)
+        Flag(sha256, sighting.reason, sighting.score, sighting.detail)
         for sha256, sightings in seen.items()
-        for each in sightings
+        for sighting in sightings
     ]
     write_flags(dataset, flags, PRIVATE)
     reasons = Counter(reason for _, reason in {(flag.sha256, flag.reason) for flag in flags})
@@ -94,7 +98,7 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
         try:
             row = json.loads(line)
             if row["by"] == by:
-                seen[row["sha256"]] = [Sighting(**each) for each in row["found"]]
+                seen[row["sha256"]] = [Sighting(**sighting) for sighting in row["found"]]
         except (ValueError, TypeError, KeyError):
             raise UserError(
                 f"{path}, line {number}, is no line of an audit; delete the file and run again."
@@ -105,7 +109,7 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
 def _look_at(
     paths: Sequence[Path], settings: PrivacySettings, workers: int
 ) -> Iterator[list[Sighting]]:
-    """Yield each picture's sightings in order, from `workers` processes of one thread each."""
+    """Yield each image's sightings in order, from `workers` processes of one thread each."""
     if workers == 1 or len(paths) <= _FEW:
         _start(settings)
         yield from map(_look, paths)
@@ -121,7 +125,7 @@ def _look_at(
             "run it again with `--workers 1`."
         ) from None
     finally:
-        # Also when somebody stops us: what waits is not looked at first.
+        # Also after Ctrl-C: images that wait are not examined first.
         pool.shutdown(cancel_futures=True)
 
 
@@ -145,11 +149,11 @@ def _look(path: Path) -> list[Sighting]:
 
 def summary_lines(summary: AuditSummary) -> Iterable[str]:
     """Tell an audit in plain sentences."""
-    yield f"{summary.pictures} pictures, {summary.looked} of them looked at now."
+    yield f"{summary.pictures} images, {summary.looked} of them examined now."
     for reason, count in summary.flagged.items():
         yield f"  {count} flagged: {reason}"
     if summary.waiting:
         yield (
-            f"{summary.waiting} pictures wait for a person's decision (sha256,verdict in "
+            f"{summary.waiting} images wait for a person's decision (sha256,verdict in "
             f"decisions.csv: keep, withhold or remove); until then they are not published."
         )

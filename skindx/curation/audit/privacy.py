@@ -1,4 +1,4 @@
-"""Faces, intimate regions and text in a picture, by small models that come with their packages.
+"""Faces, intimate regions and text in an image, by small models that come with their packages.
 
 Body parts: NudeNet 3.4's `320n.onnx` (a YOLOv8n; AGPL-3.0, see NOTICE). Its own wrapper is not
 used: with pixels in the order that it asks for it swaps red and blue, and found one face where the
@@ -37,10 +37,10 @@ PARTS: dict[str, Reason] = {
     "FEMALE_GENITALIA_EXPOSED": "intimate",
     "MALE_GENITALIA_EXPOSED": "intimate",
 }
-"""What the model names and a person must see; the others (feet, bellies …) tell nobody."""
+"""Classes of the model that a person must see; the others (feet, bellies …) identify nobody."""
 
 SIDES = (320, 640)
-"""The second side finds faces that are small in a large picture; a small picture has none."""
+"""The second side finds faces that are small in a large image; a small image has none."""
 OVERLAP = 0.45
 _TICKS = frozenset("1iIl|")
 """What the marks of a ruler are read as."""
@@ -49,14 +49,14 @@ _TICKS = frozenset("1iIl|")
 class PrivacySettings(Settings):
     """From which score on a person must look; lower finds more and asks for more looks.
 
-    Measured on 2,039 dermoscopic pictures (180 pixels) and 855 augmented ones (640 pixels), all
+    Measured on 2,039 dermoscopic images (180 pixels) and 855 augmented ones (640 pixels), all
     close-ups of lesions: faces at 0.25 flag 4 and 3 of them, all wrongly; intimate regions at 0.5
-    flag 231 and 132, since a lesion from nearby resembles one (96 were looked at, all wrong; at
+    flag 231 and 132, since a close-up of a lesion resembles one (of 96 checked, all wrong; at
     0.6 about half as many); text at 0.5 flags 2, both the word "mm" beside a ruler, and none of
     150. Found: a face in each of three photographs of people, though not every face in them; of
     names and dates drawn 15 pixels high and turned all, at 11 pixels 97 %, at 8 pixels 79 %. Not
     found: three date stamps 5 pixels high that a person cannot read either. How many intimate
-    regions are found is not known: there was no picture to measure it on.
+    regions are found is not known: there was no image to measure it on.
     """
 
     face: float = Field(default=0.25, gt=0, le=1)
@@ -66,7 +66,7 @@ class PrivacySettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One thing in one picture; `detail` says what and where, never what a text reads."""
+    """One finding in one image; `detail` holds what and where, never the text itself."""
 
     reason: Reason
     score: float
@@ -93,7 +93,7 @@ class PrivacyDetector:
         self._read = _reader()
 
     def look(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
-        """Return what a person should see before this picture is given away."""
+        """Return what a person should see before this image is given away."""
         return [*self._bodies(pixels_HWC), *self._texts(pixels_HWC)]
 
     def _bodies(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
@@ -119,7 +119,7 @@ class PrivacyDetector:
 
     def _texts(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
         bgr_HWC = np.ascontiguousarray(pixels_HWC[..., ::-1])
-        # Its own thresholds are low here: ours judges what was read.
+        # Its own thresholds are low here: ours decides.
         lines, _ = self._read(bgr_HWC, text_score=0.0, box_thresh=0.3)
         sightings = []
         for corners, text, score in lines or ():
@@ -136,7 +136,7 @@ def is_text(line: str) -> bool:
     A ruler's ticks are read as 1, i or l, its numbers have two digits, and a spot is read as one
     Chinese character.
     """
-    characters = [each for each in line if each.isalnum() and each not in _TICKS]
+    characters = [letter for letter in line if letter.isalnum() and letter not in _TICKS]
     return len(characters) >= (3 if line.isascii() else 2)
 
 
@@ -148,7 +148,7 @@ def _best(
 
     sightings = []
     for reason in dict.fromkeys(PARTS.values()):
-        ours = [each for each in found if PARTS[each[0]] == reason]
+        ours = [detection for detection in found if PARTS[detection[0]] == reason]
         xywh = [(x1, y1, x2 - x1, y2 - y1) for _, _, (x1, y1, x2, y2) in ours]
         scores = [score for _, score, _ in ours]
         for index in cv2.dnn.NMSBoxes(xywh, scores, 0.0, OVERLAP) if ours else ():
@@ -168,7 +168,7 @@ def _where(box: Sequence[float]) -> str:
 def _square(
     pixels_HWC: NDArray[np.uint8], side: int
 ) -> tuple[NDArray[np.uint8], float, NDArray[np.float32]]:
-    """Fit the picture into a grey square; return it, the scale, and the picture's corner in it."""
+    """Fit the image into a grey square; return it, the scale, and the image's corner in it."""
     import cv2
 
     height, width = pixels_HWC.shape[:2]

@@ -1,4 +1,4 @@
-"""An optional second opinion on picture quality, by cleanvision; it flags and removes nothing."""
+"""An optional second opinion on image quality, by cleanvision; it flags and removes nothing."""
 
 import contextlib
 import io
@@ -29,17 +29,17 @@ ISSUES = (
 
 
 def audit_quality(dataset: Path, progress: Progress = silent) -> Mapping[str, int]:
-    """Flag what cleanvision finds odd (reason `quality`); return how many pictures for each issue.
+    """Flag what cleanvision finds odd (reason `quality`); return how many images for each issue.
 
     Its thresholds are its own, made for photographs of everything: many a sound dermoscopic
-    picture is dark or blurry to it. Raises UserError without the `audit` extra.
+    image is dark or blurry to it. Raises UserError without the `audit` extra.
     """
     require_extra("audit", "cleanvision", purpose="the quality audit")
     from cleanvision import Imagelab
 
     records = read_manifest(dataset)
-    pictures = _Pictures(dataset, records, progress)
-    lab = Imagelab(torchvision_dataset=pictures)
+    images = _Images(dataset, records, progress)
+    lab = Imagelab(torchvision_dataset=images)
     # It draws bars of its own on the error stream.
     with contextlib.redirect_stderr(io.StringIO()):
         lab.find_issues({issue: {} for issue in ISSUES}, n_jobs=1, verbose=False)
@@ -57,8 +57,8 @@ def _detail(issue: str) -> str:
     return issue.replace("_", " ")
 
 
-class _Pictures:
-    """The pictures as cleanvision takes them from torchvision: decoded by us, never a file."""
+class _Images:
+    """The images as cleanvision takes them from torchvision: decoded by us, never a file."""
 
     def __init__(self, dataset: Path, records: Sequence[Record], progress: Progress) -> None:
         self._dataset, self._records, self._progress = dataset, records, progress
@@ -70,8 +70,8 @@ class _Pictures:
     def __getitem__(self, index: int) -> "tuple[Image]":
         from PIL import Image
 
-        picture = Image.fromarray(read_picture(self._dataset, self._records[index]))
+        image = Image.fromarray(read_picture(self._dataset, self._records[index]))
         self._read += 1
-        # Each picture is asked for twice: for its own figures, and for its duplicates.
+        # Each image is asked for twice: for its own figures, and for its duplicates.
         self._progress("quality", min(self._read, 2 * len(self)), 2 * len(self))
-        return (picture,)
+        return (image,)

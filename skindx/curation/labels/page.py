@@ -21,7 +21,7 @@ from skindx.text import printable
 TABLE, PAGE = "label_review.csv", LABEL_REVIEW
 TEMPLATE = "label_review.html.jinja"
 SHOWN = 300
-"""Pictures on the page: about 2 MB; the table has them all."""
+"""Images on the page: about 2 MB; the table has them all."""
 _SIDE = 176
 
 Read = Callable[[Doubt], NDArray[np.uint8]]

@@ -1,7 +1,7 @@
-"""Doubtful labels: what a classifier that never saw a picture's group thinks of its label.
+"""Doubtful labels: what a classifier that never saw an image's group thinks of its label.
 
 Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab has it, over
-probabilities from group-aware folds. It gives a list to look at, and removes nothing.
+probabilities from group-aware folds. It lists doubtful labels and removes nothing.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from skindx.errors import UserError
 from skindx.progress import Progress, silent
 from skindx.system import require_extra
 
-# N = pictures, C = classes, D = dimensions
+# N = images, C = classes, D = dimensions
 
 FOLDS = 5
 LISTED = 0.1
-"""Share of the dataset that the list holds at most: a person has to look at it."""
+"""Largest share of the dataset that the list holds: a person has to read it."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -29,7 +29,7 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """One picture whose label is in doubt; the smaller `score`, the greater the doubt."""
+    """One image whose label is in doubt; the smaller `score`, the greater the doubt."""
 
     rank: int
     sha256: str
@@ -38,7 +38,7 @@ class Doubt:
     given: str
     suggested: str
     score: float
-    """Probability of the given label, from folds that hold none of the picture's group."""
+    """Probability of the given label, from folds that hold none of the image's group."""
     suggested_score: float
     source_url: str
 
@@ -71,9 +71,9 @@ def review_labels(
     seed: int = 0,
     progress: Progress = silent,
 ) -> LabelReview:
-    """Rank the labels in doubt, all splits together; at most `listed` of all pictures.
+    """Rank the labels in doubt, all splits together; at most `listed` of all images.
 
-    Raises UserError when a picture has no embedding and without the `audit` extra.
+    Raises UserError when an image has no embedding and without the `audit` extra.
     """
     require_extra("audit", "cleanlab", purpose="the label review")
     from cleanlab.filter import find_label_issues
@@ -108,7 +108,7 @@ def review_labels(
 def doubt_order(labels_N: Ints, probabilities_NC: Floats) -> Ints:
     """Return positions, the most doubtful first: by the probability of the given label.
 
-    Of cleanlab's ways to rank this one found most planted errors on the pictures that we tried.
+    Of cleanlab's rankings this one found most planted errors on the images that we tried.
     """
     from cleanlab.rank import get_label_quality_scores
 
@@ -125,7 +125,7 @@ def out_of_fold(
     seed: int = 0,
     progress: Progress = silent,
 ) -> tuple[Floats, int]:
-    """Return probabilities_NC by a logistic regression that saw no picture of the same group.
+    """Return probabilities_NC by a logistic regression that saw no image of the same group.
 
     Also returns the number of folds: five, or as many as the class of fewest groups has. Raises
     UserError for a class in a single group: nothing can be learned of it apart from itself.
@@ -136,8 +136,8 @@ def out_of_fold(
     folds = min(FOLDS, *(len(set(groups_N[labels_N == c])) for c in range(classes)))
     if folds < 2:
         raise UserError(
-            "a class has all its pictures in one group, so no fold can judge it by others; add "
-            "pictures or take the class out."
+            "a class has all its images in one group, so no fold holds out a part of it; add "
+            "images or take the class out."
         )
     probabilities_NC = np.zeros((len(labels_N), classes))
     cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
@@ -162,7 +162,7 @@ def vectors_of(records: Sequence[Record], embeddings: Embeddings) -> NDArray[np.
     known_N, vectors_ND = embeddings.of([record.sha256 for record in records])
     if len(known_N) < len(records):
         raise UserError(
-            f"{len(records) - len(known_N)} of {len(records)} pictures have no embedding; make "
+            f"{len(records) - len(known_N)} of {len(records)} images have no embedding; make "
             f"the table again with `skindx dedup embed`."
         )
     return vectors_ND
@@ -190,7 +190,7 @@ class Recovery:
 
     @property
     def precision(self) -> float:
-        """Share of what a person looks at that is a planted error."""
+        """Share of planted errors among the listed images."""
         return self.found / self.looked
 
     @property
@@ -214,7 +214,7 @@ def plant_errors(
 ) -> tuple[Recovery, ...]:
     """Swap a share of the labels at random, in memory alone, and see how many are found again.
 
-    It tells what the list is worth on this dataset with these embeddings; the labels' own errors
+    This measures the list on this dataset with these embeddings; the labels' own errors
     count as false alarms, so the true precision is higher. Looks at as many as were planted, at
     half of that and at twice.
     """

@@ -1,4 +1,4 @@
-"""Boxes that a model proposes where nobody has looked yet: a start for people, never the truth."""
+"""Boxes that a model proposes for images without annotations; a person corrects them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,9 +32,9 @@ Progress = Callable[[int, int], None]
 
 
 class Proposer(Protocol):
-    """Finds boxes with a score in decoded pictures (H x W x 3 RGB uint8)."""
+    """Finds boxes with a score in decoded images (H x W x 3 RGB uint8)."""
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[tuple[Box, ...]]: ...
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[tuple[Box, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Proposed:
     boxes: int
     empty: int
     skipped: int
-    """Pictures in which somebody has looked."""
+    """Images that a person has annotated."""
     note: str
     """Why it is not the bundle's detector that proposes; empty when it is."""
 
@@ -55,12 +55,12 @@ class Proposed:
 def propose(
     dataset: Path, bundle: Path, *, everywhere: bool = False, progress: Progress | None = None
 ) -> Proposed:
-    """Write DATASET/proposals.parquet: the bundle's boxes for pictures in which nobody has looked.
+    """Write DATASET/proposals.parquet: the bundle's boxes for images that nobody has annotated.
 
     The bundle's detector proposes, or without one the class activation of its convolutional member
     of the largest input. Manifest and annotations stay as they are. `everywhere` also takes
-    pictures that have boxes, to compare with `skindx boxes agree`. Proposals of other models stay
-    for pictures that this run does not look at. Raises UserError.
+    images that have boxes, to compare with `skindx boxes agree`. Proposals of other models stay
+    for images that this run does not look at. Raises UserError.
     """
     opened = open_bundle(bundle)
     proposer, part, note = _proposer(opened)
@@ -69,14 +69,14 @@ def propose(
     wanted = [record for record in records if everywhere or record.boxes is None]
     if not wanted:
         raise UserError(
-            f"somebody has looked at every picture of {dataset}; to compare a model with people "
+            f"a person has annotated every image of {dataset}; to compare a model with people "
             f"add --everywhere."
         )
     when, rows, done = now(), [], 0
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        pictures = [decode((dataset / record.path).read_bytes()) for record in batch]
-        for record, boxes in zip(batch, proposer.detect(pictures), strict=True):
+        images = [decode((dataset / record.path).read_bytes()) for record in batch]
+        for record, boxes in zip(batch, proposer.detect(images), strict=True):
             signed = tuple(replace(box, drawn_by=model, drawn_at=when) for box in boxes)
             rows.append(Annotation(record.sha256, model, when, signed))
         done += len(batch)
@@ -100,8 +100,8 @@ def propose(
 class _DetectorBoxes:
     detector: Detector
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[tuple[Box, ...]]:
-        return self.detector.detect(pictures, min(_FLOOR, self.detector.spec.confidence))
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[tuple[Box, ...]]:
+        return self.detector.detect(images, min(_FLOOR, self.detector.spec.confidence))
 
 
 def _proposer(bundle: Bundle) -> tuple[Proposer, str, str]:
@@ -113,7 +113,7 @@ def _proposer(bundle: Bundle) -> tuple[Proposer, str, str]:
         detector, note = None, str(error)
     if detector:
         return _DetectorBoxes(detector), "detector", ""
-    # The member that sees pictures largest has the finest map.
+    # The member that sees images largest has the finest map.
     members = sorted(bundle.ensemble().members, key=lambda member: -member.preprocess.size)
     for member in members:
         boxes = ActivationBoxes(member)

@@ -12,7 +12,6 @@ import numpy as np
 from skindx.curation.sweep.sweep import Sweep
 from skindx.evaluation.formatting import bounds, percent, points
 from skindx.files import atomic_file, write_json, write_text
-from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +19,7 @@ if TYPE_CHECKING:
 JSON, TABLE, PLOT = "sweep.json", "sweep.csv", "sweep.png"
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito 2008: told apart with every kind of colour vision."""
-
-
-def check_plot() -> None:
-    """Raise UserError when nothing here can draw, before anything is computed."""
-    require_extra("audit", "matplotlib", purpose="the plot")
+"""Okabe and Ito 2008: they differ for every kind of colour vision."""
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
@@ -43,12 +37,12 @@ def table(sweep: Sweep) -> str:
     head = ["hashes", "radius", "kept", "duplicates", "contradicted"]
     head += [f"{name}{end}" for name in ("accuracy", "loss") for end in ("", "_low", "_high")]
     writer.writerow([*head, "random_mean"])
-    for each in sweep.points:
-        figures = [each.accuracy, each.loss]
+    for point in sweep.points:
+        figures = [point.accuracy, point.loss]
         shares = [value for f in figures for value in (f.value, f.low, f.high)]
-        counts = [each.kept, each.duplicates, each.contradicted]
-        rounded = [f"{share:.4f}" for share in [*shares, np.mean(each.random)]]
-        writer.writerow([each.hashes, each.radius, *counts, *rounded])
+        counts = [point.kept, point.duplicates, point.contradicted]
+        rounded = [f"{share:.4f}" for share in [*shares, np.mean(point.random)]]
+        writer.writerow([point.hashes, point.radius, *counts, *rounded])
     return buffer.getvalue()
 
 
@@ -59,16 +53,16 @@ def print_sweep(sweep: Sweep, console: "Console") -> None:
     out = Table("hashes", "bits", "kept", "duplicates", "contradicted", "top-1", "loss", "random")
     for column in out.columns[1:]:
         column.justify = "right"
-    for each in sweep.points:
+    for point in sweep.points:
         out.add_row(
-            each.hashes,
-            str(each.radius),
-            str(each.kept),
-            str(each.duplicates),
-            str(each.contradicted),
-            percent(each.accuracy),
-            f"{points(each.loss.value)} {bounds(each.loss, 'points')}",
-            percent(float(np.mean(each.random))),
+            point.hashes,
+            str(point.radius),
+            str(point.kept),
+            str(point.duplicates),
+            str(point.contradicted),
+            percent(point.accuracy),
+            f"{points(point.loss.value)} {bounds(point.loss, 'points')}",
+            percent(float(np.mean(point.random))),
         )
     console.print(out)
     for line in lines(sweep):
@@ -78,22 +72,22 @@ def print_sweep(sweep: Sweep, console: "Console") -> None:
 def lines(sweep: Sweep) -> Iterator[str]:
     """Tell what was found, the choice last."""
     yield (
-        f"{sweep.train} training pictures, {sweep.test} test pictures; top-1 with all of them "
+        f"{sweep.train} training images, {sweep.test} test images; top-1 with all of them "
         f"{percent(sweep.accuracy)} {bounds(sweep.accuracy)}."
     )
     chosen = sweep.chosen
     if chosen is None:
-        yield f"Every threshold loses more than {100 * sweep.loss:.1f} points: keep all pictures."
+        yield f"Every threshold loses more than {100 * sweep.loss:.1f} points: keep all images."
         return
     yield (
         f"Smallest set that loses at most {100 * sweep.loss:.1f} points: {chosen.hashes} within "
-        f"{chosen.radius} bits, {chosen.kept} of {sweep.train} pictures, loss "
+        f"{chosen.radius} bits, {chosen.kept} of {sweep.train} images, loss "
         f"{points(chosen.loss.value)} {bounds(chosen.loss, 'points')}."
     )
     if chosen.loss.high > sweep.loss:
         yield "The interval reaches beyond what is accepted: this test split cannot promise it."
     if chosen.accuracy.value <= max(chosen.random):
-        yield "As many pictures taken at random can do as well: the gain is not the hash's."
+        yield "As many images taken at random can do as well: the gain is not the hash's."
     if chosen.contradicted > chosen.duplicates:
         yield (
             "Most of what goes are look-alikes with different labels: at this threshold the hash "
@@ -103,11 +97,9 @@ def lines(sweep: Sweep) -> Iterator[str]:
 
 def plot(sweep: Sweep, path: Path) -> None:
     """Draw size against threshold, and accuracy against size with its interval, as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.6), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     size, accuracy = figure.subplots(1, 2)
     for index, name in enumerate(dict.fromkeys(point.hashes for point in sweep.points)):
         ours = [point for point in sweep.points if point.hashes == name]
@@ -125,10 +117,10 @@ def plot(sweep: Sweep, path: Path) -> None:
     all_of_them = sweep.accuracy
     accuracy.axhline(all_of_them.value, color="#000000", linewidth=0.8, linestyle="--")
     accuracy.axhspan(all_of_them.low, all_of_them.high, color="#000000", alpha=0.06, linewidth=0)
-    size.set(xlabel="threshold (bits of 64)", ylabel="share of training pictures kept")
+    size.set(xlabel="threshold (bits of 64)", ylabel="share of training images kept")
     size.set_ylim(bottom=0)
-    accuracy.set(xlabel="share of training pictures kept", ylabel="top-1 on the test split")
-    accuracy.set_title("dashed: all pictures, with their 95 % interval", fontsize=9)
+    accuracy.set(xlabel="share of training images kept", ylabel="top-1 on the test split")
+    accuracy.set_title("dashed: all images, with their 95 % interval", fontsize=9)
     for axis in (size, accuracy):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)

@@ -1,4 +1,4 @@
-"""Near duplicates that a build dropped and its store still has: a sweep may keep them again."""
+"""Near duplicates that a build dropped and the store still has: a sweep may keep them again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from skindx.data.stored_image import read_picture
 
 
 def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a record for each, in the group and split of the picture that stayed in its place."""
+    """Return their records, each in the group and split of the image that stayed in its place."""
     kept = {record.sha256: record for record in records}
     found: dict[str, Record] = {}
     for issue in read_issues(dataset):

@@ -1,6 +1,6 @@
 """Dataset size and accuracy against the de-duplication threshold (CE-Dedup's curve).
 
-Li, Chang, Liu 2021, arXiv 2109.00899. Only the training pictures are thinned; the test split stays
+Li, Chang, Liu 2021, arXiv 2109.00899. Only the training images are thinned; the test split stays
 as it is, and is never used to choose anything but the threshold that this curve is about.
 """
 
@@ -28,7 +28,7 @@ from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
 from skindx.progress import Progress, silent
 
-# N = pictures, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
+# N = images, C = classes, D = dimensions, K = kinds of hash, O = orientations, S = thumbnail side
 
 EVERY: tuple[tuple[HashKind, ...], ...] = (
     ("perceptual", "difference"),
@@ -60,19 +60,19 @@ class SweepSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One threshold: what is left of the training pictures, and what a classifier makes of it."""
+    """One threshold: what is left of the training images, and what a classifier makes of it."""
 
     hashes: str
     radius: int
     kept: int
     duplicates: int
     contradicted: int
-    """Pictures dropped because a near duplicate bears another label."""
+    """Images dropped because a near duplicate bears another label."""
     accuracy: Interval
     loss: Interval
-    """Accuracy with all training pictures minus this one, on the same resampled test groups."""
+    """Accuracy with all training images minus this one, on the same resampled test groups."""
     random: tuple[float, ...]
-    """Accuracies when as many training pictures are taken at random, one a seed."""
+    """Accuracies when as many training images are taken at random, one a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Sweep:
     train: int
     test: int
     accuracy: Interval
-    """With all training pictures."""
+    """With all training images."""
     points: tuple[Point, ...]
     chosen: Point | None
     loss: float
@@ -92,7 +92,7 @@ class Sweep:
 def sweep(
     dataset: Path, embeddings: Embeddings, settings: SweepSettings, progress: Progress = silent
 ) -> Sweep:
-    """Thin the training pictures at each radius, train at each, test on the same pictures.
+    """Thin the training images at each radius, train at each, test on the same images.
 
     The classifier is a logistic regression on embeddings: it trains in a second, and always gives
     the same. Raises UserError for a dataset without a test split or without embeddings.
@@ -101,7 +101,7 @@ def sweep(
     train = split_of([*records, *stored_duplicates(dataset, records)], "train")
     test = split_of(records, "test")
     if not train or not test:
-        raise UserError(f"{dataset} needs pictures in train and in test for a sweep.")
+        raise UserError(f"{dataset} needs images in train and in test for a sweep.")
     trial = _Trial(train, test, embeddings)
     everything_NC = trial.probabilities(np.arange(len(train)))
     reference = Statistic.top_k(everything_NC, trial.truth_N, 1)
@@ -141,7 +141,7 @@ def choose(points: Sequence[Point], loss: float) -> Point | None:
 
 
 class _Trial:
-    """One classifier after another, on the same test pictures."""
+    """One classifier after another, on the same test images."""
 
     def __init__(
         self, train: Sequence[Record], test: Sequence[Record], embeddings: Embeddings
@@ -156,7 +156,7 @@ class _Trial:
         self._classes = len(names)
 
     def probabilities(self, rows: NDArray[np.intp]) -> Floats:
-        """Train on these training pictures; return probabilities_NC of the test pictures."""
+        """Train on these training images; return probabilities_NC of the test images."""
         labels = self._labels_N[rows]
         filled_NC = np.zeros((len(self.truth_N), self._classes))
         if len(np.unique(labels)) < 2:
@@ -167,7 +167,7 @@ class _Trial:
         return filled_NC
 
     def at_random(self, count: int, seed: int) -> float:
-        """Return the accuracy with `count` training pictures drawn at random."""
+        """Return the accuracy with `count` training images drawn at random."""
         random = np.random.default_rng(seed)
         rows = random.choice(len(self._labels_N), count, replace=False)
         return Statistic.top_k(self.probabilities(rows), self.truth_N, 1).value
@@ -187,14 +187,14 @@ def _thinnings(
     thumbs_NSS: NDArray[np.float32],
     settings: SweepSettings,
 ) -> Iterator[tuple[tuple[HashKind, ...], int, NDArray[np.intp], int]]:
-    """Yield (kinds, radius, positions kept, pictures dropped as contradictions) as a build would.
+    """Yield (kinds, radius, positions kept, images dropped as contradictions) as a build would.
 
     Clusters and contradictions are those of `deduplicate`, so that the curve is the build's own.
     """
     for kinds in settings.hashes:
         codes_NKO = hash_thumbnails(thumbs_NSS, kinds)
         pictures = distinct(
-            [_picture(dataset, *each) for each in zip(train, codes_NKO, strict=True)]
+            [_picture(dataset, *pair) for pair in zip(train, codes_NKO, strict=True)]
         )
         # `distinct` orders by SHA-256: the codes must stand in the same order.
         codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])

@@ -1,4 +1,4 @@
-"""Two predictors on the same pictures: paired differences over groups, and McNemar's test."""
+"""Two predictors on the same images: paired differences over groups, and McNemar's test."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.breakdown import UNKNOWN, order, skin_type_name
+from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import FIGURES, LEVEL, SEED
 from skindx.evaluation.misses import CANCERS, cancer_of
-from skindx.evaluation.plain import plain
 from skindx.metrics import Interval, McNemar, Statistic, mcnemar, paired_interval
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 Bools = NDArray[np.bool_]
 
@@ -33,7 +33,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class ComparedPart:
-    """Some of the pictures: the share that each predictor finds, and which of them only one does.
+    """Some of the images: the share that each predictor finds, and which of them only one does.
 
     Found means named rightly; among urgent classes that some urgent class is named; for the next
     step that it is urgent, or of other classes that it is not.
@@ -62,7 +62,7 @@ class Comparison:
     k: int
     figures: tuple[Compared, ...]
     test: McNemar
-    """Of top-1, picture by picture."""
+    """Of top-1, image by image."""
     parts: tuple[ComparedPart, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,12 +74,12 @@ class Comparison:
 def compare(
     first: Answers, second: Answers, names: tuple[str, str], *, draws: int = 1000
 ) -> Comparison:
-    """Compare two predictors. Raises UserError when they did not answer the same pictures."""
+    """Compare two predictors. Raises UserError when they did not answer the same images."""
     second = align(first, second, names)
     truth_N, groups_N = first.truth_N, first.groups_N
 
     def figure(key: str) -> Compared:
-        ours, theirs = (FIGURES[key].make(each.ensemble_NC, truth_N) for each in (first, second))
+        ours, theirs = (FIGURES[key].make(side.ensemble_NC, truth_N) for side in (first, second))
         difference = paired_interval(ours, theirs, groups_N, draws=draws, level=LEVEL, seed=SEED)
         return Compared(key, ours.value, theirs.value, difference)
 
@@ -102,13 +102,13 @@ def compare(
         k=min(5, len(first.classes)),
         figures=tuple(map(figure, FIGURES)),
         test=mcnemar(first.right_N, second.right_N),
-        parts=tuple(part(*each) for each in _parts(first, second)),
+        parts=tuple(part(*values) for values in _parts(first, second)),
     )
 
 
 def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
-    """Return `second` in the pictures' and classes' order of `first`. Raises UserError."""
-    keys, theirs = ([each.key for each in side.classes] for side in (first, second))
+    """Return `second` in the images' and classes' order of `first`. Raises UserError."""
+    keys, theirs = ([skin_class.key for skin_class in side.classes] for side in (first, second))
     if set(keys) != set(theirs):
         strange = sorted(set(keys) ^ set(theirs))
         raise UserError(
@@ -119,7 +119,7 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
     missing = {str(sha256) for sha256 in first.sha256_N} ^ place.keys()
     if missing or len(first) != len(second):
         raise UserError(
-            f"{names[0]} and {names[1]} are of different pictures: {len(missing)} are in only one "
+            f"{names[0]} and {names[1]} are of different images: {len(missing)} are in only one "
             "of the two; evaluate both on the same split of the same dataset."
         )
     column_C = np.array([theirs.index(key) for key in keys])
@@ -139,31 +139,31 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
     ):
         if (ours_N != theirs_N).any():
             raise UserError(
-                f"{names[0]} and {names[1]} give {int((ours_N != theirs_N).sum())} pictures "
+                f"{names[0]} and {names[1]} give {int((ours_N != theirs_N).sum())} images "
                 f"another {what}; evaluate both on the same version of the dataset."
             )
     return moved
 
 
 def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
-    """Yield attribute, value, the pictures meant, and which of all each predictor finds."""
-    kind_C = np.array([cancer_of(each) for each in first.classes])
-    urgent_C = np.array([each.urgency == "urgent" for each in first.classes])
+    """Yield attribute, value, the images meant, and which of all each predictor finds."""
+    kind_C = np.array([cancer_of(skin_class) for skin_class in first.classes])
+    urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in first.classes])
     truth_N, said = first.truth_N, (first.predicted_N, second.predicted_N)
     if urgent_C[truth_N].any():
         yield ("not to be missed", "urgent classes", urgent_C[truth_N],
                urgent_C[said[0]], urgent_C[said[1]])  # fmt: skip
     for name in CANCERS:
         if (kind_C[truth_N] == name).any():
-            ours_N, theirs_N = (kind_C[each] == name for each in said)
+            ours_N, theirs_N = (kind_C[predicted] == name for predicted in said)
             yield "not to be missed", name, kind_C[truth_N] == name, ours_N, theirs_N
     yield from _by_step(first, second, urgent_C[truth_N])
     for i, info in enumerate(first.classes):
         if (truth_N == i).any():
             yield "class", info.name, truth_N == i, first.right_N, second.right_N
     for attribute, values in (
-        ("skin type", [skin_type_name(each) for each in first.skin_types]),
-        ("source", [each or UNKNOWN for each in first.sources]),
+        ("skin type", [skin_type_name(skin_type) for skin_type in first.skin_types]),
+        ("source", [source or UNKNOWN for source in first.sources]),
     ):
         yield from _by(attribute, values, first.right_N, second.right_N)
 
@@ -171,7 +171,7 @@ def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, B
 def _by_step(
     first: Answers, second: Answers, urgent_N: Bools
 ) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
-    """Yield what both sent on as urgent, where both evaluations say which next step they gave."""
+    """Yield what both sent on as urgent, where both evaluations know the next steps."""
     if first.steps is None or second.steps is None:
         return
     ours_N, theirs_N = (np.array(side.steps) == "urgent" for side in (first, second))
@@ -184,7 +184,7 @@ def _by_step(
 def _by(
     attribute: str, values: Sequence[str], ours_N: Bools, theirs_N: Bools
 ) -> Iterator[tuple[str, str, Bools, Bools, Bools]]:
-    """Yield a part for each value; none where nothing is known or all pictures have one value."""
+    """Yield a part for each value; none where nothing is known or all images have one value."""
     if len(set(values)) > 1:
         for value in order(values):
             yield attribute, value, np.array(values) == value, ours_N, theirs_N

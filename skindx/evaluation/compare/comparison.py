@@ -37,7 +37,7 @@ def compare_folders(
     sides = (first, second)
     bundles = [side for side in sides if (side / INDEX).is_file()]
     if bundles and dataset is None:
-        raise UserError(f"{bundles[0]} is a bundle; say with --dataset on which pictures.")
+        raise UserError(f"{bundles[0]} is a bundle; name the images with --dataset.")
     if dataset is not None and not bundles:
         raise UserError(f"{first} and {second} are no bundles; leave out --dataset {dataset}.")
     with atomic_folder(out) as folder:
@@ -49,7 +49,7 @@ def compare_folders(
             evaluate(side, dataset, folder / name, split=split, draws=draws, progress=step)
             return read_predictions(folder / name)
 
-        pair = [answers(*each) for each in zip(sides, _EVALUATIONS, strict=True)]
+        pair = [answers(*given) for given in zip(sides, _EVALUATIONS, strict=True)]
         comparison = compare(pair[0], pair[1], (str(first), str(second)), draws=draws)
         write_json(folder / JSON, comparison.to_dict())
         write_page(folder / PAGE, comparison)

@@ -1,4 +1,4 @@
-"""Several folds as one: evaluations of disjoint test pictures, each by its own predictor."""
+"""Several folds as one: evaluations of disjoint test images, each by its own predictor."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import numpy as np
 
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers, Floats, Ints, Strings
+from skindx.evaluation.formatting import plain
 from skindx.evaluation.headline import FIGURES, LEVEL, Scores, measure_scores
-from skindx.evaluation.plain import plain
 from skindx.evaluation.predictions import read_predictions
 from skindx.metrics import Interval
 
@@ -20,7 +20,7 @@ from skindx.metrics import Interval
 class FoldFigure:
     """One figure over folds: each fold's, their mean and standard deviation, and the pooled one.
 
-    `pooled` is measured on the pictures of all folds together, its interval resamples their
+    `pooled` is measured on the images of all folds together, its interval resamples their
     groups. `deviation` is NaN for a single fold.
     """
 
@@ -43,7 +43,7 @@ class Pooled:
     @property
     def scores(self) -> Scores:
         """The pooled figures, as an evaluation has them."""
-        return Scores("pooled", **{key: each.pooled for key, each in self.figures.items()})
+        return Scores("pooled", **{key: figure.pooled for key, figure in self.figures.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""
@@ -55,41 +55,43 @@ def pool(evaluations: Sequence[Path], *, draws: int = 1000) -> Pooled:
     """Pool the folders that `skindx evaluate` wrote, one a fold.
 
     Raises UserError for no folder, for one that is no evaluation, for other classes, and for
-    folds that share a picture or a group.
+    folds that share an image or a group.
     """
-    return pool_answers([read_predictions(each) for each in evaluations], evaluations, draws=draws)
+    return pool_answers(
+        [read_predictions(folder) for folder in evaluations], evaluations, draws=draws
+    )
 
 
 def pool_answers(folds: Sequence[Answers], names: Sequence[object], *, draws: int = 1000) -> Pooled:
-    """Pool what the predictors of the folds said; `names` stand in an error."""
+    """Pool the predictions of all folds; `names` are for error messages."""
     _check_folds(folds, names)
-    truth_N, groups_N, ensemble_NC = pictures_of_all(folds)
+    truth_N, groups_N, ensemble_NC = images_of_all(folds)
     pooled = measure_scores("pooled", ensemble_NC, truth_N, groups_N, draws=draws).figures
     figures = {}
     for key, figure in FIGURES.items():
-        values = tuple(figure.make(each.ensemble_NC, each.truth_N).value for each in folds)
+        values = tuple(figure.make(fold.ensemble_NC, fold.truth_N).value for fold in folds)
         deviation = statistics.stdev(values) if len(values) > 1 else float("nan")
         figures[key] = FoldFigure(values, statistics.fmean(values), deviation, pooled[key])
     return Pooled(len(truth_N), len(np.unique(groups_N)), draws, LEVEL, figures)
 
 
-def pictures_of_all(folds: Sequence[Answers]) -> tuple[Ints, Strings, Floats]:
+def images_of_all(folds: Sequence[Answers]) -> tuple[Ints, Strings, Floats]:
     """Return truth_N, groups_N and the ensembles' probabilities_NC, one fold after another."""
     return (
-        np.concatenate([each.truth_N for each in folds]),
-        np.concatenate([each.groups_N for each in folds]),
-        np.concatenate([each.ensemble_NC for each in folds]),
+        np.concatenate([fold.truth_N for fold in folds]),
+        np.concatenate([fold.groups_N for fold in folds]),
+        np.concatenate([fold.ensemble_NC for fold in folds]),
     )
 
 
 def _check_folds(folds: Sequence[Answers], names: Sequence[object]) -> None:
     if not folds:
         raise UserError("there is no evaluation to pool; give one folder a fold.")
-    owner_of: dict[str, dict[str, int]] = {"picture": {}, "group": {}}
-    for number, (each, name) in enumerate(zip(folds, names, strict=True)):
-        if [one.key for one in each.classes] != [one.key for one in folds[0].classes]:
+    owner_of: dict[str, dict[str, int]] = {"image": {}, "group": {}}
+    for number, (fold, name) in enumerate(zip(folds, names, strict=True)):
+        if [one.key for one in fold.classes] != [one.key for one in folds[0].classes]:
             raise UserError(f"{name} has other classes than {names[0]}; pool folds of one dataset.")
-        for kind, values_N in (("picture", each.sha256_N), ("group", each.groups_N)):
+        for kind, values_N in (("image", fold.sha256_N), ("group", fold.groups_N)):
             for value in np.unique(values_N):
                 owner = owner_of[kind].setdefault(str(value), number)
                 if owner != number:

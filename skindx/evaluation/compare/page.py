@@ -39,18 +39,18 @@ def render_page(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say whether the two can be told apart by balanced accuracy, in a sentence."""
+    """Return in a sentence whether the two differ in balanced accuracy."""
     difference = next(
-        each.difference for each in comparison.figures if each.key == "balanced_accuracy"
+        figure.difference for figure in comparison.figures if figure.key == "balanced_accuracy"
     )
     said = f"In balanced accuracy A − B is {shown_difference(difference, 'balanced_accuracy')}"
     if math.isnan(difference.low):
         return f"{said}: with a single group nothing bounds it."
     if difference.low > 0:
-        return f"{said}: A is better on these pictures."
+        return f"{said}: A is better on these images."
     if difference.high < 0:
-        return f"{said}: B is better on these pictures."
-    return f"{said}: the interval holds 0, so these pictures cannot tell them apart."
+        return f"{said}: B is better on these images."
+    return f"{said}: the interval holds 0, so these images cannot tell them apart."
 
 
 def print_comparison(comparison: Comparison, console: "Console") -> None:
@@ -59,18 +59,18 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    size = f"{comparison.pictures} pictures, {comparison.groups} groups"
+    size = f"{comparison.pictures} images, {comparison.groups} groups"
     heading = f"{size}; {100 * comparison.level:.0f} % intervals of A − B"
     table = Table("", title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("A", "B", "A − B"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in comparison.figures:
-        ours, theirs = shown(each.first, each.key), shown(each.second, each.key)
+    for figure in comparison.figures:
+        ours, theirs = shown(figure.first, figure.key), shown(figure.second, figure.key)
         table.add_row(
-            title(each.key, comparison.k),
+            title(figure.key, comparison.k),
             ours,
             theirs,
-            shown_difference(each.difference, each.key),
+            shown_difference(figure.difference, figure.key),
         )
     console.print(f"A: {escape(comparison.first)}\nB: {escape(comparison.second)}", highlight=False)
     console.print(table)
@@ -92,8 +92,8 @@ def print_comparison(comparison: Comparison, console: "Console") -> None:
     console.print(parts)
     test = comparison.test
     console.print(
-        f"{verdict(comparison)}\nOnly A is right on {test.only_first} pictures, only B on "
-        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every picture "
+        f"{verdict(comparison)}\nOnly A is right on {test.only_first} images, only B on "
+        f"{test.only_second}: McNemar's exact {p_equation(test.p)}, which takes every image "
         "for independent.",
         highlight=False,
     )

@@ -1,159 +1,183 @@
-"""Where the marks of the report's plots stand, in SVG units; the template draws them."""
+"""The plots of the report: confusion matrix, sensitivity, reliability, risk and coverage."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skindx.evaluation.results import Evaluation
-from skindx.metrics import proportion_interval
+from skindx.evaluation.formatting import bounds, decimal, percent
+from skindx.evaluation.report.svg import BLUE, INK, ON_BLUE, SOFT, Plot, new_plot, percent_axis
+from skindx.evaluation.results import ClassScore, Evaluation
+from skindx.metrics import RiskPoint, proportion_interval
 
 COUNTS_UP_TO = 25  # classes; beyond it a cell is too small to hold a number
-_WIDTH = 880.0  # of the page
-_LETTER = 6.4  # units a letter of a label takes
+SIZE = 300.0  # pixels of a square plot
+_WIDTH = 640.0  # pixels that the cells of a confusion matrix may take
 _LONGEST = 30  # letters of a label
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One pair of true and predicted class that occurs; `share` is of the true class's pictures."""
+    """A pair of true and predicted class that occurs; `share` is of the true class's images."""
 
-    x: float
-    y: float
+    row: int
+    column: int
     share: float
     count: int
     truth: str
     predicted: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConfusionPlot:
-    """A square of cells with the classes' labels beside and above it."""
-
-    left: float
-    top: float
-    side: float
-    width: float
-    height: float
-    labels: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    counts: bool
-
-
-def confusion_plot(evaluation: Evaluation) -> ConfusionPlot:
-    """Lay out the confusion matrix; rows are true classes."""
-    names = [each.name for each in evaluation.classes]
-    labels = tuple(_shorten(name) for name in names)
-    counts = len(names) <= COUNTS_UP_TO
-    margin = max(len(label) for label in labels) * _LETTER + 14
-    side = min(48.0, max(26.0, (_WIDTH - margin) / len(names))) if counts else 13.0
-    cells = tuple(
-        Cell(
-            margin + column * side,
-            margin + row * side,
-            count / evaluation.classes[row].n,
-            count,
-            names[row],
-            names[column],
-        )
-        for row, line in enumerate(evaluation.confusion)
-        for column, count in enumerate(line)
+def confusion_cells(evaluation: Evaluation) -> list[Cell]:
+    """Return the cells of the confusion matrix that are not empty; rows are true classes."""
+    names = [score.name for score in evaluation.classes]
+    return [
+        Cell(row, column, count / evaluation.classes[row].n, count, names[row], names[column])
+        for row, counts in enumerate(evaluation.confusion)
+        for column, count in enumerate(counts)
         if count
-    )
-    extent = margin + side * len(names) + 2
-    return ConfusionPlot(margin, margin, side, extent, extent, labels, cells, counts)
+    ]
 
 
 def top_confusions(evaluation: Evaluation, limit: int = 8) -> list[Cell]:
-    """Return the commonest mistakes: true class, predicted class, count and share of the true."""
-    wrong = [cell for cell in confusion_plot(evaluation).cells if cell.truth != cell.predicted]
+    """Return the commonest mistakes."""
+    wrong = [cell for cell in confusion_cells(evaluation) if cell.row != cell.column]
     return sorted(wrong, key=lambda cell: (-cell.count, -cell.share))[:limit]
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One bin of confidence: its dot, the ends of its interval, its share of all pictures."""
-
-    x: float
-    y: float
-    low_y: float
-    high_y: float
-    left: float
-    bar: float
-    n: int
-    confidence: float
-    accuracy: float
+def has_counts(evaluation: Evaluation) -> bool:
+    """Whether the cells of the confusion matrix show their counts."""
+    return len(evaluation.classes) <= COUNTS_UP_TO
 
 
-@dataclass(frozen=True, slots=True)
-class ReliabilityPlot:
-    """A unit square of `size` units; `step` is the width of a bin."""
+def confusion_plot(evaluation: Evaluation) -> Plot:
+    """Draw the confusion matrix; the shade is the share of the row."""
+    from matplotlib.patches import Rectangle
 
-    size: float
-    step: float
-    dots: tuple[Dot, ...]
-
-
-def reliability_plot(evaluation: Evaluation, size: float = 300.0) -> ReliabilityPlot:
-    """Lay out accuracy over confidence, with the exact interval in each bin that has pictures."""
-    most = max(each.n for each in evaluation.reliability)
-    dots = []
-    for each in evaluation.reliability:
-        if each.n == 0:
-            continue
-        interval = proportion_interval(each.accuracy, each.n, level=evaluation.level)
-        dots.append(
-            Dot(
-                x=size * each.confidence,
-                y=size * (1 - each.accuracy),
-                low_y=size * (1 - interval.low),
-                high_y=size * (1 - interval.high),
-                left=size * each.low,
-                bar=each.n / most,
-                n=each.n,
-                confidence=each.confidence,
-                accuracy=each.accuracy,
+    n, counts = len(evaluation.classes), has_counts(evaluation)
+    side = min(48.0, max(26.0, _WIDTH / n)) if counts else 13.0
+    plot = new_plot(
+        n * side,
+        n * side,
+        f"Confusion matrix of {n} classes; its commonest mistakes stand in the table below.",
+    )
+    axes, gap = plot.axes, 0.75 / side
+    for cell in confusion_cells(evaluation):
+        gid = f"cell-{cell.row}-{cell.column}"
+        square = Rectangle(
+            (cell.column + gap, cell.row + gap), 1 - 2 * gap, 1 - 2 * gap, color=BLUE, linewidth=0
+        )
+        square.set(alpha=0.12 + 0.88 * cell.share, gid=gid)
+        axes.add_patch(square)
+        plot.titles[gid] = (
+            f"{cell.truth} seen as {cell.predicted}: {cell.count} ({percent(cell.share)})"
+        )
+        if counts:
+            axes.text(
+                cell.column + 0.5,
+                cell.row + 0.5,
+                str(cell.count),
+                color=ON_BLUE if cell.share > 0.5 else INK,
+                ha="center",
+                va="center_baseline",
             )
-        )
-    return ReliabilityPlot(size, size / len(evaluation.reliability), tuple(dots))
+    labels = [_shorten(score.name) for score in evaluation.classes]
+    middles = [number + 0.5 for number in range(n)]
+    axes.set(xlim=(0, n), ylim=(n, 0))
+    axes.set_xticks(middles, labels, rotation=90)
+    axes.set_yticks(middles, labels)
+    axes.tick_params(labelcolor=INK, bottom=False, labelbottom=False, labeltop=True)
+    return plot
 
 
-@dataclass(frozen=True, slots=True)
-class RiskDot:
-    """One point of the risk-coverage curve and its place."""
-
-    x: float
-    y: float
-    coverage: float
-    risk: float
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True)
-class RiskPlot:
-    """A square of `size` units whose height is the risk `top`; `half` answers about half."""
-
-    size: float
-    top: float
-    dots: tuple[RiskDot, ...]
-    half: RiskDot
+def sensitivity_plot(evaluation: Evaluation) -> Plot | None:
+    """Draw the sensitivity of each class with its interval; None without an image of any class."""
+    scores: Sequence[ClassScore] = [score for score in evaluation.classes if score.n]
+    if not scores:
+        return None
+    label = f"Sensitivity of {len(scores)} classes with intervals; the figures stand in the table."
+    plot = new_plot(SIZE, 22.0 * len(scores), label)
+    for row, score in enumerate(scores):
+        found, gid = score.sensitivity, f"class-{row}"
+        plot.titles[gid] = f"{score.name}: {percent(found)}, interval {bounds(found)}"
+        _interval(plot, (found.low, found.high), (row, row), gid)
+        plot.axes.plot(found.value, row, "o", color=BLUE, markersize=8, gid=gid, clip_on=False)
+    percent_axis(plot.axes, "x", "Sensitivity (%)", step=0.5)
+    plot.axes.set_ylim(len(scores) - 0.5, -0.5)
+    plot.axes.set_yticks(range(len(scores)), [_shorten(score.name) for score in scores])
+    plot.axes.tick_params(axis="y", labelcolor=INK)
+    return plot
 
 
-def risk_plot(evaluation: Evaluation, size: float = 300.0) -> RiskPlot:
-    """Lay out the risk-coverage curve on a scale that its greatest risk fits on."""
-    top = next(
-        step
-        for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-        if step >= max(each.risk for each in evaluation.risk_curve)
+def reliability_plot(evaluation: Evaluation) -> Plot:
+    """Draw accuracy over confidence with exact intervals, and how many images each bin has."""
+    bins = evaluation.reliability
+    error = decimal(evaluation.ensemble.calibration_error)
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        f"Reliability diagram: accuracy over confidence in {len(bins)} bins; "
+        f"expected calibration error {error}.",
     )
-    dots = tuple(
-        RiskDot(
-            size * each.coverage,
-            size * (1 - each.risk / top),
-            each.coverage,
-            each.risk,
-            each.confidence,
+    counts = plot.figure.add_axes((0, -0.16, 1, 0.13), sharex=plot.axes)
+    counts.set_axis_off()
+    plot.axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 4)))
+    for number, part in enumerate(bins):
+        if part.n == 0:
+            continue
+        gid = f"bin-{number}"
+        plot.titles[gid] = (
+            f"{part.n} images: confidence {percent(part.confidence)}, "
+            f"accuracy {percent(part.accuracy)}"
         )
-        for each in evaluation.risk_curve
+        exact = proportion_interval(part.accuracy, part.n, level=evaluation.level)
+        _interval(plot, (part.confidence, part.confidence), (exact.low, exact.high), gid)
+        plot.axes.plot(
+            part.confidence, part.accuracy, "o", color=BLUE, markersize=8, gid=gid, clip_on=False
+        )
+        middle, width = (part.low + part.high) / 2, 0.9 * (part.high - part.low)
+        counts.bar(middle, part.n, width, color=BLUE, alpha=0.3)[0].set_gid(gid)
+    percent_axis(plot.axes, "x", "Confidence of the likeliest class (%)")
+    percent_axis(plot.axes, "y", "Accuracy (%)")
+    plot.axes.tick_params(axis="x", pad=0.16 * SIZE + 4)  # the bars stand between
+    return plot
+
+
+def risk_plot(evaluation: Evaluation) -> Plot:
+    """Draw the risk-coverage curve on a scale that its greatest risk fits on."""
+    curve = evaluation.risk_curve
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        "Risk-coverage curve: share of wrong answers over the share of images answered; its area "
+        f"is {decimal(evaluation.ensemble.selective_risk_area)}.",
     )
-    return RiskPlot(size, top, dots, min(dots, key=lambda dot: abs(dot.coverage - 0.5)))
+    plot.axes.plot(
+        [point.coverage for point in curve], [point.risk for point in curve], color=BLUE, lw=2
+    )
+    for number, point in enumerate(curve):
+        gid = f"point-{number}"
+        plot.titles[gid] = (
+            f"{percent(point.coverage)} answered, those of at least {percent(point.confidence)} "
+            f"confidence: {percent(point.risk)} wrong"
+        )
+        plot.axes.plot(
+            point.coverage, point.risk, "o", color=BLUE, markersize=5, gid=gid, clip_on=False
+        )
+    greatest = max(point.risk for point in curve)
+    most = next(step for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if step >= greatest)
+    percent_axis(plot.axes, "x", "Images answered, most confident first (%)")
+    percent_axis(plot.axes, "y", "Wrong answers among them (%)", most)
+    return plot
+
+
+def half_answered(evaluation: Evaluation) -> RiskPoint:
+    """Return the point of the risk-coverage curve that answers about half of the images."""
+    return min(evaluation.risk_curve, key=lambda point: abs(point.coverage - 0.5))
+
+
+def _interval(plot: Plot, x: tuple[float, float], y: tuple[float, float], gid: str) -> None:
+    plot.axes.plot(
+        x, y, color=BLUE, linewidth=2, alpha=0.55, solid_capstyle="round", gid=gid, clip_on=False
+    )
 
 
 def _shorten(name: str) -> str:

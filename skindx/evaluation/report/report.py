@@ -30,8 +30,11 @@ from skindx.evaluation.report.pages import (
 )
 from skindx.evaluation.report.plots import (
     confusion_plot,
+    half_answered,
+    has_counts,
     reliability_plot,
     risk_plot,
+    sensitivity_plot,
     top_confusions,
 )
 from skindx.evaluation.report.urgent_plot import (
@@ -72,6 +75,8 @@ def write_report(
 
 def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mistake] = ()) -> str:
     """Return the report as HTML that is well-formed XML too; every value is escaped."""
+    sensitivity = sensitivity_plot(evaluation)
+    urgent = urgent_plot(evaluation.urgent_risk)
     return render(
         "report.html.jinja",
         e=evaluation,
@@ -80,11 +85,14 @@ def render_report(evaluation: Evaluation, origin: Origin, mistakes: Sequence[Mis
         set_holds=set_holds,
         interval_name=f"{100 * evaluation.level:.0f} % interval",
         verdict=verdict(evaluation),
-        confusion=confusion_plot(evaluation),
         confusions=top_confusions(evaluation),
-        reliability=reliability_plot(evaluation),
-        risk=risk_plot(evaluation),
-        urgent_plot=urgent_plot(evaluation.urgent_risk),
+        has_counts=has_counts(evaluation),
+        half=half_answered(evaluation),
+        confusion_plot=confusion_plot(evaluation).svg(),
+        sensitivity_plot=sensitivity.svg() if sensitivity else None,
+        reliability_plot=reliability_plot(evaluation).svg(),
+        risk_plot=risk_plot(evaluation).svg(),
+        urgent_plot=urgent.svg() if urgent else None,
         matched_by=MATCHED_BY,
     )
 
@@ -95,20 +103,20 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    size = f"{evaluation.pictures} pictures, {evaluation.groups} groups"
+    size = f"{evaluation.pictures} images, {evaluation.groups} groups"
     heading = f"{size}; {100 * evaluation.level:.0f} % intervals"
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     # Long names take a second line: an interval that is cut off is none.
     table.add_column("", overflow="fold")
     for key in PRINTED:
         table.add_column(title(key, evaluation.k), justify="right", overflow="fold")
-    for each in (*evaluation.members, evaluation.ensemble):
+    for scores in (*evaluation.members, evaluation.ensemble):
         cells = [
-            f"{shown(each.figures[key], key)} {bounds(each.figures[key], FIGURES[key].unit)}"
+            f"{shown(scores.figures[key], key)} {bounds(scores.figures[key], FIGURES[key].unit)}"
             for key in PRINTED
         ]
-        style = "bold" if each is evaluation.ensemble else ""
-        table.add_row(escape(each.name), *cells, style=style)
+        style = "bold" if scores is evaluation.ensemble else ""
+        table.add_row(escape(scores.name), *cells, style=style)
     console.print(table)
     if evaluation.assisted:
         console.print(assisted_table(evaluation.assisted))
@@ -122,14 +130,14 @@ def sentences(evaluation: Evaluation) -> list[str]:
     if evaluation.urgent:
         urgent = evaluation.urgent
         said.append(
-            f"Missed: {urgent.missed} of {urgent.n} pictures of urgent classes, "
+            f"Missed: {urgent.missed} of {urgent.n} images of urgent classes, "
             f"{percent(urgent.rate)} {bounds(urgent.rate)}."
         )
     said += [
-        f"Missed: {each.missed} of {each.n} of {each.name.lower()}, {percent(each.rate)} "
-        f"{bounds(each.rate)}; no cancer named for {each.unwarned}."
-        for each in evaluation.cancers
-        if each.n
+        f"Missed: {cancer.missed} of {cancer.n} of {cancer.name.lower()}, {percent(cancer.rate)} "
+        f"{bounds(cancer.rate)}; no cancer named for {cancer.unwarned}."
+        for cancer in evaluation.cancers
+        if cancer.n
     ]
     if evaluation.urgent_risk:
         said += _said_of_risk(evaluation.urgent_risk)
@@ -145,47 +153,47 @@ def sentences(evaluation: Evaluation) -> list[str]:
         ood = evaluation.ood
         said.append(
             f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
-            f"pictures are refused, {percent(ood.promised)} promised for the bundle's own kind."
+            f"images are refused, {percent(ood.promised)} promised for the bundle's own kind."
         )
     said += [
-        f"By {each.attribute}: {each.note}."
-        for each in evaluation.breakdowns
-        if each.note == MISSING
+        f"By {breakdown.attribute}: {breakdown.note}."
+        for breakdown in evaluation.breakdowns
+        if breakdown.note == MISSING
     ]
     if evaluation.seen:
-        said.append(f"{evaluation.seen} pictures are left out: the bundle was made from them.")
+        said.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
     if evaluation.external:
         external = evaluation.external
         said.append(
-            f"The dataset has other classes: {external.left_out} pictures of classes that the "
+            f"The dataset has other classes: {external.left_out} images of classes that the "
             "bundle does not know are left out."
         )
     if evaluation.detector:
         found = evaluation.detector
         said.append(
             f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
-            f"on {found.pictures} pictures with {found.boxes} boxes."
+            f"on {found.pictures} images with {found.boxes} boxes."
         )
     return said
 
 
 def _said_of_groups(sets: SetScores) -> list[str]:
     said = [
-        f"Sets of {each.name}: {percent(each.coverage)} {bounds(each.coverage)} hold the true "
-        f"class, fitted for about {percent(each.promised)}, {each.n} pictures."
-        for each in sets.by_group
-        if each.n and each.promised is not None
+        f"Sets of {group.name}: {percent(group.coverage)} {bounds(group.coverage)} hold the true "
+        f"class, fitted for about {percent(group.promised)}, {group.n} images."
+        for group in sets.by_group
+        if group.n and group.promised is not None
     ]
     if sets.urgent_missed:
         missed = sets.urgent_missed
         said.append(
-            f"No urgent class in the set: {missed.missed} of {missed.n} pictures of urgent "
+            f"No urgent class in the set: {missed.missed} of {missed.n} images of urgent "
             f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
         )
     if sets.false_alarms:
         alarms = sets.false_alarms
         said.append(
-            f"An urgent class in the set: {alarms.raised} of {alarms.n} pictures of other "
+            f"An urgent class in the set: {alarms.raised} of {alarms.n} images of other "
             f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}."
         )
     return said
@@ -196,9 +204,9 @@ def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
     headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
     return [
         f"Urgent risk, level {percent(level.miss_rate)}{notes.get(level.miss_rate, '')}: "
-        f"{level.misses.missed} of {level.misses.n} pictures of urgent classes missed, "
+        f"{level.misses.missed} of {level.misses.n} images of urgent classes missed, "
         f"{percent(level.misses.rate)} {bounds(level.misses.rate)}; {level.false_alarms.raised} of "
-        f"{level.false_alarms.n} others urgent in vain, {percent(level.false_alarms.rate)} "
+        f"{level.false_alarms.n} others wrongly urgent, {percent(level.false_alarms.rate)} "
         f"{bounds(level.false_alarms.rate)}."
         for level in headline_first
         if level.misses and level.false_alarms
@@ -206,7 +214,7 @@ def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Return what the paired difference says, in a sentence or two."""
+    """Return the conclusion from the paired difference, in a sentence or two."""
     difference = evaluation.difference
     if difference is None:
         return "The bundle has one member, so there is no ensemble to compare it with."

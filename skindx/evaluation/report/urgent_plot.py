@@ -1,72 +1,62 @@
-"""Where the marks of the curve of misses against over-triage stand, in SVG units."""
+"""The curve of misses against over-triage, with the levels of the bundle on it."""
 
-from dataclasses import dataclass
-
+from skindx.evaluation.formatting import bounds, percent
+from skindx.evaluation.report.plots import SIZE
+from skindx.evaluation.report.svg import BLUE, Plot, new_plot, percent_axis
 from skindx.evaluation.urgent_scores import UrgentRiskScores
-from skindx.metrics import Interval
 
 
-@dataclass(frozen=True, slots=True)
-class LevelMark:
-    """A level on the curve, with the ends of both intervals."""
-
-    x: float
-    y: float
-    left: float
-    right: float
-    top: float
-    bottom: float
-    miss_rate: float
-    is_chosen: bool
-    missed: Interval
-    sent_on: Interval
-
-
-@dataclass(frozen=True, slots=True)
-class UrgentPlot:
-    """A square of `size` units: over-triage upwards, misses to the right up to `widest`."""
-
-    size: float
-    widest: float
-    line: tuple[tuple[float, float], ...]
-    marks: tuple[LevelMark, ...]
-
-
-def urgent_plot(scores: UrgentRiskScores | None, size: float = 300.0) -> UrgentPlot | None:
-    """Lay out the curve as steps, on a scale that every level's interval fits on.
+def urgent_plot(scores: UrgentRiskScores | None) -> Plot | None:
+    """Draw the curve as steps, on a scale that every level's interval fits on.
 
     None where there is no curve.
     """
     if scores is None or not scores.curve:
         return None
-    rates = [level.misses.rate for level in scores.levels if level.misses]
-    needed = max(rate.high for rate in rates)
+    levels = [level for level in scores.levels if level.misses and level.false_alarms]
+    needed = max(level.misses.rate.high for level in scores.levels if level.misses)
     widest = next((step for step in (0.1, 0.2, 0.4, 0.6, 0.8) if step >= needed), 1.0)
-
-    def across(missed: float) -> float:
-        return size * min(missed, widest) / widest
-
-    line = [(0.0, 0.0)]
+    plot = new_plot(
+        SIZE,
+        SIZE,
+        "Over-triage over the share of urgent images missed, for every threshold; the levels are "
+        "marked.",
+    )
+    missed, sent_on = [0.0], [1.0]
     for point in scores.curve:
-        # A higher threshold misses the next urgent image first; over-triage falls after that.
-        x, y = across(point.missed), size * (1 - point.sent_on)
-        line += [(x, line[-1][1]), (x, y)]
+        missed.append(min(point.missed, widest))
+        sent_on.append(point.sent_on)
         if point.missed >= widest:
             break
-    marks = tuple(
-        LevelMark(
-            across(level.misses.rate.value),
-            size * (1 - level.false_alarms.rate.value),
-            across(level.misses.rate.low),
-            across(level.misses.rate.high),
-            size * (1 - level.false_alarms.rate.high),
-            size * (1 - level.false_alarms.rate.low),
-            level.miss_rate,
-            level.miss_rate == scores.chosen,
-            level.misses.rate,
-            level.false_alarms.rate,
+    # A higher threshold misses the next urgent image first; over-triage falls after that.
+    plot.axes.step(missed, sent_on, where="post", color=BLUE, linewidth=2)
+    for number, level in enumerate(levels):
+        assert level.misses is not None
+        assert level.false_alarms is not None
+        x, y, gid = level.misses.rate, level.false_alarms.rate, f"level-{number}"
+        plot.titles[gid] = (
+            f"Level {percent(level.miss_rate)}: {percent(x)} {bounds(x)} missed, {percent(y)} "
+            f"{bounds(y)} of others wrongly urgent"
         )
-        for level in scores.levels
-        if level.misses and level.false_alarms
-    )
-    return UrgentPlot(size, widest, tuple(line), marks)
+        plot.axes.errorbar(
+            x.value,
+            y.value,
+            xerr=[[x.value - x.low], [x.high - x.value]],
+            yerr=[[y.value - y.low], [y.high - y.value]],
+            color=BLUE,
+            alpha=0.6,
+            linewidth=1,
+        )
+        chosen = level.miss_rate == scores.chosen
+        plot.axes.plot(
+            x.value, y.value, "o", color=BLUE, markersize=9 if chosen else 5, gid=gid, clip_on=False
+        )
+        plot.axes.annotate(
+            f"{100 * level.miss_rate:g} %",
+            (x.value, y.value),
+            xytext=(8, 6),
+            textcoords="offset points",
+        )
+    percent_axis(plot.axes, "x", "Urgent images missed (%)", widest)
+    percent_axis(plot.axes, "y", "Other images wrongly urgent (%)")
+    return plot

@@ -1,4 +1,4 @@
-"""A list of CNNs trained alike and evaluated on grouped folds: the table of a paper."""
+"""Compare CNNs: all trained with the same settings and evaluated on the same grouped folds."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError, UserError
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.folds import pictures_of_all, pool_answers
+from skindx.evaluation.compare.folds import images_of_all, pool_answers
 from skindx.evaluation.predictions import read_predictions
 from skindx.files import write_json
 from skindx.metrics import Interval, Statistic, paired_interval
@@ -44,7 +44,7 @@ class Config(Settings):
     """Folds to train on, of 0 .. folds - 1."""
     rounds: int = Field(5, ge=3)
     batch: int = Field(16, ge=1)
-    """Pictures at once where inference is timed."""
+    """Images at once where inference is timed."""
 
 
 def run(settings: Config) -> Result:
@@ -61,7 +61,7 @@ def run(settings: Config) -> Result:
     answers = [read_predictions(home / "evaluation") for home in homes]
     rows = _rows(settings, training, homes, answers)
     result = Result(
-        "zoo",
+        "model-comparison",
         _figures(rows, answers),
         notes=_notes(settings, training, homes),
         models={row.name: row.to_dict() for row in rows},
@@ -119,15 +119,15 @@ def _rows(
                 size=member.preprocess.size,
                 parameters=facts[0],
                 flops=facts[1],
-                scores=pool_answers([_alone_in(each, member.name) for each in answers], homes),
+                scores=pool_answers([_alone_in(fold, member.name) for fold in answers], homes),
                 validation=float(np.mean([history[-1]["val_balanced"] for history in histories])),
                 train_per_s=median(
                     [row["pictures_per_s"] for history in histories for row in history[-3:]],
-                    "pictures/s",
+                    "images/s",
                 ),
                 infer_per_s=speed[member.name],
                 minutes=max(
-                    sum(_pictures(home) / row["pictures_per_s"] / 60 for row in history)
+                    sum(_training_images(home) / row["pictures_per_s"] / 60 for row in history)
                     for home, history in zip(homes, histories, strict=True)
                 ),
                 memory_gb=max(row.get("memory_gb", 0.0) for h in histories for row in h) or None,
@@ -139,7 +139,7 @@ def _rows(
 
 
 def _alone_in(answers: Answers, name: str) -> Answers:
-    """Return what one member says, as if it stood alone."""
+    """Return the answers of one member as those of the whole predictor."""
     own_NC = answers.members_NMC[:, answers.members.index(name)]
     return dataclasses.replace(answers, ensemble_NC=own_NC)
 
@@ -157,7 +157,7 @@ def _inference(bundle: Bundle, settings: Config) -> dict[str, Figure]:
         candidates[member.name] = lambda judge=member.judge, squares=squares: judge([squares])
     seconds = interleave(candidates, settings.rounds)
     return {
-        name: median([settings.batch / each for each in samples], "pictures/s")
+        name: median([settings.batch / elapsed for elapsed in samples], "images/s")
         for name, samples in seconds.items()
     }
 
@@ -167,30 +167,30 @@ def _facts(bundle: Bundle, name: str) -> tuple[int, int]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    member = next(each for each in bundle.ensemble().members if each.name == name)
+    member = next(member for member in bundle.ensemble().members if member.name == name)
     side = member.preprocess.size
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         member.classifier(torch.zeros(1, side, side, 3, dtype=torch.uint8))
-    parameters = sum(each.numel() for each in member.classifier.parameters())
+    parameters = sum(parameter.numel() for parameter in member.classifier.parameters())
     return parameters, counter.get_total_flops()
 
 
-def _pictures(home: Path) -> int:
+def _training_images(home: Path) -> int:
     return len(split_of(read_manifest(home / "data"), "train"))
 
 
 def _joules(
     homes: Sequence[Path], name: str, histories: Sequence[Sequence[object]]
 ) -> float | None:
-    """Return joules a training picture; None where no sensor was, or a training was interrupted."""
-    each = []
+    """Return joules a training image; None without a sensor or where a training was interrupted."""
+    per_image = []
     for home, history in zip(homes, histories, strict=True):
         file = home / "cost" / f"{name}.json"
         joules = json.loads(file.read_text())["joules"] if file.exists() else None
         if joules is None:
             return None
-        each.append(joules / (_pictures(home) * len(history)))
-    return float(np.mean(each))
+        per_image.append(joules / (_training_images(home) * len(history)))
+    return float(np.mean(per_image))
 
 
 def _figures(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str, Figure]:
@@ -227,8 +227,8 @@ def _figure(percent: float, pooled: Interval) -> Figure:
 
 def difference(answers: Sequence[Answers], name: str) -> Interval:
     """Return the balanced accuracy of the ensembles minus a member's, paired over all folds."""
-    truth_N, groups_N, ensemble_NC = pictures_of_all(answers)
-    *_, member_NC = pictures_of_all([_alone_in(each, name) for each in answers])
+    truth_N, groups_N, ensemble_NC = images_of_all(answers)
+    *_, member_NC = images_of_all([_alone_in(fold, name) for fold in answers])
     return paired_interval(
         Statistic.balanced_accuracy(ensemble_NC, truth_N),
         Statistic.balanced_accuracy(member_NC, truth_N),
@@ -241,13 +241,13 @@ def _notes(settings: Config, training: TrainSettings, homes: Sequence[Path]) -> 
     return (
         f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
         f"{settings.folds}, whole groups only; trained on the rest but a tenth, which chooses; "
-        f"{sum(counts)} test pictures in all. Settings: {settings.config.name}.",
+        f"{sum(counts)} test images in all. Settings: {settings.config.name}.",
         f"{training.recipe.epochs} epochs of batches of {training.recipe.batch} for members "
         "without a recipe of their own; minutes: training steps of the slowest fold.",
         "Figures over folds: mean of the folds, in brackets the 95 % bootstrap interval of the "
-        "pooled test pictures, resampled by group. best_by_validation: the member with the best "
+        "pooled test images, resampled by group. best_by_validation: the member with the best "
         "mean on the validation splits. ensemble_minus_best: against the best on test, which is "
-        "the harder comparison. Calibration error: of the pooled pictures, since the fewer stand "
+        "the harder comparison. Calibration error: of the pooled images, since the fewer stand "
         "in a bin, the larger it looks.",
         f"inference: batches of {settings.batch}, all cores; one operation is half a multiply-add.",
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skindx.bench.model_comparison.zoo import SMALLEST, Config, run
+from skindx.bench.model_comparison.comparison import SMALLEST, Config, run
 
 
 @pytest.mark.long

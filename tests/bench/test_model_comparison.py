@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from skindx.bench.harness.clock import Figure
+from skindx.bench.model_comparison.comparison import Config, difference, run
 from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, markdown, write_tables
-from skindx.bench.model_comparison.zoo import Config, difference, run
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
 from skindx.evaluation.compare.folds import pool_answers
@@ -14,7 +14,7 @@ from skindx.taxonomy import SkinClass
 
 
 def _answers(fold: int) -> Answers:
-    """Twenty pictures of two classes: `good` is always right, `bad` half the time."""
+    """Twenty images of two classes: `good` is always right, `bad` half the time."""
     truth_N = np.arange(20) % 2
     good_NC = np.eye(2)[truth_N] * 0.8 + 0.1
     bad_NC = np.eye(2)[np.arange(20) // 10] * 0.8 + 0.1
