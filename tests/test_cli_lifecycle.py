@@ -30,7 +30,7 @@ from skindx.models.embedding_index.index import (
     GalleryRow,
 )
 from skindx.models.ood.images import OodImages
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:

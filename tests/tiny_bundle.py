@@ -19,11 +19,11 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.detector.detector import DetectorSpec
 from skindx.models.embedding_index.index import Gallery, GalleryRow
+from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
 from skindx.models.ood.images import OodImages, OodRow
 from skindx.models.ood.kinds import DEFAULT
-from skindx.models.ood.measuring import features_of
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 from skindx.system import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 

@@ -51,8 +51,8 @@ def diagnose(
     from skindx.diagnosis.diagnose import answer
     from skindx.diagnosis.opening import read_pictures
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.report import report_pdf
-    from skindx.diagnosis.terminal import render
+    from skindx.diagnosis.report.pdf import report_pdf
+    from skindx.diagnosis.report.terminal import render
     from skindx.files import atomic_file
 
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.checked_photos import Seen
 from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, without_reassurance
-from skindx.diagnosis.seeing import Seen
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
 from skindx.models.ensemble.prediction import Prediction
 from skindx.models.exports.spec import EXPORTS

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.checked_photos import Seen, see
 from skindx.diagnosis.conclusion import Conclusion, conclude
+from skindx.diagnosis.explain.similar import similar_cases
 from skindx.diagnosis.opening import MAX_BYTES, read_picture
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.diagnosis.seeing import Seen, see
-from skindx.diagnosis.similar import similar_cases
 from skindx.diagnosis.view import small_view, view_jpeg
 from skindx.errors import UserError
 from skindx.models.ensemble.ensemble import Look
 from skindx.models.ensemble.prediction import Prediction
-from skindx.models.ood.measuring import features_of
+from skindx.models.ood.extraction import features_of
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
@@ -171,7 +171,7 @@ def _heats(
 
     Nor is there one where the model abstains: it would explain a name that is no answer.
     """
-    from skindx.diagnosis.gradcam import heat_maps, heat_png
+    from skindx.diagnosis.explain.gradcam import heat_maps, heat_png
 
     heats = {n: [b""] * len(case.photos) for n, case in judged.items()}
     named = {n: case for n, case in judged.items() if not case.conclusion.abstained}

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.formats import Format, photo_format
-from skindx.diagnosis.heic import can_read_heic, decode_apart
 from skindx.diagnosis.refusal import Gate, Refused
 from skindx.diagnosis.view import LONGEST_SIDE
 from skindx.errors import UserError
 from skindx.imaging.decode import DamagedPicture, decode, upright_jpeg_size
+from skindx.imaging.heic_sandbox import can_read_heic, decode_apart
 
 MAX_BYTES = 20 * 1024 * 1024
 MIN_SIDE = 64

@@ -22,7 +22,7 @@ from skindx.models.ensemble.prediction import Checked, Prediction
 from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
 from skindx.models.ood.check import OodCheck
-from skindx.models.ood.measuring import features_of, try_check
+from skindx.models.ood.extraction import features_of, try_check
 from skindx.taxonomy import Taxonomy
 
 

@@ -30,8 +30,8 @@ from skindx.metrics import (
     share_interval,
 )
 from skindx.models.ood.check import OodCheck, p_values
+from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
-from skindx.models.ood.measuring import features_of
 from skindx.provenance import hardware, versions
 
 PAINTED = 50

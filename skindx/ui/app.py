@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import gradio as gr
     from fastapi import FastAPI
 
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
 
 ALIVE = "/healthz"
 """Says that the server runs and nothing else; open to all, for whoever watches over it."""

@@ -9,7 +9,7 @@ from skindx.bench import run_bench
 from skindx.bench.serve.bundle import photo_jpeg
 from skindx.bench.serve.process import Server
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.seeing import see
+from skindx.diagnosis.checked_photos import see
 
 # It waits with its second child, after the first one has ended.
 BURN = """

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kept_cases import answer, picture
 
-from skindx.casebook.book import Casebook
 from skindx.casebook.case import CONSENT
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.engine import open_engine, without_password
 from skindx.diagnosis.case import Patient
 from skindx.errors import UserError

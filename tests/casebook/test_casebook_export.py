@@ -13,7 +13,7 @@ from kept_cases import answer
 from PIL import Image
 from typer.testing import CliRunner
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.export import LICENCE, export
 from skindx.cli import app
 from skindx.data.manifest import read_manifest

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kept_cases import answer, picture
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.errors import UserError
 
 PATIENT, LESION, NOTE = "P-017 Maria", "left forearm", "excised in May"

@@ -20,7 +20,7 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
 from skindx.models.detector.detector import DetectorSpec
 from skindx.models.ensemble.crop_fusion import FusionSpec, box_crop
-from skindx.models.ood.measuring import features_of
+from skindx.models.ood.extraction import features_of
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
 

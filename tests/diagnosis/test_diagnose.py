@@ -20,7 +20,7 @@ from skindx.diagnosis.diagnose import (
 )
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
-from skindx.diagnosis.terminal import render
+from skindx.diagnosis.report.terminal import render
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle

@@ -8,8 +8,8 @@ from PIL import Image, ImageFilter
 from skin_photo import TONES, skin_photo, skin_pixels
 
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.checked_photos import see
 from skindx.diagnosis.gates import inspect
-from skindx.diagnosis.seeing import see
 from skindx.evaluation.gates import blurred, darkened, photos_of
 from skindx.evaluation.no_skin import KINDS
 

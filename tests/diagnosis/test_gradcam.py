@@ -11,8 +11,8 @@ from PIL import Image
 from skin_photo import skin_pixels
 
 from skindx.bench.heat.planted import plant, train_reader
-from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
-from skindx.diagnosis.token_heat import token_heat
+from skindx.diagnosis.explain.gradcam import grad_cam, heat_maps, heat_png
+from skindx.diagnosis.explain.token_heat import token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble.combination import Combination

@@ -12,9 +12,9 @@ from tiny_bundle import pack_whole
 
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
-from skindx.models.bundle import open_bundle
+from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.images import FEATURES
-from skindx.models.ood.storing import CHECK
+from skindx.models.ood.stored import CHECK
 
 Tensors = dict[str, torch.Tensor]
 

@@ -38,7 +38,7 @@ from skindx.models.embedding_index.index import (
 )
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.storing import CHECK
+from skindx.models.ood.stored import CHECK
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)

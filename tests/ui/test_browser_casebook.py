@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import DESKTOP, PHONE, Painted, Seen, told
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from skindx.diagnosis.gradcam import heat_maps
+from skindx.diagnosis.explain.gradcam import heat_maps
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.classifier.trial import look, take_gradient

@@ -17,10 +17,10 @@ from skindx.evaluation.ood import painted_pictures
 from skindx.files import atomic_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
+from skindx.models.ood.extraction import features_of, last_layers
 from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.hooks import hooked, taken
 from skindx.models.ood.kinds import DETECTORS
-from skindx.models.ood.measuring import features_of, last_layers
 
 _BATCH = 32
 

@@ -33,8 +33,8 @@ from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.images import FEATURES, OodImages
 from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.novelty import STATISTICS, load_novelty
-from skindx.models.ood.storing import CHECK, OodPart, load_check
+from skindx.models.ood.stored import CHECK, OodPart, load_check
+from skindx.models.ood.version_0_1 import STATISTICS, load_novelty
 from skindx.models.saving import save_tensors
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json

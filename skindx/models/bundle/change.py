@@ -15,7 +15,7 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.embedding_index.index import Gallery
 from skindx.models.ensemble.crop_fusion import FusionSpec
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 GALLERY, OOD = "gallery", "ood"
 """Folders of a bundle that one part fills alone."""

@@ -24,7 +24,7 @@ from skindx.models.bundle.change import (
 from skindx.models.embedding_index.index import (
     Gallery,
 )
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 MANIFEST_KEY = "manifest sha256"
 LEARNED = "taken down since, but learned from"

@@ -14,7 +14,7 @@ from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ensemble.views import Views
 from skindx.models.ood.check import OodSpec
-from skindx.models.ood.novelty import NoveltySpec
+from skindx.models.ood.version_0_1 import NoveltySpec
 
 
 class MemberSpec(Settings):

@@ -28,8 +28,8 @@ from skindx.models.embedding_index.making import make_gallery, stratified
 from skindx.models.ensemble.ensemble import Ensemble
 from skindx.models.ensemble.predicting import look_at_records
 from skindx.models.ood.check import FEWEST
-from skindx.models.ood.collecting import CAP, Collector
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.collector import CAP, Collector
+from skindx.models.ood.stored import OodPart
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import Workshop

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from skindx.data.boxes.review import Review
 from skindx.system import go_offline
-from skindx.ui.annotator.desk import Desk
+from skindx.ui.annotator.review_controller import Desk
 
 if TYPE_CHECKING:
     import gradio as gr

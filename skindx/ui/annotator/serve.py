@@ -30,8 +30,8 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
         from starlette.middleware.trustedhost import TrustedHostMiddleware
 
         from skindx.ui.annotator.component import ComponentFiles
+        from skindx.ui.annotator.images import Pictures
         from skindx.ui.annotator.page import asset, build_annotator
-        from skindx.ui.annotator.pictures import Pictures
         from skindx.ui.guard import Guard
         from skindx.ui.headers import Headers
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.errors import UserError
-from skindx.ui.api.speak import INCLUDES
+from skindx.ui.api.schemas import INCLUDES
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "sex": get_args(Sex),

@@ -17,7 +17,7 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
-from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema
+from skindx.ui.api.schemas import INCLUDES, Answered, Health, Problem, form_schema
 from skindx.ui.html import sentence
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.ui.pool.pool import PoolStatus
@@ -141,7 +141,7 @@ def _said(answer: Answer, include: Sequence[str], measured: dict[str, Any] | Non
     if "thumbnails" in include:
         pictures["thumbnails"] = [_text(each) for each in answer.thumbnails]
     if "pdf" in include:
-        from skindx.diagnosis.report import report_pdf
+        from skindx.diagnosis.report.pdf import report_pdf
 
         pictures["pdf"] = _text(report_pdf(answer, measured, datetime.now().astimezone()))
     said = Answered(diagnosis=answer.diagnosis, **pictures)

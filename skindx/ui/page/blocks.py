@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
@@ -17,10 +17,10 @@ from skindx.system import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
 from skindx.ui.page.asker import owner_of
-from skindx.ui.page.book import add_book, book_error
+from skindx.ui.page.assets import script
+from skindx.ui.page.casebook_tab import add_book, book_error
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
-from skindx.ui.page.look import script
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
 from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 

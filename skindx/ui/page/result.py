@@ -12,7 +12,7 @@ from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
 from skindx.ui.html import data_url, render, sentence
-from skindx.ui.page.look import styles
+from skindx.ui.page.assets import styles
 
 TIERS: dict[Urgency, str] = {
     "urgent": "Urgent",

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.models.ensemble.ensemble import Ensemble, Look
+from skindx.models.ood.extraction import features_of, last_layers
 from skindx.models.ood.features import Features
 from skindx.models.ood.fitted import Need
 from skindx.models.ood.images import OodImages, OodRow
 from skindx.models.ood.kinds import DEFAULT, DETECTORS, AnyDetector
-from skindx.models.ood.measuring import features_of, last_layers
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 CAP = 5_000
 """Training images that a check is fitted on: more change its figures little and its size much."""

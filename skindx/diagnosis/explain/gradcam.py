@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.diagnosis.places import places
-from skindx.diagnosis.token_heat import token_heat
+from skindx.diagnosis.explain.feature_map import places
+from skindx.diagnosis.explain.token_heat import token_heat
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble.ensemble import Ensemble, Member
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from skindx.diagnosis import fonts
+from skindx.diagnosis.report import fonts
 from skindx.errors import UserError
 from skindx.text import printable
 
@@ -25,7 +25,7 @@ class Sheet:
     matplotlib brings that font along. Without it the PDF's own Helvetica is taken, which knows
     Western European letters alone: others are shown without their accents, or as question marks.
     Letters that DejaVu lacks come from a further font where one is installed, see
-    `skindx.diagnosis.fonts`.
+    `skindx.diagnosis.report.fonts`.
     """
 
     def __init__(self, title: str, when: datetime) -> None:

@@ -8,9 +8,9 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.report.sheet import Sheet
 from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
-from skindx.diagnosis.sheet import Sheet
 from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
 

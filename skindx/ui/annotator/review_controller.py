@@ -10,8 +10,8 @@ from skindx.data.boxes import Box
 from skindx.data.boxes.review import Review
 from skindx.errors import UserError
 from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, picture_in
+from skindx.ui.annotator.images import address
 from skindx.ui.annotator.names import Names
-from skindx.ui.annotator.pictures import address
 
 log = logging.getLogger(__name__)
 

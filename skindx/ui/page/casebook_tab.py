@@ -3,8 +3,8 @@
 import logging
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.book import Casebook
 from skindx.casebook.case import KeptCase
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.key_file import KeyFileError
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
@@ -12,7 +12,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import data_url, render, sentence
 from skindx.ui.page.asker import owner_of
-from skindx.ui.page.look import script
+from skindx.ui.page.assets import script
 from skindx.ui.page.result import TIERS
 
 if TYPE_CHECKING:
