@@ -49,7 +49,7 @@ def diagnose(
 
     from skindx.diagnosis.case import Case, Patient
     from skindx.diagnosis.diagnose import answer
-    from skindx.diagnosis.opening import read_pictures
+    from skindx.diagnosis.opening import read_photos
     from skindx.diagnosis.predictor import Predictor
     from skindx.diagnosis.report.pdf import report_pdf
     from skindx.diagnosis.report.terminal import render
@@ -58,7 +58,7 @@ def diagnose(
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(told, origin="patient")
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
-    answered = answer(predictor, Case(read_pictures(photos), patient))
+    answered = answer(predictor, Case(read_photos(photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
         with atomic_file(pdf, mode=0o600) as file:  # somebody's health

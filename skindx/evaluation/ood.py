@@ -109,8 +109,8 @@ def measured(predictor: Predictor, photos: Sequence[Pixels], check: OodCheck) ->
     parts = []
     for start in range(0, len(photos), _BATCH):
         batch = photos[start : start + _BATCH]
-        look = predictor.ensemble.look(batch)
-        parts.append(features_of(predictor.ensemble, batch, look, check.needs))
+        output = predictor.ensemble.predict_with_features(batch)
+        parts.append(features_of(predictor.ensemble, batch, output, check.needs))
     return Features.join(parts)
 
 

@@ -67,7 +67,7 @@ def test_the_notice_and_the_next_step_come_first(
         "top-1 50.0 %",
         "Some letters above stand as",
     ]
-    places = [words.find(each) for each in order]
+    places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
     assert "?uszczyca - ??????? ??" in words
@@ -91,7 +91,7 @@ def test_the_guarantee_of_the_risk_stands_under_the_next_step(
         "confidence at most 8.1",
         "What it may be",
     ]
-    places = [words.find(each) for each in order]
+    places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
 

@@ -39,7 +39,7 @@ def photos(folder: Path, each: int, skip: int = 0) -> tuple[Pictures, list[str]]
 
 
 def measured(ensemble: Ensemble, images: Pictures) -> Features:
-    return features_of(ensemble, images, ensemble.look(images))
+    return features_of(ensemble, images, ensemble.predict_with_features(images))
 
 
 def letters(seed: int) -> NDArray[np.uint8]:

@@ -100,8 +100,8 @@ def measured(ensemble: Ensemble, photos: Iterable[Pixels]) -> Features:
     parts, rest = [], iter(photos)
     with hooked(ensemble) as layers:
         while batch := list(itertools.islice(rest, _BATCH)):
-            look = ensemble.look(batch)
-            found = features_of(ensemble, batch, look)
+            output = ensemble.predict_with_features(batch)
+            found = features_of(ensemble, batch, output)
             parts.append(dataclasses.replace(found, layers_LNK=taken(layers)))
     return Features.join(parts)
 
