@@ -56,13 +56,13 @@ class Opener:
 
 def _bundle(path: Path, backend: str = "auto") -> None:
     from skindx.diagnosis.case import Case, Patient
-    from skindx.diagnosis.diagnose import answer, read_picture
+    from skindx.diagnosis.diagnose import answer, read_photo
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.report import report_pdf
+    from skindx.diagnosis.report.pdf import report_pdf
 
     predictor = Predictor.load(path, backend=backend)  # type: ignore[arg-type]
     predictor.bundle.seen()
-    answered = answer(predictor, Case((read_picture(PHOTO),), Patient()))
+    answered = answer(predictor, Case((read_photo(PHOTO),), Patient()))
     from datetime import UTC, datetime
 
     report_pdf(answered, predictor.bundle.metrics(), datetime.now(UTC))

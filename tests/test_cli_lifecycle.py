@@ -20,17 +20,15 @@ from skindx.models.bundle.bundle import (
 )
 from skindx.models.bundle.change import (
     add_provenance,
-    set_known,
+    set_learned_parts,
 )
-from skindx.models.bundle.removal import (
-    LEARNED,
-)
+from skindx.models.bundle.provenance import REMOVED_TRAINED_ON
 from skindx.models.embedding_index.index import (
-    Gallery,
-    GalleryRow,
+    EmbeddingIndex,
+    IndexRow,
 )
 from skindx.models.ood.images import OodImages
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 
 def paint(path: Path, seed: int, side: int = 120) -> None:
@@ -129,8 +127,8 @@ def test_a_picture_goes_from_everywhere(
     skindx: Skindx, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = next(each for each in read_manifest(data) if each.split == "train")
-    gallery = Gallery.of(
-        [GalleryRow(record.sha256, "a", 0), GalleryRow("0" * 64, "a", 1)], np.eye(2), [b"j", b""]
+    gallery = EmbeddingIndex.of(
+        [IndexRow(record.sha256, "a", 0), IndexRow("0" * 64, "a", 1)], np.eye(2), [b"j", b""]
     )
     bundle = pack_tiny(tmp_path / "run" / "bundle", gallery=gallery).path
     add_provenance(bundle, {"manifest sha256": sha256_file(data / "manifest.parquet")})
@@ -172,7 +170,7 @@ def test_a_picture_goes_from_everywhere(
         assert code == 0, err
         assert "run `skindx evaluate` again" in " ".join(out.split())
         assert dropped.pop() == (tmp_path / "pub", {record.sha256})
-        assert open_bundle(bundle).spec.provenance[LEARNED] == [record.sha256]
+        assert open_bundle(bundle).spec.provenance[REMOVED_TRAINED_ON] == [record.sha256]
         left = open_bundle(bundle).gallery()
         assert left is not None
         assert [row.sha256 for row in left.rows] == ["0" * 64]
@@ -198,7 +196,7 @@ def test_a_bundle_says_which_of_its_parts_change(
     rows[6] = dataclasses.replace(rows[6], sha256=first)
     rows[-1] = dataclasses.replace(rows[-1], sha256=second)
     part = OodPart.fit(spec.detectors, OodImages(tuple(rows), images.features))
-    set_known(bundle.path, None, part)
+    set_learned_parts(bundle.path, None, part)
 
     asked = ("remove", data, "--only-exact", "--bundle", bundle.path, "--sha")
     for more in (("--dry-run",), ()):

@@ -80,8 +80,8 @@ def test_serve_fetches_no_address_that_a_request_names(served: Served) -> None:
         served.answer(address, "fetch")
     for route in (f"file={address}", f"proxy={address}", "openapi.json", "info", "deep_link"):
         answer = httpx.get(f"{served.url}/gradio_api/{route}")
-        # A file's address gets the picture that says `wait`, whatever it names.
-        assert answer.status_code == 404 or b"Looking at the picture" in answer.content
+        # A file's address gets the image that says `wait`, whatever it names.
+        assert answer.status_code == 404 or b"Looking at the photo" in answer.content
     assert calls_in(served.folder) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from command_line import Skindx
 from kept_cases import answer
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.diagnosis.assemble import bundle_version
 from skindx.diagnosis.predictor import Predictor

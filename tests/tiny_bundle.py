@@ -18,12 +18,12 @@ from skindx.models.calibration.urgent_risk_fit import fit_urgent_risk
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.detector.detector import DetectorSpec
-from skindx.models.embedding_index.index import Gallery, GalleryRow
+from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
+from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
 from skindx.models.ood.images import OodImages, OodRow
 from skindx.models.ood.kinds import DEFAULT
-from skindx.models.ood.measuring import features_of
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 from skindx.system import go_offline
 from skindx.taxonomy import SkinClass, Taxonomy, load_taxonomy
 
@@ -54,7 +54,7 @@ def pack_tiny(
     broken: bool = False,
     conformal: Conformal | None = None,
     urgent_risk: UrgentRisk | None = None,
-    gallery: Gallery | None = None,
+    gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     seen: Sequence[Record] | None = None,
 ) -> Bundle:
@@ -95,26 +95,26 @@ def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
     random, keys = np.random.default_rng(0), bundle.taxonomy.keys
     pictures = [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(80)]
     ensemble = bundle.ensemble()
-    look = ensemble.look(pictures)
+    output = ensemble.predict_with_features(pictures)
     rows = [
-        GalleryRow(f"{n:064x}", keys[n // 2 % len(keys)], n // 2, "CC BY 4.0", "A. Painter")
+        IndexRow(f"{n:064x}", keys[n // 2 % len(keys)], n // 2, "CC BY 4.0", "A. Painter")
         for n in range(40)
     ]
     shown = [b"" if n % 2 else small_jpeg(pictures[n], 64) for n in range(40)]
-    gallery = Gallery.of(rows, look.embeddings_ND[:40], shown)
+    gallery = EmbeddingIndex.of(rows, output.embeddings_ND[:40], shown)
     urgent_C = np.array([each.urgency == "urgent" for each in bundle.taxonomy.classes])
     truth_N = random.integers(0, len(keys), 40)
     return pack_tiny(
         path,
         detector=detector,
-        urgent_risk=fit_urgent_risk(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
-        conformal=fit_conformal(look.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
+        urgent_risk=fit_urgent_risk(output.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
+        conformal=fit_conformal(output.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         gallery=gallery,
-        ood=_ood(rows, features_of(ensemble, pictures, look)),
+        ood=_ood(rows, features_of(ensemble, pictures, output)),
     )
 
 
-def _ood(rows: Sequence[GalleryRow], features: Features) -> OodPart:
+def _ood(rows: Sequence[IndexRow], features: Features) -> OodPart:
     """Fit the check: the gallery's pictures are for training, the others for calibration."""
     train = [OodRow(row.sha256, row.label, f"g{row.group}", "train") for row in rows]
     held = [OodRow(f"{n:064x}", "", f"c{n}", "calibration") for n in range(100, 140)]

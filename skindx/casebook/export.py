@@ -21,9 +21,9 @@ _COLUMNS = (
 
 
 def export(cases: Sequence[KeptCase], out: Path, key: bytes, *, taxonomy: str | None = None) -> int:
-    """Write pictures, their table and a recipe to `out`; return the number of pictures.
+    """Write photos, their table and a recipe to `out`; return the number of photos.
 
-    Only confirmed cases are written. All pictures of one patient bear one group, so that no split
+    Only confirmed cases are written. All photos of one patient bear one group, so that no split
     tears them apart; pseudonyms and notes stay behind, and codes made with the case book's `key`
     stand in their place. Raises UserError where nothing is confirmed.
     """

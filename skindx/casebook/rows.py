@@ -59,7 +59,9 @@ def sealed_case(
 ) -> SealedCase:
     """Encrypt a case whose key is in `keys`; `finding` is the confirmed class and the note."""
     key = keys.cases[case]
-    taken, consented = (each.astimezone(UTC).isoformat() for each in (card.taken, record.consented))
+    taken, consented = (
+        moment.astimezone(UTC).isoformat() for moment in (card.taken, record.consented)
+    )
     columns = {
         "id": case,
         "owner": owner_code(keys.owners, card.owner),

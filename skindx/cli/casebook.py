@@ -36,7 +36,7 @@ def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None)
     """
     from rich.table import Table
 
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
 
     table = Table("case", "owner", "patient", "lesion", "taken (UTC)", "photos", "confirmed")
     for column in table.columns:
@@ -83,7 +83,7 @@ def export(
 
     Then: skindx build runs/feedback/recipe.yaml --out runs/feedback-data
     """
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
     from skindx.casebook.export import RECIPE
     from skindx.casebook.export import export as write
 
@@ -109,7 +109,7 @@ def delete(
 
     Example: skindx casebook delete runs/cases.db 3f2a6c0e9d1b4c7f8a5e6d7c8b9a0f1e
     """
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
 
     opened = Casebook.open(book, create=False, keys=casebook_key)
     if not yes and sys.stdin.isatty():

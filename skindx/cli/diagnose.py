@@ -49,16 +49,16 @@ def diagnose(
 
     from skindx.diagnosis.case import Case, Patient
     from skindx.diagnosis.diagnose import answer
-    from skindx.diagnosis.opening import read_pictures
+    from skindx.diagnosis.opening import read_photos
     from skindx.diagnosis.predictor import Predictor
-    from skindx.diagnosis.report import report_pdf
-    from skindx.diagnosis.terminal import render
+    from skindx.diagnosis.report.pdf import report_pdf
+    from skindx.diagnosis.report.terminal import render
     from skindx.files import atomic_file
 
     told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
     patient = Patient.parse(told, origin="patient")
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
-    answered = answer(predictor, Case(read_pictures(photos), patient))
+    answered = answer(predictor, Case(read_photos(photos), patient))
     if pdf:
         report = report_pdf(answered, predictor.bundle.metrics(), datetime.now().astimezone())
         with atomic_file(pdf, mode=0o600) as file:  # somebody's health

@@ -1,4 +1,4 @@
-"""A diagnosis and its pictures, on their way from a worker to a page or client."""
+"""A diagnosis and its photos, on their way from a worker to a page or client."""
 
 from dataclasses import dataclass
 from typing import Protocol

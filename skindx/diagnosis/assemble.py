@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.case import Patient
+from skindx.diagnosis.checked_photos import CheckedPhoto
 from skindx.diagnosis.conclusion import Conclusion
 from skindx.diagnosis.opening import Opened
 from skindx.diagnosis.record import Candidate, Diagnosis, LesionBox, Photo, Similar, Source, Vote
 from skindx.diagnosis.scope import known_names, without_reassurance
-from skindx.diagnosis.seeing import Seen
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle
 from skindx.models.ensemble.prediction import Prediction
 from skindx.models.exports.spec import EXPORTS
@@ -24,7 +24,7 @@ TOP = 5
 """Candidates that are told in any case; all of the conformal set are."""
 
 _NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
-_NO_GALLERY = "The bundle keeps no pictures to compare with, so no similar cases are shown."
+_NO_GALLERY = "The bundle holds no images to compare with, so no similar cases are shown."
 _NO_HEAT = "The networks' answer depends on no places of the photo, so there is no heat map."
 _UNKNOWN_NO_HEAT = (
     "There is no heat map: it would explain a name that the model does not stand behind."
@@ -42,7 +42,7 @@ def assemble(
     conclusion: Conclusion,
     members_MC: NDArray[np.float64],
     *,
-    familiarity: float | None,
+    ood_p_value: float | None,
     similar: tuple[Similar, ...],
     has_heat: bool,
 ) -> Diagnosis:
@@ -53,15 +53,15 @@ def assemble(
         abstained=conclusion.abstained,
         candidates=tuple(
             Candidate(
-                key=each.key,
-                name=each.name,
-                icd10=each.icd10,
+                key=skin_class.key,
+                name=skin_class.name,
+                icd10=skin_class.icd10,
                 probability=probability,
-                description=each.description,
-                urgency=each.urgency,
+                description=skin_class.description,
+                urgency=skin_class.urgency,
                 in_set=in_set,
             )
-            for place, (each, probability, in_set) in enumerate(conclusion.ranked)
+            for place, (skin_class, probability, in_set) in enumerate(conclusion.ranked)
             if place < TOP or in_set
         ),
         promise=conclusion.promise,
@@ -73,7 +73,7 @@ def assemble(
             for name, row_C in zip(predictor.members, members_MC, strict=True)
         ),
         disagreement=conclusion.disagreement,
-        familiarity=familiarity,
+        familiarity=ood_p_value,
         photos=photos,
         similar=similar,
         no_similar="" if predictor.gallery else _NO_GALLERY,
@@ -85,7 +85,7 @@ def assemble(
     )
 
 
-def photo_of(predictor: "Predictor", seen: Seen, prediction: Prediction) -> Photo:
+def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> Photo:
     """Return what is told of one photo."""
     return Photo(
         width=seen.opened.width,
@@ -99,14 +99,17 @@ def photo_of(predictor: "Predictor", seen: Seen, prediction: Prediction) -> Phot
 
 def source_of(bundle: Bundle, backend: str) -> Source:
     """Return who answers."""
-    temperatures = (bundle.spec.temperature, *(each.temperature for each in bundle.spec.members))
+    temperatures = (
+        bundle.spec.temperature,
+        *(member.temperature for member in bundle.spec.members),
+    )
     return Source(
         name=bundle.spec.name,
         created=bundle.spec.created,
         version=bundle_version(bundle),
         digest=bundle.digest,
         backend=backend,
-        calibrated=any(each != 1 for each in temperatures),
+        calibrated=any(temperature != 1 for temperature in temperatures),
         taxonomy=bundle.taxonomy.title,
         review=bundle.taxonomy.review_note,
     )

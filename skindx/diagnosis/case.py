@@ -23,7 +23,7 @@ class Patient(Settings):
     """What was told about the person; all of it optional, asked and never guessed.
 
     The networks see photos alone. Skin type chooses the conformal threshold where the calibration
-    pictures know it; the rest stands in the report for whoever reads it.
+    photos know it; the rest stands in the report for whoever reads it.
     """
 
     age: int | None = Field(None, ge=0, le=120)

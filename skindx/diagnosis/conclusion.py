@@ -21,7 +21,7 @@ LARGEST_SET = 5
 """A set of more classes, or of more than half of all, is no answer."""
 MOST_DISAGREEMENT = 0.4
 """Of 1, at which each member is sure of another class."""
-LEAST_FAMILIARITY = 0.05
+LEAST_OOD_P_VALUE = 0.05
 """Out-of-distribution score above 19 of 20 calibration images, below the rejection threshold."""
 
 # P = photos of the case, C = classes, M = members
@@ -61,7 +61,7 @@ def conclude(
     members_MPC: NDArray[np.float64],
     *,
     skin_type: int | None = None,
-    familiarity: float | None = None,
+    ood_p_value: float | None = None,
 ) -> Conclusion:
     """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
 
@@ -84,7 +84,7 @@ def conclude(
     # These put the probabilities themselves in doubt, and with them the risk. A set of too many
     # classes does not: the guarantee of the risk counts such photos in.
     doubtful = (
-        _unfamiliar(familiarity)
+        _nearly_out_of_distribution(ood_p_value)
         or _differing(probabilities_PC)
         or _contradicting(disagreement, members_MC.argmax(axis=1) == order[0])
     )
@@ -104,8 +104,8 @@ def conclude(
     return Conclusion(ranked, step, abstained, promise, disagreement, risk)
 
 
-def _unfamiliar(familiarity: float | None) -> str:
-    if familiarity is None or familiarity > LEAST_FAMILIARITY:
+def _nearly_out_of_distribution(ood_p_value: float | None) -> str:
+    if ood_p_value is None or ood_p_value > LEAST_OOD_P_VALUE:
         return ""
     return (
         "This does not look much like anything the networks learned from, so what they say of it "
@@ -170,7 +170,7 @@ def _promise(predictor: Rules, skin_type: int | None) -> Promise | None:
     return Promise(
         level=conformal.level,
         urgent_level=conformal.urgent_level,
-        pictures=conformal.pictures_of(group),
+        pictures=conformal.images_of(group),
         group=group,
         urgent_missed=Share(**missed.model_dump()) if missed else None,
     )

@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.assemble import assemble, bundle_version, photo_of
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.checked_photos import CheckedPhoto, check_photos
 from skindx.diagnosis.conclusion import Conclusion, conclude
-from skindx.diagnosis.opening import MAX_BYTES, read_picture
+from skindx.diagnosis.explain.similar import similar_cases
+from skindx.diagnosis.opening import MAX_BYTES, read_photo
 from skindx.diagnosis.refusal import Refusal, Refused
-from skindx.diagnosis.seeing import Seen, see
-from skindx.diagnosis.similar import similar_cases
 from skindx.diagnosis.view import small_view, view_jpeg
 from skindx.errors import UserError
-from skindx.models.ensemble.ensemble import Look
+from skindx.models.ensemble.ensemble import EnsembleOutput
 from skindx.models.ensemble.prediction import Prediction
-from skindx.models.ood.measuring import features_of
+from skindx.models.ood.extraction import features_of
 
 if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
-__all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_picture"]
+__all__ = ["MAX_BYTES", "answer", "answer_many", "bundle_version", "read_photo"]
 
 # P = photos of a case, C = classes, M = members
 
@@ -35,15 +35,15 @@ _OUT_OF_DISTRIBUTION = (
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _Concluded:
     """A case after the networks; `places` are those of its photos among all of the batch."""
 
-    photos: tuple[Seen, ...]
+    photos: tuple[CheckedPhoto, ...]
     places: slice
     predictions: Sequence[Prediction]
     members_MC: NDArray[np.float64]
     conclusion: Conclusion
-    familiarity: float | None
+    ood_p_value: float | None
     top: int
     """Place of the likeliest class in the taxonomy."""
 
@@ -51,7 +51,7 @@ class _Judged:
 def answer(predictor: "Predictor", case: Case) -> Answer:
     """Return the answer to a case.
 
-    Raises Refused for a photo that cannot be judged, and UserError for a damaged bundle.
+    Raises Refused for a photo that cannot be concluded, and UserError for a damaged bundle.
     """
     (answered,) = answer_many(predictor, [case])
     if isinstance(answered, UserError):
@@ -62,30 +62,30 @@ def answer(predictor: "Predictor", case: Case) -> Answer:
 def answer_many(predictor: "Predictor", cases: Sequence[Case]) -> list[Answer | UserError]:
     """Return each case's answer, or why it has none; the networks see all photos in one batch."""
     answers: dict[int, Answer | UserError] = {}
-    seen: dict[int, dict[int, Seen]] = {}
+    seen: dict[int, dict[int, CheckedPhoto]] = {}
     refused: dict[int, list[Refusal]] = {}
     needed = _needed(predictor)
     for n, case in enumerate(cases):
-        passed, refused[n] = see(case, needed, predictor.least_side)
+        passed, refused[n] = check_photos(case, needed, predictor.least_side)
         if refused[n] and not (passed and predictor.ood):
             answers[n] = Refused.of(refused[n], len(case.photos))
         else:  # where one photo is refused, the networks may still refuse another
             seen[n] = passed
-    pictures = [photo.opened.pixels_HWC for photos in seen.values() for photo in photos.values()]
-    if pictures:
-        predictions, look = predictor.look(pictures)
-        judged: dict[int, _Judged] = {}
+    pixels = [photo.opened.pixels_HWC for photos in seen.values() for photo in photos.values()]
+    if pixels:
+        predictions, output = predictor.predict_with_features(pixels)
+        concluded: dict[int, _Concluded] = {}
         start = 0
         for n, photos in seen.items():
             places = slice(start, start := start + len(photos))
             own = (photos, places, predictions[places])
             try:
-                judged[n] = _judge(predictor, cases[n], own, look, refused[n])
+                concluded[n] = _conclude(predictor, cases[n], own, output, refused[n])
             except UserError as error:
                 answers[n] = error
-        heats = _heats(predictor, look, judged)
-        for n, each in judged.items():
-            answers[n] = _answer(predictor, cases[n], each, look, heats[n])
+        heats = _heat_pngs(predictor, output, concluded)
+        for n, own_case in concluded.items():
+            answers[n] = _answer(predictor, cases[n], own_case, output, heats[n])
     return [answers[n] for n in range(len(cases))]
 
 
@@ -96,14 +96,17 @@ def _needed(predictor: "Predictor") -> int | None:
     """
     if predictor.fusion and predictor.fusion.weight and predictor.has_detector:
         return None
-    sides = [each.preprocess.margin_size for each in predictor.ensemble.members]
+    sides = [member.preprocess.margin_size for member in predictor.ensemble.members]
     if predictor.detector:
         sides.append(predictor.detector.spec.size)
     return max(sides)
 
 
 def _out_of_distribution(
-    predictor: "Predictor", look: Look, places: slice, photos: Mapping[int, Seen]
+    predictor: "Predictor",
+    output: EnsembleOutput,
+    places: slice,
+    photos: Mapping[int, CheckedPhoto],
 ) -> tuple[float | None, list[int]]:
     """Return the least p-value of a case's photos, and which of them are out of distribution.
 
@@ -113,34 +116,36 @@ def _out_of_distribution(
     if ood is None:
         return None, []
     pixels = [seen.opened.pixels_HWC for seen in photos.values()]
-    p_values_P = ood.p_values(features_of(predictor.ensemble, pixels, look, ood.needs, places))
+    p_values_P = ood.p_values(features_of(predictor.ensemble, pixels, output, ood.needs, places))
     out = [n for n, p_value in zip(photos, p_values_P, strict=True) if ood.is_out(float(p_value))]
     return float(p_values_P.min()), out
 
 
-def _judge(
+def _conclude(
     predictor: "Predictor",
     case: Case,
-    own: tuple[Mapping[int, Seen], slice, Sequence[Prediction]],
-    look: Look,
+    own: tuple[Mapping[int, CheckedPhoto], slice, Sequence[Prediction]],
+    output: EnsembleOutput,
     refused: Sequence[Refusal],
-) -> _Judged:
+) -> _Concluded:
     """Combine what is said of a case's own photos.
 
     Raises Refused for the photos refused before and those out of distribution, UserError for a
     bundle without sense.
     """
     photos, places, predictions = own
-    probabilities_PC = np.stack([each.probabilities_C for each in predictions])
-    members_MPC = np.stack([each.member_probabilities_MC for each in predictions], axis=1)
+    probabilities_PC = np.stack([prediction.probabilities_C for prediction in predictions])
+    members_MPC = np.stack(
+        [prediction.member_probabilities_MC for prediction in predictions], axis=1
+    )
     if not (np.isfinite(probabilities_PC).all() and np.isfinite(members_MPC).all()):
         raise UserError(
-            f"bundle {predictor.bundle.path} gives no probabilities for this picture; its weights "
+            f"bundle {predictor.bundle.path} gives no probabilities for this photo; its weights "
             "are damaged, train and pack it again."
         )
-    familiarity, out = _out_of_distribution(predictor, look, places, photos)
+    ood_p_value, out = _out_of_distribution(predictor, output, places, photos)
     if refused or out:
-        unfamiliar = [
+        out_of_distribution = [
             Refusal(
                 n,
                 "unfamiliar",
@@ -149,32 +154,32 @@ def _judge(
             )
             for n in out
         ]
-        raise Refused.of([*refused, *unfamiliar], len(case.photos))
+        raise Refused.of([*refused, *out_of_distribution], len(case.photos))
     conclusion = conclude(
         predictor,
         probabilities_PC,
         members_MPC,
         skin_type=case.patient.skin_type,
-        familiarity=familiarity,
+        ood_p_value=ood_p_value,
     )
     top = int(probabilities_PC.mean(axis=0).argmax())
     members_MC = members_MPC.mean(axis=1)
-    return _Judged(
-        tuple(photos.values()), places, predictions, members_MC, conclusion, familiarity, top
+    return _Concluded(
+        tuple(photos.values()), places, predictions, members_MC, conclusion, ood_p_value, top
     )
 
 
-def _heats(
-    predictor: "Predictor", look: Look, judged: Mapping[int, _Judged]
+def _heat_pngs(
+    predictor: "Predictor", output: EnsembleOutput, concluded: Mapping[int, _Concluded]
 ) -> dict[int, list[bytes]]:
     """Return the heat map of each case's photos as PNG, b"" where there is none.
 
     Nor is there one where the model abstains: it would explain a name that is no answer.
     """
-    from skindx.diagnosis.gradcam import heat_maps, heat_png
+    from skindx.diagnosis.explain.gradcam import heat_maps, heat_png
 
-    heats = {n: [b""] * len(case.photos) for n, case in judged.items()}
-    named = {n: case for n, case in judged.items() if not case.conclusion.abstained}
+    heats = {n: [b""] * len(case.photos) for n, case in concluded.items()}
+    named = {n: case for n, case in concluded.items() if not case.conclusion.abstained}
     places = [n for case in named.values() for n in range(case.places.start, case.places.stop)]
     photos = [(case.top, seen.opened) for case in named.values() for seen in case.photos]
     if not photos:
@@ -182,7 +187,7 @@ def _heats(
     made = iter(
         heat_maps(
             predictor.ensemble,
-            [map_[places] for map_ in look.maps],
+            [map_[places] for map_ in output.maps],
             [top for top, _ in photos],
             [opened.pixels_HWC for _, opened in photos],
         )
@@ -193,22 +198,26 @@ def _heats(
 
 
 def _answer(
-    predictor: "Predictor", case: Case, judged: _Judged, look: Look, heats: Sequence[bytes]
+    predictor: "Predictor",
+    case: Case,
+    concluded: _Concluded,
+    output: EnsembleOutput,
+    heats: Sequence[bytes],
 ) -> Answer:
-    similar, thumbnails = similar_cases(predictor, look.embeddings_ND[judged.places])
-    pairs = zip(judged.photos, judged.predictions, strict=True)
+    similar, thumbnails = similar_cases(predictor, output.embeddings_ND[concluded.places])
+    pairs = zip(concluded.photos, concluded.predictions, strict=True)
     diagnosis = assemble(
         predictor,
         case.patient,
         tuple(photo_of(predictor, seen, prediction) for seen, prediction in pairs),
-        judged.conclusion,
-        judged.members_MC,
-        familiarity=judged.familiarity,
+        concluded.conclusion,
+        concluded.members_MC,
+        ood_p_value=concluded.ood_p_value,
         similar=similar,
         has_heat=any(heats),
     )
     views = tuple(
         View(view_jpeg(seen.opened.pixels_HWC), heat)
-        for seen, heat in zip(judged.photos, heats, strict=True)
+        for seen, heat in zip(concluded.photos, heats, strict=True)
     )
     return Answer(diagnosis, views, thumbnails)

@@ -27,7 +27,7 @@ def guarantee(diagnosis: Diagnosis) -> str:
         return ""
     if diagnosis.promise is None:
         return f"{diagnosis.no_promise or _NO_SETS} {_NOTHING}"
-    count = sum(each.in_set for each in diagnosis.candidates)
+    count = sum(candidate.in_set for candidate in diagnosis.candidates)
     return f"{coverage(diagnosis.promise, count)} {missed(diagnosis.promise)}"
 
 

@@ -21,9 +21,9 @@ def measured(metrics: dict[str, Any] | None) -> str:
     if not figures:
         return ""
     split = _part(metrics, "origin").get("split")
-    pictures = metrics.get("pictures") if metrics else None
-    of = f" ({pictures:,} pictures)" if isinstance(pictures, int) else ""
-    where = f"its {split} split" if isinstance(split, str) else "pictures kept apart"
+    images = metrics.get("pictures") if metrics else None
+    of = f" ({images:,} images)" if isinstance(images, int) else ""
+    where = f"its {split} split" if isinstance(split, str) else "images kept apart"
     return f"Measured on {where}{of}: {', '.join(figures)}."
 
 

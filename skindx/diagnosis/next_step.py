@@ -58,7 +58,9 @@ def risk_words(risk: UrgentRisk) -> tuple[str, str]:
 
 def _urgent(ranked: Ranked, risk: UrgentRisk) -> dict[str, str]:
     own, least = risk_words(risk)
-    likeliest = next((each for each, _, _ in ranked if each.urgency == "urgent"), None)
+    likeliest = next(
+        (skin_class for skin_class, _, _ in ranked if skin_class.urgency == "urgent"), None
+    )
     named = f" The likeliest of these is {likeliest.name}." if likeliest else ""
     because = (
         f"The estimated risk of an urgent condition is {own}; the advice is urgent from {least} "
@@ -102,18 +104,18 @@ def _by_set(ranked: Ranked) -> NextStep:
 
 
 def _deciding(possible: Sequence[SkinClass]) -> SkinClass:
-    return max(possible, key=lambda each: _BY_URGENCY.index(each.urgency))
+    return max(possible, key=lambda skin_class: _BY_URGENCY.index(skin_class.urgency))
 
 
 def _possible(ranked: Ranked) -> tuple[list[SkinClass], float]:
     """Return the classes of the set; without sets those that carry 90 %, and what they carry."""
-    in_set = [each for each, _, inside in ranked if inside]
+    in_set = [skin_class for skin_class, _, inside in ranked if inside]
     if in_set:
         return in_set, 0.0
     leading: list[SkinClass] = []
     carried = 0.0
-    for each, probability, _ in ranked:
-        leading.append(each)
+    for skin_class, probability, _ in ranked:
+        leading.append(skin_class)
         carried += probability
         if carried >= CARRIED - 1e-9:
             break

@@ -45,25 +45,25 @@ class Opened:
     """Of the file's bytes."""
 
 
-def read_picture(path: Path) -> bytes:
-    """Read a picture file, never more than the limit. Raises UserError."""
+def read_photo(path: Path) -> bytes:
+    """Read a photo file, never more than the limit. Raises UserError."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise UserError(f"picture {path} does not exist; check the path.") from None
+        raise UserError(f"photo {path} does not exist; check the path.") from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise UserError(f"picture {path} cannot be read ({reason}); give a file.") from None
+        raise UserError(f"photo {path} cannot be read ({reason}); give a file.") from None
 
 
-def read_pictures(paths: Sequence[Path]) -> tuple[bytes, ...]:
-    """Read picture files. Raises UserError, which names every file that cannot be read."""
+def read_photos(paths: Sequence[Path]) -> tuple[bytes, ...]:
+    """Read photo files. Raises UserError, which names every file that cannot be read."""
     read: list[bytes] = []
     problems: list[str] = []
     for path in paths:
         try:
-            read.append(read_picture(path))
+            read.append(read_photo(path))
         except UserError as error:
             problems.append(str(error).rstrip("."))
     if problems:
@@ -91,8 +91,8 @@ def open_photo(
     form = photo_format(data[:16])
     if form is None:
         raise _unreadable(
-            "the file is no picture that can be read here, whatever its name says; "
-            "choose a JPEG, PNG, WebP or HEIC photo.",
+            "the file is not a photo in JPEG, PNG, WebP or HEIC format, whatever its name says; "
+            "choose another file.",
             photo,
         )
     if form == "HEIC" and not can_read_heic():
@@ -109,21 +109,21 @@ def open_photo(
         reason = str(error) if own or error.reason == "too-many-pixels" else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
         raise _unreadable(
-            f"the picture cannot be read ({reason}); take it again or export it anew as JPEG.",
+            f"the photo cannot be read ({reason}); take it again or export it anew as JPEG.",
             photo,
             "size" if error.reason == "too-many-pixels" else "unreadable",
         ) from None
     if min(height, width) < (least := max(least, MIN_SIDE)):
         raise Refused(
             "size",
-            f"the picture measures {width} x {height} pixels, and the model was not checked on any "
+            f"the photo measures {width} x {height} pixels, and the model was not checked on any "
             f"so small; choose the original photo, of at least {least} pixels on each side.",
             photo,
         )
     if max(height, width) > MAX_RATIO * min(height, width):
         raise Refused(
             "size",
-            f"the picture measures {width} x {height} pixels; choose one that is at most "
+            f"the photo measures {width} x {height} pixels; choose one that is at most "
             f"{MAX_RATIO} times longer than wide.",
             photo,
         )

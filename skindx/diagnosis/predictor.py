@@ -1,4 +1,4 @@
-"""The served predictor: decoded pictures in, calibrated predictions out."""
+"""The served predictor: decoded images in, calibrated predictions out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Split
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.least_side import least_side
-from skindx.models.bundle.removal import MANIFEST_KEY
+from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk, check_level
 from skindx.models.detector.detector import Detector, NoUltralyticsError
-from skindx.models.embedding_index.index import Gallery
+from skindx.models.embedding_index.index import EmbeddingIndex
 from skindx.models.ensemble.crop_fusion import FusionSpec, assist, box_crops
-from skindx.models.ensemble.ensemble import Ensemble, Look
-from skindx.models.ensemble.prediction import Checked, Prediction
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ensemble.prediction import OodResult, Prediction
 from skindx.models.exports.serving import EAGER, with_backend
 from skindx.models.exports.spec import Backend
 from skindx.models.ood.check import OodCheck
-from skindx.models.ood.measuring import features_of, try_check
+from skindx.models.ood.extraction import features_of, try_check
 from skindx.taxonomy import Taxonomy
 
 
@@ -36,9 +36,9 @@ class Predictor:
     missing: str = ""
     """Why there are no boxes although the bundle has a detector; empty otherwise."""
     fusion: FusionSpec | None = None
-    """How the crop around the best box is judged beside the whole picture."""
-    gallery: Gallery | None = None
-    """Pictures that the bundle learned from; None for a bundle of an older version."""
+    """How the crop around the best box is judged beside the whole image."""
+    gallery: EmbeddingIndex | None = None
+    """Photos that the bundle learned from; None for a bundle of an older version."""
     ood: OodCheck | None = None
     """The out-of-distribution check; None without enough calibration images."""
     backend: str = EAGER
@@ -125,7 +125,7 @@ class Predictor:
                 "The sets of classes were fitted for answers that look at the detector's box as "
                 "well; without the detector they promise nothing, so none is shown."
             )
-        return "The bundle had no calibration pictures, so it can promise no set of classes."
+        return "The bundle had no calibration images, so it can promise no set of classes."
 
     @property
     def urgent_risk(self) -> UrgentRisk | None:
@@ -159,13 +159,13 @@ class Predictor:
 
     @property
     def seen(self) -> Mapping[str, Split] | None:
-        """The split of each picture that the bundle was made from; None where it does not say."""
+        """The split of each photo that the bundle was made from; None where it does not say."""
         return self.bundle.seen()
 
     @property
     def trained_on(self) -> str:
         """SHA-256 of the manifest that the bundle was trained on; "" where it does not say."""
-        return str(self.bundle.spec.provenance.get(MANIFEST_KEY, ""))
+        return str(provenance_value(self.bundle.spec.provenance, MANIFEST_SHA256, ""))
 
     @property
     def weights(self) -> tuple[float, ...] | None:
@@ -178,48 +178,48 @@ class Predictor:
         return self.detector is not None
 
     def predict(
-        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+        self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]:
-        """Predict decoded pictures (H x W x 3 RGB uint8, sizes may differ).
+        """Predict decoded images (H x W x 3 RGB uint8, sizes may differ).
 
         `confidence` is the least score of a box; none: the bundle's own threshold. Predictions say
         what the out-of-distribution check finds; nothing is refused here.
         """
-        if not pictures:
+        if not images:
             return []
         if not self.ood:
-            return self._predict(pictures, self.ensemble.probabilities(pictures), confidence)
-        predictions, look = self.look(pictures, confidence=confidence)
-        p_values_N = self.ood.p_values(features_of(self.ensemble, pictures, look, self.ood.needs))
+            return self._predict(images, self.ensemble.probabilities(images), confidence)
+        predictions, output = self.predict_with_features(images, confidence=confidence)
+        p_values_N = self.ood.p_values(features_of(self.ensemble, images, output, self.ood.needs))
         return [
-            replace(prediction, ood=Checked(float(p_value), self.ood.rate))
+            replace(prediction, ood=OodResult(float(p_value), self.ood.rate))
             for prediction, p_value in zip(predictions, p_values_N, strict=True)
         ]
 
-    def look(
-        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
-    ) -> tuple[list[Prediction], Look]:
-        """Return the same predictions, and what the networks see in the whole pictures.
+    def predict_with_features(
+        self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+    ) -> tuple[list[Prediction], EnsembleOutput]:
+        """Return the same predictions, and what the networks see in the whole images.
 
         One pass gives both: the maps are for heat maps, the embeddings for `gallery` and
-        `ood`. All pictures are one batch; at least one is needed.
+        `ood`. All images are one batch; at least one is needed.
         """
-        look = self.ensemble.look(pictures)
-        whole = (look.probabilities_NC, look.member_MNC)
-        return self._predict(pictures, whole, confidence), look
+        output = self.ensemble.predict_with_features(images)
+        whole = (output.probabilities_NC, output.member_MNC)
+        return self._predict(images, whole, confidence), output
 
     def _predict(
         self,
-        pictures: Sequence[NDArray[np.uint8]],
+        images: Sequence[NDArray[np.uint8]],
         whole: tuple[NDArray[np.float64], NDArray[np.float64]],
         confidence: float | None,
     ) -> list[Prediction]:
-        boxes = self.detector.detect(pictures, confidence) if self.detector else None
+        boxes = self.detector.detect(images, confidence) if self.detector else None
         crops: dict[int, NDArray[np.uint8]] = {}
         probabilities_NC, member_MNC = whole
         if self.fusion and self.fusion.weight and self.detector and boxes:
             sure = self.detector.spec.confidence  # whatever `confidence` boxes are asked for
-            crops = box_crops(pictures, boxes, sure, self.fusion.margin)
+            crops = box_crops(images, boxes, sure, self.fusion.margin)
             probabilities_NC, member_MNC = assist(self.ensemble, crops, whole, self.fusion.weight)
         return [
             Prediction(
@@ -228,5 +228,5 @@ class Predictor:
                 boxes[index] if boxes is not None else None,
                 whole[0][index] if index in crops else None,
             )
-            for index in range(len(pictures))
+            for index in range(len(images))
         ]

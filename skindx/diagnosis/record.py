@@ -44,7 +44,7 @@ class _Said(Settings):
 
 
 class Candidate(_Said):
-    """One class that the picture may show."""
+    """One class that the photo may show."""
 
     key: str
     name: str
@@ -58,7 +58,7 @@ class Candidate(_Said):
 
 
 class LesionBox(_Said):
-    """Where the detector sees a lesion, in pixels of the upright picture."""
+    """Where the detector sees a lesion, in pixels of the upright photo."""
 
     x1: float
     y1: float
@@ -87,13 +87,13 @@ class Photo(_Said):
         if self.boxes is None:
             return self.no_boxes
         if not self.boxes:
-            return "The detector outlined no lesion in this picture."
+            return "The detector outlined no lesion in this photo."
         count = len(self.boxes)
         return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
 
 
 class Similar(_Said):
-    """A picture that the bundle learned from and that looks like this one to the networks."""
+    """A photo that the bundle learned from and that looks like this one to the networks."""
 
     key: str
     name: str
@@ -128,11 +128,11 @@ class Promise(_Said):
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The same share of photos of urgent classes; None: they have no threshold of their own."""
     pictures: int
-    """Calibration pictures behind it."""
+    """Calibration photos behind it."""
     group: str = "all"
-    """Whose pictures they were: `all`, or a skin type that the case names."""
+    """Whose photos they were: `all`, or a skin type that the case names."""
     urgent_missed: Share | None = None
-    """How often the set of an urgent picture held no urgent class; None: nobody could measure."""
+    """How often the set of an urgent photo held no urgent class; None: nobody could measure."""
 
     @property
     def urgent_apart(self) -> bool:

@@ -18,7 +18,7 @@ WITHOUT_TIME = (
 
 def known_names(classes: Sequence[SkinClass]) -> tuple[str, ...]:
     """Return the names of all conditions that a bundle knows, in alphabetical order."""
-    return tuple(sorted((each.name for each in classes), key=str.casefold))
+    return tuple(sorted((skin_class.name for skin_class in classes), key=str.casefold))
 
 
 def knows(names: Sequence[str]) -> str:
@@ -39,12 +39,12 @@ def lacks(missing: Sequence[str]) -> str:
 
 def deciding(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:
     """Return the unknown conditions because of which no answer may give time to wait."""
-    return tuple(each for each in unknown_to(classes) if each.decides)
+    return tuple(skin_class for skin_class in unknown_to(classes) if skin_class.decides)
 
 
 def cannot_reassure(classes: Sequence[SkinClass]) -> str:
     """Return why no answer may give time to wait, in a sentence; "" where it may."""
-    names = [each.name for each in deciding(classes)]
+    names = [skin_class.name for skin_class in deciding(classes)]
     if not names:
         return ""
     return (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from skindx.diagnosis.gates import GATES, Reduced, inspect
 from skindx.diagnosis.gates.blur import sharpness
-from skindx.diagnosis.gates.reduced import SIDE
+from skindx.diagnosis.gates.gate import SIDE
 from skindx.diagnosis.gates.skin import skin_share
 from skindx.errors import UserError
 from skindx.evaluation.no_skin import KINDS

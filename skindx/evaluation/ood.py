@@ -30,8 +30,8 @@ from skindx.metrics import (
     share_interval,
 )
 from skindx.models.ood.check import OodCheck, p_values
+from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features
-from skindx.models.ood.measuring import features_of
 from skindx.provenance import hardware, versions
 
 PAINTED = 50
@@ -109,8 +109,8 @@ def measured(predictor: Predictor, photos: Sequence[Pixels], check: OodCheck) ->
     parts = []
     for start in range(0, len(photos), _BATCH):
         batch = photos[start : start + _BATCH]
-        look = predictor.ensemble.look(batch)
-        parts.append(features_of(predictor.ensemble, batch, look, check.needs))
+        output = predictor.ensemble.predict_with_features(batch)
+        parts.append(features_of(predictor.ensemble, batch, output, check.needs))
     return Features.join(parts)
 
 

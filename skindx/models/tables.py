@@ -69,4 +69,4 @@ def _longest(column: Any) -> int:
     import pyarrow.compute as pc
 
     lengths = [pc.binary_length(chunk.dictionary) for chunk in column.chunks]
-    return max((pc.max(each).as_py() or 0 for each in lengths), default=0)
+    return max((pc.max(part).as_py() or 0 for part in lengths), default=0)

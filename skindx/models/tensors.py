@@ -56,7 +56,7 @@ def load_tensors(
     """
     found = declared(path)
     if wanted is not None:
-        kinds = {name: (each.dtype, len(each.shape)) for name, each in found.items()}
+        kinds = {name: (tensor.dtype, len(tensor.shape)) for name, tensor in found.items()}
         if kinds != wanted:
             raise UserError(
                 f"{path} must hold {', '.join(sorted(wanted))}, each of its type and dimensions; "

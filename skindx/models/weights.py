@@ -34,7 +34,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         ) from None
     if not isinstance(read, dict):
         raise UserError(f"weights {path} hold a {type(read).__name__}, not named tensors.")
-    return _bare({str(name): each for name, each in _unwrap(read).items()})
+    return _bare({str(name): tensor for name, tensor in _unwrap(read).items()})
 
 
 def _read(path: Path) -> Any:

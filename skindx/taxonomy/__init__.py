@@ -75,14 +75,16 @@ class Taxonomy(Settings):
             if times > 1:
                 raise ValueError(f"the key {key!r} stands twice; keep one of the two classes")
         owner: dict[str, str] = {}
-        for each in self.classes:
-            for label in (each.key, each.name, *each.synonyms):
+        for skin_class in self.classes:
+            for label in (skin_class.key, skin_class.name, *skin_class.synonyms):
                 if not normalise(label):
-                    raise ValueError(f"the label {label!r} of {each.key} has no letter or digit")
-                other = owner.setdefault(normalise(label), each.key)
-                if other != each.key:
                     raise ValueError(
-                        f"the label {label!r} belongs to both {other} and {each.key}; "
+                        f"the label {label!r} of {skin_class.key} has no letter or digit"
+                    )
+                other = owner.setdefault(normalise(label), skin_class.key)
+                if other != skin_class.key:
+                    raise ValueError(
+                        f"the label {label!r} belongs to both {other} and {skin_class.key}; "
                         "remove it from one of them"
                     )
         for label, reason in self.unmapped.items():
@@ -99,7 +101,7 @@ class Taxonomy(Settings):
     @property
     def keys(self) -> tuple[str, ...]:
         """The class keys in order."""
-        return tuple(each.key for each in self.classes)
+        return tuple(skin_class.key for skin_class in self.classes)
 
     @property
     def review_note(self) -> str:
@@ -121,9 +123,9 @@ class Taxonomy(Settings):
 
     def __getitem__(self, key: str) -> SkinClass:
         """Return the class of an exact key. Raises UserError for any other."""
-        for each in self.classes:
-            if each.key == key:
-                return each
+        for skin_class in self.classes:
+            if skin_class.key == key:
+                return skin_class
         near = difflib.get_close_matches(key, self.keys, n=3, cutoff=0.0)
         raise UserError(
             f"{key!r} is no class of the taxonomy {self.name}; nearest: {', '.join(near)}."
@@ -137,7 +139,7 @@ class Taxonomy(Settings):
         kept = {self[key].key for key in keys}
         if not kept:
             raise UserError(f"a subset of the taxonomy {self.name} needs at least one class.")
-        classes = tuple(each for each in self.classes if each.key in kept)
+        classes = tuple(skin_class for skin_class in self.classes if skin_class.key in kept)
         # Not model_copy: it would carry the label index of all classes along.
         return type(self)(
             name=self.name, title=self.title, reviewed_by=self.reviewed_by, classes=classes
@@ -146,9 +148,9 @@ class Taxonomy(Settings):
     @cached_property
     def _by_label(self) -> dict[str, SkinClass]:
         return {
-            normalise(label): each
-            for each in self.classes
-            for label in (each.key, each.name, *each.synonyms)
+            normalise(label): skin_class
+            for skin_class in self.classes
+            for label in (skin_class.key, skin_class.name, *skin_class.synonyms)
         }
 
     @cached_property
@@ -160,7 +162,7 @@ def normalise(label: str) -> str:
     """Reduce a label to its letters and digits, so that spelling variants compare equal."""
     folded = unicodedata.normalize("NFKC", label).casefold()
     # Letters, their marks and digits; not isalnum(), which drops the vowel signs of Indic scripts.
-    kept = "".join(each for each in folded if unicodedata.category(each)[0] in "LMN")
+    kept = "".join(char for char in folded if unicodedata.category(char)[0] in "LMN")
     return unicodedata.normalize("NFKC", kept)  # a dropped sign may have parted letter and accent
 
 

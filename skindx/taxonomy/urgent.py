@@ -29,14 +29,16 @@ class UrgentCondition:
     appointment within two weeks; it suggests a routine referral for basal cell carcinoma.
     """
 
-    def is_meant_by(self, each: SkinClass) -> bool:
+    def is_meant_by(self, skin_class: SkinClass) -> bool:
         """Tell whether a class stands for this condition as a whole."""
-        said = {normalise(label) for label in (each.key, each.name, *each.synonyms)}
+        said = {
+            normalise(label) for label in (skin_class.key, skin_class.name, *skin_class.synonyms)
+        }
         if said & {normalise(label) for label in (*self.labels, *_cancers(self))}:
             return True
-        own = {normalise(each.key), normalise(each.name)}
+        own = {normalise(skin_class.key), normalise(skin_class.name)}
         one_kind = own & {normalise(kind) for kind in self.kinds}
-        return not one_kind and re.match(self.codes, each.icd10) is not None
+        return not one_kind and re.match(self.codes, skin_class.icd10) is not None
 
 
 _ANY_CANCER = (
@@ -104,5 +106,5 @@ def unknown_to(classes: Sequence[SkinClass]) -> tuple[UrgentCondition, ...]:
     return tuple(
         condition
         for condition in URGENT_CONDITIONS
-        if not any(condition.is_meant_by(each) for each in classes)
+        if not any(condition.is_meant_by(skin_class) for skin_class in classes)
     )

@@ -12,7 +12,7 @@ from skindx.diagnosis.diagnose import MAX_BYTES, bundle_version
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.form import FORM_BYTES
-from skindx.ui.api.metrics import Metrics, Watched
+from skindx.ui.api.metrics import CountingDiagnoser, Metrics
 from skindx.ui.api.routes import routes
 from skindx.ui.asgi import App
 from skindx.ui.guard import Guard
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import gradio as gr
     from fastapi import FastAPI
 
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
 
 ALIVE = "/healthz"
 """Says that the server runs and nothing else; open to all, for whoever watches over it."""
@@ -89,11 +89,11 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         docs_url=None,  # FastAPI's own page is fetched from another host
         redoc_url=None,
     )
-    by_api = Watched(pool, metrics, "api")
+    by_api = CountingDiagnoser(pool, metrics, "api")
     app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version))
     _add_docs(app)
     logged_in = wiring.users is not None
-    by_page = Watched(pool, metrics, "page")
+    by_page = CountingDiagnoser(pool, metrics, "page")
     page = build_page(by_page, bundle, wiring.casebook, logged_in=logged_in)
     _mount(app, page, logged_in=logged_in)
     guarded = Guard(Uploads(app, folder), wiring.uploads, frozenset(page.fns))
@@ -129,7 +129,7 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
     import gradio as gr
 
     from skindx.ui.asgi import USER
-    from skindx.ui.listening import discreet
+    from skindx.ui.listening import gradio_options
 
     def user(request: Any) -> str | None:
         return request.scope.get(USER) or None
@@ -142,5 +142,5 @@ def _mount(app: "FastAPI", page: "gr.Blocks", *, logged_in: bool) -> None:
         auth_dependency=user if logged_in else None,
         app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
         max_file_size=MAX_BYTES,
-        **discreet(),
+        **gradio_options(),
     )

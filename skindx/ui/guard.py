@@ -38,11 +38,11 @@ _NO_FILE = "Only photos that were uploaded here are read; choose the photo again
 _FILES = "photos"
 """Where the page's form names files, beside Gradio's own `{"path": ...}`."""
 
-# The front end may ask for the picture that it has just uploaded, to show it while it waits.
+# The front end may ask for the photo that it has just uploaded, to show it while it waits.
 _WAITING = (
     b'<svg xmlns="http://www.w3.org/2000/svg" width="320" height="200">'
     b'<text x="160" y="100" text-anchor="middle" font-family="sans-serif" font-size="16" '
-    b'fill="#7a8794">Looking at the picture ...</text></svg>'
+    b'fill="#7a8794">Looking at the photo ...</text></svg>'
 )
 
 
@@ -95,7 +95,7 @@ class Guard:
             await _refuse(send, 400, _NO_FILE)
         elif scope["path"].rstrip("/").endswith("queue/join") and not self._is_known(sent):
             await _refuse(send, 400, _NO_FUNCTION)
-        elif not all(self._owners.may(user, each) for each in _owned(sent)):
+        elif not all(self._owners.may(user, what) for what in _owned(sent)):
             await _refuse(send, 403, "This photo or session is somebody else's; reload the page.")
         else:
             await self.app(scope, replay(body, receive), send)
@@ -122,7 +122,7 @@ class Guard:
         sessions = query.get("session_hash", [])
         if route.startswith("heartbeat/"):
             sessions = [*sessions, route.removeprefix("heartbeat/")]
-        return all(self._owners.may(user, f"session {each}") for each in sessions)
+        return all(self._owners.may(user, f"session {session}") for session in sessions)
 
     def _noting_uploads(self, send: Send, user: str) -> Send:
         """Return a `send` that notes whose the files are that Gradio says it took."""
@@ -168,7 +168,9 @@ class _Owners:
 
 
 def _matches(route: str, routes: Iterable[str]) -> bool:
-    return any(route == each or (route.startswith(each) and each.endswith("/")) for each in routes)
+    return any(
+        route == needed or (route.startswith(needed) and needed.endswith("/")) for needed in routes
+    )
 
 
 def _owned(sent: dict[str, Any]) -> Iterator[str]:
@@ -216,4 +218,4 @@ def _strings(told: bytearray) -> list[str]:
         said = json.loads(told)
     except ValueError:
         return []
-    return [each for each in said if isinstance(each, str)] if isinstance(said, list) else []
+    return [path for path in said if isinstance(path, str)] if isinstance(said, list) else []

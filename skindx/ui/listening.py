@@ -72,7 +72,7 @@ def theme() -> "gr.themes.Base":
     )
 
 
-def discreet() -> dict[str, Any]:
+def gradio_options() -> dict[str, Any]:
     """Return what every page tells Gradio: nothing kept in the browser, watched, or told away."""
     return {
         "show_error": False,

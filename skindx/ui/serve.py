@@ -16,7 +16,7 @@ from skindx.ui.hosts import is_loopback
 from skindx.ui.listening import check_free, stoppable, uploads_folder
 
 if TYPE_CHECKING:
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
 
 _MODULES = ("fastapi", "gradio", "multipart", "prometheus_client", "uvicorn")
 
@@ -113,7 +113,7 @@ def _check_private(host: str, proxy: str | None) -> None:
 def _casebook(where: str | None, keys: Path | None) -> "Casebook | None":
     if where is None:
         return None
-    from skindx.casebook.book import Casebook
+    from skindx.casebook.casebook import Casebook
 
     return Casebook.open(where, keys=keys)
 

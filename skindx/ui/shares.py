@@ -31,8 +31,8 @@ def network(address: str) -> str:
 class Shares:
     """An amount that clients hold now, bounded for each and for all together."""
 
-    def __init__(self, each: int, total: int = sys.maxsize) -> None:
-        self.each, self.total = each, total
+    def __init__(self, per_client: int, total: int = sys.maxsize) -> None:
+        self.per_client, self.total = per_client, total
         self.held = 0
         self._of: Counter[str] = Counter()
 
@@ -40,7 +40,7 @@ class Shares:
         """Return what would be exceeded with `more`: "total", "client" or "" for nothing."""
         if self.held + more > self.total:
             return "total"
-        return "client" if self._of[client] + more > self.each else ""
+        return "client" if self._of[client] + more > self.per_client else ""
 
     def add(self, client: str, amount: int) -> None:
         """Note that a client holds more, or with a negative amount less."""
@@ -51,14 +51,14 @@ class Shares:
 
 
 class RequestShares:
-    """ASGI middleware: one client has at most `each` requests at a time; one more gets 429.
+    """ASGI middleware: one client has at most `per_client` requests at a time; one more gets 429.
 
     Where a proxy forwards the requests of many clients, connections cannot tell them apart.
     """
 
-    def __init__(self, app: App, each: int) -> None:
+    def __init__(self, app: App, per_client: int) -> None:
         self.app = app
-        self._shares = Shares(each)
+        self._shares = Shares(per_client)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on while its client has a share left."""
@@ -68,8 +68,8 @@ class RequestShares:
         client = client_of(scope)
         if self._shares.exceeded(client, 1):
             sentence = (
-                f"Your address has {self._shares.each} requests open, which is the most; close "
-                "some pages."
+                f"Your address has {self._shares.per_client} requests open, which is the most; "
+                "close some pages."
             )
             await refuse(send, 429, sentence, retry_s=5)
             return

@@ -9,7 +9,7 @@ from skindx.bench import run_bench
 from skindx.bench.serve.bundle import photo_jpeg
 from skindx.bench.serve.process import Server
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.seeing import see
+from skindx.diagnosis.checked_photos import check_photos
 
 # It waits with its second child, after the first one has ended.
 BURN = """
@@ -29,7 +29,7 @@ elif sys.argv[1] == "stays":
 
 def test_the_photo_passes_every_gate() -> None:
     jpeg = photo_jpeg(800, 600, 0)
-    seen, refusals = see(Case((jpeg,)))
+    seen, refusals = check_photos(Case((jpeg,)))
     assert (list(seen), refusals) == ([0], [])
     assert jpeg == photo_jpeg(800, 600, 0)
     assert jpeg != photo_jpeg(800, 600, 1)

@@ -6,7 +6,7 @@ import sys
 from kept_cases import answer
 
 from skindx.casebook import opening, plaintext  # noqa: F401 (imported once for both)
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 
 
 def keep_three_and_delete_one(path: str) -> None:

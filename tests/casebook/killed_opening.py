@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from skindx.casebook import opening, plaintext  # noqa: F401 (imported once for all children)
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 
 
 def open_and_die(book: str, moment: str, call: int) -> None:

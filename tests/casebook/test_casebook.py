@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kept_cases import answer, picture
 
-from skindx.casebook.book import Casebook
 from skindx.casebook.case import CONSENT
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.engine import open_engine, without_password
 from skindx.diagnosis.case import Patient
 from skindx.errors import UserError
@@ -49,8 +49,8 @@ def test_nothing_is_kept_without_consent_or_name(book: Casebook) -> None:
 
 def test_one_owner_never_reaches_another_s_case(book: Casebook) -> None:
     hers, his = keep(book, "ann", 1), keep(book, "bob", 2)
-    assert [each.id for each in book.cases("bob", "P-1", "arm")] == [his]
-    assert [each.cases for each in book.lesions("ann")] == [1]
+    assert [case.id for case in book.cases("bob", "P-1", "arm")] == [his]
+    assert [lesion.cases for lesion in book.lesions("ann")] == [1]
     assert book.lesions("") == []
     assert book.lesions("ann' OR '1'='1") == []
     with pytest.raises(UserError, match="not in the case book"):
@@ -63,10 +63,13 @@ def test_one_owner_never_reaches_another_s_case(book: Casebook) -> None:
 
 def test_lesions_are_listed_with_their_dates_and_cases_oldest_first(book: Casebook) -> None:
     first, other, second = keep(book), keep(book, lesion="leg"), keep(book, seed=2)
-    assert {(each.lesion, each.cases) for each in book.lesions("")} == {("arm", 2), ("leg", 1)}
+    assert {(lesion.lesion, lesion.cases) for lesion in book.lesions("")} == {
+        ("arm", 2),
+        ("leg", 1),
+    }
     assert book.lesions("")[0].lesion == "arm"  # seen last
-    assert [each.id for each in book.cases("", "P-1", "arm")] == [first, second]
-    assert [each.id for each in book.all_cases()] == [first, other, second]
+    assert [case.id for case in book.cases("", "P-1", "arm")] == [first, second]
+    assert [case.id for case in book.all_cases()] == [first, other, second]
 
 
 def test_only_a_class_can_be_confirmed_and_it_can_be_taken_back(book: Casebook) -> None:

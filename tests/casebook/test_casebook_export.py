@@ -13,7 +13,7 @@ from kept_cases import answer
 from PIL import Image
 from typer.testing import CliRunner
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.export import LICENCE, export
 from skindx.cli import app
 from skindx.data.manifest import read_manifest
@@ -52,14 +52,14 @@ def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:
     assert built.exit_code == 0, (built.output, built.exception)
     records = read_manifest(tmp_path / "data")
     assert len(records) == 24
-    assert {each.label for each in records} == set(KEYS)
-    assert {each.licence for each in records} == {LICENCE}
-    assert {each.skin_type for each in records} == {None, 4}
+    assert {record.label for record in records} == set(KEYS)
+    assert {record.licence for record in records} == {LICENCE}
+    assert {record.skin_type for record in records} == {None, 4}
     splits: dict[str, set[str]] = {}
-    for each in records:
-        splits.setdefault(each.group, set()).add(each.split)
+    for record in records:
+        splits.setdefault(record.group, set()).add(record.split)
     assert len(splits) == 12
-    assert all(len(each) == 1 for each in splits.values())
+    assert all(len(split) == 1 for split in splits.values())
 
 
 def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from kept_cases import answer, picture
 from typer.testing import CliRunner
 
 from skindx.casebook import plaintext
-from skindx.casebook.book import Casebook
 from skindx.casebook.case import KeptCase
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.key_file import VARIABLE, KeyFile
 from skindx.casebook.overwriting import overwrite
 from skindx.casebook.sealing import seal, unseal

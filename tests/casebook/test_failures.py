@@ -13,7 +13,7 @@ from kept_cases import answer
 from sqlalchemy import event
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.failure import database_errors
 from skindx.errors import UserError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kept_cases import answer, picture
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.errors import UserError
 
 PATIENT, LESION, NOTE = "P-017 Maria", "left forearm", "excised in May"
@@ -116,7 +116,7 @@ def secrets(seed: int) -> list[bytes]:
     pieces = [photo[start : start + 60] for start in range(700, len(photo) - 60, 500)]
     # Text in the log is written in hexadecimal.
     clear = [PATIENT.encode(), LESION.encode(), NOTE.encode(), *pieces]
-    return clear + [each.hex().encode() for each in clear]
+    return clear + [text.hex().encode() for text in clear]
 
 
 def test_nothing_is_in_clear_and_a_deleted_case_has_no_key(

@@ -20,7 +20,7 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import RiskLevel, UrgentRisk
 from skindx.models.detector.detector import DetectorSpec
 from skindx.models.ensemble.crop_fusion import FusionSpec, box_crop
-from skindx.models.ood.measuring import features_of
+from skindx.models.ood.extraction import features_of
 
 SURE, DOUBTFUL = Box(10, 10, 40, 30, score=0.9), Box(10, 10, 40, 30, score=0.1)
 
@@ -106,15 +106,17 @@ def test_one_look_gives_the_same_answers_and_what_they_were_made_from(
     plain: Predictor, pictures: list[NDArray[np.uint8]]
 ) -> None:
     fused = _assisted(plain, [(SURE,), (), (DOUBTFUL, SURE)], 0.25)
-    said, look = fused.look(pictures)
+    said, output = fused.predict_with_features(pictures)
     for one, other in zip(fused.predict(pictures), said, strict=True):
         assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
         assert one.boxes == other.boxes
         members = (one.member_probabilities_MC, other.member_probabilities_MC)
         assert members[0].tobytes() == members[1].tobytes()
     # Embeddings and maps are of the whole pictures: of the crops nobody asks.
-    np.testing.assert_array_equal(look.embeddings_ND, plain.look(pictures)[1].embeddings_ND)
-    assert [len(each) for each in look.maps] == [3, 3]
+    np.testing.assert_array_equal(
+        output.embeddings_ND, plain.predict_with_features(pictures)[1].embeddings_ND
+    )
+    assert [len(map_) for map_ in output.maps] == [3, 3]
 
 
 def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> None:
@@ -216,9 +218,9 @@ def test_the_parts_of_a_whole_bundle_are_offered_and_an_older_one_has_none(
     assert predictor.conformal is not None
     assert predictor.gallery is not None
     assert predictor.ood is not None
-    _, look = predictor.look(pictures)
-    assert len(predictor.gallery.nearest(look.embeddings_ND[0], 3)) == 3
-    (p_value, *_) = predictor.ood.p_values(features_of(predictor.ensemble, pictures, look))
+    _, output = predictor.predict_with_features(pictures)
+    assert len(predictor.gallery.nearest(output.embeddings_ND[0], 3)) == 3
+    (p_value, *_) = predictor.ood.p_values(features_of(predictor.ensemble, pictures, output))
     assert 0 < p_value <= 1
     assert (plain.gallery, plain.ood, plain.conformal) == (None, None, None)
-    assert "had no calibration pictures" in plain.no_sets
+    assert "had no calibration images" in plain.no_sets

@@ -21,8 +21,8 @@ from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.calibration.conformal import Conformal
-from skindx.models.embedding_index.index import Gallery, GalleryRow
-from skindx.models.ensemble.ensemble import Ensemble, Look
+from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.energy import Energy
 
@@ -36,25 +36,27 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     return Predictor.load(pack_tiny(path, conformal=rule).path)
 
 
-def gallery_of(predictor: Predictor, shown: bytes = b"jpeg") -> Gallery:
+def gallery_of(predictor: Predictor, shown: bytes = b"jpeg") -> EmbeddingIndex:
     """Return a gallery of the four photos, of which the last may not be shown."""
     keys = predictor.taxonomy.keys
-    rows = [GalleryRow(f"{n:064}", keys[n], n, "CC BY 4.0", creator="A. Creator") for n in range(4)]
-    embeddings_ND = predictor.look([decode(each) for each in PHOTOS])[1].embeddings_ND
-    return Gallery.of(rows, embeddings_ND, [shown] * 3 + [b""])
+    rows = [IndexRow(f"{n:064}", keys[n], n, "CC BY 4.0", creator="A. Creator") for n in range(4)]
+    embeddings_ND = predictor.predict_with_features([decode(photo) for photo in PHOTOS])[
+        1
+    ].embeddings_ND
+    return EmbeddingIndex.of(rows, embeddings_ND, [shown] * 3 + [b""])
 
 
 def test_photos_of_a_case_are_averaged_and_shown_one_by_one(predictor: Predictor) -> None:
     said = answer(predictor, Case(PHOTOS[:3], Patient(age=40, skin_type=2)))
     mean_C = np.mean(
-        [each.probabilities_C for each in predictor.predict([decode(p) for p in PHOTOS[:3]])], 0
+        [photo.probabilities_C for photo in predictor.predict([decode(p) for p in PHOTOS[:3]])], 0
     )
     keys = predictor.taxonomy.keys
-    for each in said.diagnosis.candidates:
-        assert each.probability == pytest.approx(mean_C[keys.index(each.key)])
+    for candidate in said.diagnosis.candidates:
+        assert candidate.probability == pytest.approx(mean_C[keys.index(candidate.key)])
     assert len(said.diagnosis.photos) == len(said.views) == 3
     assert said.diagnosis.patient.age == 40
-    assert {each.key for each in said.diagnosis.candidates} >= {
+    assert {candidate.key for candidate in said.diagnosis.candidates} >= {
         keys[n] for n in np.flatnonzero(mean_C >= 0.2)
     }
     for view in said.views:
@@ -73,13 +75,13 @@ def test_a_batch_answers_as_its_cases_do_alone(
         Case(PHOTOS[1:]),
     ]
     passes = []
-    look = Ensemble.look
+    plain = Ensemble.predict_with_features
 
-    def counted(ensemble: Ensemble, pictures: Sequence[np.ndarray]) -> Look:
+    def counted(ensemble: Ensemble, pictures: Sequence[np.ndarray]) -> EnsembleOutput:
         passes.append(len(pictures))
-        return look(ensemble, pictures)
+        return plain(ensemble, pictures)
 
-    monkeypatch.setattr(Ensemble, "look", counted)
+    monkeypatch.setattr(Ensemble, "predict_with_features", counted)
     together = answer_many(predictor, cases)
     assert passes == [6]
     for case, found in zip(cases, together, strict=True):
@@ -89,13 +91,13 @@ def test_a_batch_answers_as_its_cases_do_alone(
             assert str(caught.value) == str(found)
             continue
         alone = answer(predictor, case)
-        assert [each.key for each in found.diagnosis.candidates] == [
-            each.key for each in alone.diagnosis.candidates
+        assert [candidate.key for candidate in found.diagnosis.candidates] == [
+            candidate.key for candidate in alone.diagnosis.candidates
         ]
-        assert [each.probability for each in found.diagnosis.candidates] == pytest.approx(
-            [each.probability for each in alone.diagnosis.candidates], abs=1e-6
+        assert [candidate.probability for candidate in found.diagnosis.candidates] == pytest.approx(
+            [candidate.probability for candidate in alone.diagnosis.candidates], abs=1e-6
         )
-        assert [each.jpeg for each in found.views] == [each.jpeg for each in alone.views]
+        assert [view.jpeg for view in found.views] == [view.jpeg for view in alone.views]
     assert isinstance(together[3], Refused)
     assert (together[3].gate, together[3].photo) == ("blur", 1)
     assert answer_many(predictor, []) == []
@@ -115,13 +117,13 @@ def test_similar_cases_come_nearest_first_with_their_credit(predictor: Predictor
     assert first.name == predictor.taxonomy.classes[3].name
     assert first.similarity == pytest.approx(1, abs=2e-3)
     assert (first.licence, first.credit) == ("CC BY 4.0", "A. Creator")
-    assert [each.similarity for each in others] == sorted(
-        (each.similarity for each in others), reverse=True
+    assert [other.similarity for other in others] == sorted(
+        (other.similarity for other in others), reverse=True
     )
     assert said.thumbnails == (b"", b"jpeg", b"jpeg", b"jpeg")
     without = answer(predictor, Case((PHOTOS[3],)))
     assert (without.diagnosis.similar, without.thumbnails) == ((), ())
-    assert "no pictures to compare" in without.diagnosis.no_similar
+    assert "no images to compare" in without.diagnosis.no_similar
 
 
 def check_of(scores: NDArray[np.float64]) -> OodCheck:

@@ -39,7 +39,7 @@ def test_photos_and_facts_become_an_answer_and_a_report(
     assert said["patient"]["age"] == 54
     assert (said["patient"]["site"], said["patient"]["duration"]) == ("back", None)
     assert report.read_bytes().startswith(b"%PDF")
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
         "near.jpg",
         "report.pdf",
         "wide.jpg",
@@ -73,7 +73,9 @@ def test_a_refused_photo_leaves_no_report(tiny_bundle: Path, photos: list[str]) 
 def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -> None:
     """The same photo is urgent by one level and not by another."""
     plain = pack_tiny(tmp_path / "plain")
-    urgent = [n for n, each in enumerate(plain.taxonomy.classes) if each.urgency == "urgent"]
+    urgent = [
+        n for n, skin_class in enumerate(plain.taxonomy.classes) if skin_class.urgency == "urgent"
+    ]
     risk = sum(
         candidate["probability"]
         for candidate in json.loads(typed(plain.path, photos[0], "--json"))["candidates"]
@@ -92,9 +94,9 @@ def test_the_operator_chooses_the_miss_rate(tmp_path: Path, photos: list[str]) -
         json.loads(typed(bundle, photos[0], "--json", *words))
         for words in ((), ("--miss-rate", "0.05"), ("--miss-rate", "0.02"))
     ]
-    levels = [each["urgent_risk"]["miss_rate"] for each in said]
+    levels = [path["urgent_risk"]["miss_rate"] for path in said]
     assert levels == [0.05, 0.05, 0.02]
-    assert [each["next_step"]["urgency"] == "urgent" for each in said] == [False, False, True]
+    assert [path["next_step"]["urgency"] == "urgent" for path in said] == [False, False, True]
     assert said[0]["urgent_risk"]["risk"] >= risk - 1e-9  # of the five candidates that are listed
     with pytest.raises(UserError, match=r"no threshold for a miss rate of 0.1; it has 0.02, 0.05"):
         typed(bundle, photos[0], "--miss-rate", "0.1")

@@ -47,12 +47,14 @@ def concluded(
         miss_rate=miss_rate,
     )
     probabilities_PC = np.stack(photos)
-    members_MPC = np.stack([np.stack([each] * len(photos)) for each in members or [photos[0]] * 2])
+    members_MPC = np.stack(
+        [np.stack([photo] * len(photos)) for photo in members or [photos[0]] * 2]
+    )
     return conclude(predictor, probabilities_PC, members_MPC, **facts)  # type: ignore[arg-type]
 
 
 def held(conclusion: Conclusion) -> set[str]:
-    return {each.key for each, _, in_set in conclusion.ranked if in_set}
+    return {skin_class.key for skin_class, _, in_set in conclusion.ranked if in_set}
 
 
 def test_urgency_is_that_of_the_most_urgent_in_the_set() -> None:
@@ -67,7 +69,7 @@ def test_urgency_is_that_of_the_most_urgent_in_the_set() -> None:
 
 def test_skin_type_chooses_the_threshold() -> None:
     probabilities = of(0.85, 0.03, 0.08)
-    told, other = (concluded(probabilities, skin_type=each) for each in (5, 2))
+    told, other = (concluded(probabilities, skin_type=count) for count in (5, 2))
     assert (held(told), held(other)) == ({"c0", "c2"}, {"c0"})
     assert told.next_step.urgency == "urgent"
     assert told.promise is not None
@@ -104,11 +106,11 @@ def test_members_who_contradict_each_other_are_not_believed() -> None:
 
 
 def test_a_strange_photo_is_not_named_and_never_told_to_wait() -> None:
-    said = concluded(of(0.99), familiarity=0.04)
+    said = concluded(of(0.99), ood_p_value=0.04)
     assert "does not look much like" in said.abstained
     assert (said.next_step.urgency, said.next_step.advice) == ("unknown", "See a clinician.")
-    assert concluded(of(0.99), familiarity=0.06).abstained == ""
-    urgent = concluded(of(0.01, 0.01, 0.97), familiarity=0.04)
+    assert concluded(of(0.99), ood_p_value=0.06).abstained == ""
+    urgent = concluded(of(0.01, 0.01, 0.97), ood_p_value=0.04)
     assert urgent.next_step.urgency == "urgent"
 
 
@@ -122,11 +124,11 @@ def test_without_sets_the_leading_classes_decide() -> None:
 
 @given(st.lists(st.floats(0.001, 1), min_size=12, max_size=12), st.floats(0, 1))
 def test_no_class_of_the_set_is_more_urgent_than_the_advice(
-    drawn: list[float], familiarity: float
+    drawn: list[float], ood_p_value: float
 ) -> None:
-    said = concluded(np.array(drawn) / sum(drawn), familiarity=familiarity)
+    said = concluded(np.array(drawn) / sum(drawn), ood_p_value=ood_p_value)
     advised = SEVERITY.index(said.next_step.urgency)
-    in_set = [SEVERITY.index(each.urgency) for each, _, inside in said.ranked if inside]
+    in_set = [SEVERITY.index(skin_class.urgency) for skin_class, _, inside in said.ranked if inside]
     assert max(in_set) <= advised
     assert said.ranked[0][2]
     shares = [share for _, share, _ in said.ranked]
@@ -193,7 +195,7 @@ def test_below_the_threshold_the_set_decides_among_the_lower_tiers() -> None:
 
 
 def test_a_doubtful_answer_is_not_lowered_by_the_risk() -> None:
-    said = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK, familiarity=0.04)
+    said = concluded(of(0.7, 0.01, 0.25), urgent_risk=RISK, ood_p_value=0.04)
     assert said.abstained
     assert said.next_step.urgency == "urgent"
     assert "not ruled out and the answer is not sure" in said.next_step.because
@@ -204,7 +206,7 @@ def test_a_doubtful_answer_is_not_lowered_by_the_risk() -> None:
     )
     assert "networks contradict" in torn.abstained
     assert torn.next_step.urgency == "urgent"
-    wait = concluded(of(0.99), urgent_risk=RISK, familiarity=0.04)
+    wait = concluded(of(0.99), urgent_risk=RISK, ood_p_value=0.04)
     assert wait.next_step.urgency == "unknown"
 
 
@@ -242,18 +244,20 @@ def test_the_digits_tell_risk_and_threshold_apart() -> None:
     st.sampled_from([0.02, 0.05]),
 )
 def test_no_risk_makes_an_answer_reassuring(
-    drawn: list[float], familiarity: float | None, miss_rate: float
+    drawn: list[float], ood_p_value: float | None, miss_rate: float
 ) -> None:
-    facts: dict[str, float | None] = {"familiarity": familiarity, "miss_rate": miss_rate}
+    facts: dict[str, float | None] = {"ood_p_value": ood_p_value, "miss_rate": miss_rate}
     said = concluded(np.array(drawn) / sum(drawn), urgent_risk=RISK, **facts)
-    by_set = concluded(np.array(drawn) / sum(drawn), familiarity=familiarity)
-    advised, before = (SEVERITY.index(each.next_step.urgency) for each in (said, by_set))
+    by_set = concluded(np.array(drawn) / sum(drawn), ood_p_value=ood_p_value)
+    advised, before = (
+        SEVERITY.index(conclusion.next_step.urgency) for conclusion in (said, by_set)
+    )
     assert said.urgent_risk is not None
     if said.urgent_risk.is_urgent:
         assert said.next_step.urgency == "urgent"
     else:
         assert advised >= min(before, SEVERITY.index("soon"))
-    if familiarity == 0.01:
+    if ood_p_value == 0.01:
         assert advised >= before
     if said.abstained:
         assert said.next_step.urgency != "routine"

@@ -16,11 +16,11 @@ from skindx.diagnosis.diagnose import (
     MAX_BYTES,
     answer,
     bundle_version,
-    read_picture,
+    read_photo,
 )
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
-from skindx.diagnosis.terminal import render
+from skindx.diagnosis.report.terminal import render
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.models.bundle.bundle import open_bundle
@@ -42,8 +42,8 @@ def test_candidates_are_the_ensembles_own_probabilities_ranked(predictor: Predic
     (prediction,) = predictor.predict([decode(data)])
     best = np.argsort(-prediction.probabilities_C)[:5]
     keys = predictor.taxonomy.keys
-    assert [each.key for each in diagnosis.candidates] == [keys[i] for i in best]
-    shown = [each.probability for each in diagnosis.candidates]
+    assert [candidate.key for candidate in diagnosis.candidates] == [keys[i] for i in best]
+    shown = [candidate.probability for candidate in diagnosis.candidates]
     assert shown == pytest.approx(list(prediction.probabilities_C[best]))
     assert [vote.key for vote in diagnosis.votes] == [
         keys[row_C.argmax()] for row_C in prediction.member_probabilities_MC
@@ -101,10 +101,10 @@ def png_header_of(width: int, height: int) -> bytes:
     ("data", "said"),
     [
         pytest.param(b"", "empty", id="empty"),
-        pytest.param(b"hello, I am a photo", "no picture", id="text"),
-        pytest.param(skin_photo(form="BMP"), "no picture", id="bmp"),
-        pytest.param(skin_photo(form="TIFF"), "no picture", id="tiff"),
-        pytest.param(b"<svg onload='alert(1)'/>", "no picture", id="svg"),
+        pytest.param(b"hello, I am a photo", "not a photo in", id="text"),
+        pytest.param(skin_photo(form="BMP"), "not a photo in", id="bmp"),
+        pytest.param(skin_photo(form="TIFF"), "not a photo in", id="tiff"),
+        pytest.param(b"<svg onload='alert(1)'/>", "not a photo in", id="svg"),
         pytest.param(b"\xff\xd8\xff", "damaged or cut short", id="three bytes"),
         pytest.param(skin_photo()[:-300], "damaged or cut short", id="truncated jpeg"),
         pytest.param(skin_photo(form="PNG")[:-200], "damaged or cut short", id="truncated png"),
@@ -127,9 +127,9 @@ def test_what_is_no_photo_is_refused_in_one_sentence(
 
 def test_a_path_that_is_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.jpg does not exist"):
-        read_picture(tmp_path / "nowhere.jpg")
+        read_photo(tmp_path / "nowhere.jpg")
     with pytest.raises(UserError, match="cannot be read"):
-        read_picture(tmp_path)
+        read_photo(tmp_path)
 
 
 def test_weights_that_are_no_numbers_give_no_diagnosis(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from PIL import Image, ImageFilter
 from skin_photo import TONES, skin_photo, skin_pixels
 
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.checked_photos import check_photos
 from skindx.diagnosis.gates import inspect
-from skindx.diagnosis.seeing import see
 from skindx.evaluation.gates import blurred, darkened, photos_of
 from skindx.evaluation.no_skin import KINDS
 
@@ -59,21 +59,21 @@ def test_what_has_no_colour_of_skin_is_refused(kind: str) -> None:
 def test_every_photo_of_a_case_is_looked_at() -> None:
     sound, dark = skin_photo(), skin_photo(skin_type=6, form="PNG")
     black = _png(Image.new("RGB", (200, 150)))
-    seen, refusals = see(Case((black, sound, b"no photo")))
+    seen, refusals = check_photos(Case((black, sound, b"no photo")))
     assert list(seen) == [1]
     assert [(refusal.photo, refusal.gate) for refusal in refusals] == [
         (0, "light"),
         (2, "unreadable"),
     ]
     assert refusals[0].message.startswith("the photo is too dark")
-    seen, refusals = see(Case((sound, dark)))
+    seen, refusals = check_photos(Case((sound, dark)))
     assert (list(seen), refusals) == ([0, 1], [])
 
 
 def test_small_photos_are_remarked_on() -> None:
-    small = see(Case((skin_photo(180, 150),)))[0][0]
+    small = check_photos(Case((skin_photo(180, 150),)))[0][0]
     assert small.remarks == ("The photo is small (180 x 150 pixels): fine structures may be lost.",)
-    fine = see(Case((skin_photo(800, 600),)))[0][0]
+    fine = check_photos(Case((skin_photo(800, 600),)))[0][0]
     assert fine.remarks == ()
 
 
@@ -83,12 +83,12 @@ def test_real_photos_pass_light_or_dark_and_blurred_ones_do_not(real: Path, fold
     """The figures by which the thresholds were chosen, on fewer photos, with room to spare."""
     photos = photos_of(real / folder, 60)
     assert _refused(photos) <= 0.05
-    assert _refused([darkened(each, 0.1) for each in photos]) <= 0.05
-    assert _refused([blurred(each, 2) for each in photos]) >= 0.95
+    assert _refused([darkened(photo, 0.1) for photo in photos]) <= 0.05
+    assert _refused([blurred(photo, 2) for photo in photos]) >= 0.95
 
 
 def _refused(photos: list[np.ndarray]) -> float:
-    return float(np.mean([any(fatal for _, fatal in gates_of(each)) for each in photos]))
+    return float(np.mean([any(fatal for _, fatal in gates_of(photo)) for photo in photos]))
 
 
 def _png(picture: Image.Image) -> bytes:

@@ -11,8 +11,8 @@ from PIL import Image
 from skin_photo import skin_pixels
 
 from skindx.bench.heat.planted import plant, train_reader
-from skindx.diagnosis.gradcam import grad_cam, heat_maps, heat_png
-from skindx.diagnosis.token_heat import token_heat
+from skindx.diagnosis.explain.gradcam import grad_cam, heat_maps, heat_png
+from skindx.diagnosis.explain.token_heat import token_heat
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble.combination import Combination
@@ -39,13 +39,13 @@ def cnn() -> Member:
 
 
 def maps_of(*members: Member) -> tuple[torch.Tensor, ...]:
-    return Ensemble(members).look(PHOTOS).maps
+    return Ensemble(members).predict_with_features(PHOTOS).maps
 
 
 def test_a_cnns_heat_is_captums(cnn: Member) -> None:
     (map_,) = maps_of(cnn)
     ours_Nhw = grad_cam(cnn, map_, CLASSES)
-    squares = torch.from_numpy(np.stack([centre_square(each, cnn.preprocess) for each in PHOTOS]))
+    squares = torch.from_numpy(np.stack([centre_square(photo, cnn.preprocess) for photo in PHOTOS]))
     theirs = LayerGradCam(cnn.classifier, cnn.classifier.net.layer4).attribute(
         squares.float(), torch.tensor(CLASSES), relu_attributions=True
     )
@@ -155,9 +155,9 @@ def test_heat_lies_where_the_network_looked(cnn: Member) -> None:
     """Half of the width beside the central square is cold; the square of a crop is smaller."""
     narrow = replace(cnn, preprocess=Preprocess(size=64, crop=0.5))
     photo = skin_pixels(180, 90)
-    for each, share in ((cnn, 0.9), (narrow, 0.5)):
-        maps = Ensemble((each,)).look([photo]).maps
-        (heat_HW,) = heat_maps(Ensemble((each,)), maps, [0], [photo])
+    for member, share in ((cnn, 0.9), (narrow, 0.5)):
+        maps = Ensemble((member,)).predict_with_features([photo]).maps
+        (heat_HW,) = heat_maps(Ensemble((member,)), maps, [0], [photo])
         assert heat_HW is not None
         assert heat_HW.shape == (160, 320)
         assert heat_HW.max() == pytest.approx(1)

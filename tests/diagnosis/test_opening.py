@@ -37,7 +37,7 @@ def test_a_large_jpeg_comes_smaller_yet_no_smaller_than_it_is_shown(large: bytes
     whole_HWC = open_photo(large).pixels_HWC
     assert whole_HWC.shape == (2000, 3000, 3)
     shown, exact = (
-        decode(view_jpeg(each)).astype(float) for each in (opened.pixels_HWC, whole_HWC)
+        decode(view_jpeg(image_HWC)).astype(float) for image_HWC in (opened.pixels_HWC, whole_HWC)
     )
     assert np.abs(shown - exact).mean() < 1.5
 

@@ -12,13 +12,13 @@ from pdf_words import words_of
 from skin_photo import skin_photo
 from tiny_bundle import measured as figures
 
-from skindx.diagnosis import fonts, sheet
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.diagnosis.diagnose import answer
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Promise, Share, Similar, UrgentRisk
-from skindx.diagnosis.report import report_pdf
+from skindx.diagnosis.report import fonts, sheet
+from skindx.diagnosis.report.pdf import report_pdf
 from skindx.errors import UserError
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
@@ -67,7 +67,7 @@ def test_the_notice_and_the_next_step_come_first(
         "top-1 50.0 %",
         "Some letters above stand as",
     ]
-    places = [words.find(each) for each in order]
+    places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
     assert "?uszczyca - ??????? ??" in words
@@ -91,7 +91,7 @@ def test_the_guarantee_of_the_risk_stands_under_the_next_step(
         "confidence at most 8.1",
         "What it may be",
     ]
-    places = [words.find(each) for each in order]
+    places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))
     assert places == sorted(places)
 

@@ -57,11 +57,11 @@ def test_nothing_that_leads_is_more_urgent_than_the_advice(
     urgency = ORDER.index(next_step(ranked).urgency)
     assert urgency >= ORDER.index(ranked[0][0].urgency)
     ahead = 0.0
-    for each, probability, _ in ranked:
+    for skin_class, probability, _ in ranked:
         if ahead >= 0.9 - 1e-6:
             break
         # Whoever starts clearly below 90 % is among the leading classes.
-        assert urgency >= ORDER.index(each.urgency)
+        assert urgency >= ORDER.index(skin_class.urgency)
         ahead += probability
 
 

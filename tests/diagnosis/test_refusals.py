@@ -12,7 +12,7 @@ from skin_photo import skin_photo
 
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.diagnose import answer
-from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_pictures
+from skindx.diagnosis.opening import MIN_SIDE, open_photo, read_photos
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
@@ -59,14 +59,14 @@ def test_a_refusal_crosses_a_process_border_whole() -> None:
         assert (there.gate, str(there), there.photo) == (error.gate, str(error), error.photo)
         assert there.refusals == error.refusals
     two = (replace(TWO[0], shown=b"\xff\xd8 jpeg"), TWO[1])
-    message = framing.pack([framing.plain(each) for each in two])
+    message = framing.pack([framing.plain(photo) for photo in two])
     size = int.from_bytes(message[: framing.LENGTH_BYTES], "big")
     head, rest = message[framing.LENGTH_BYTES :][:size], message[framing.LENGTH_BYTES + size :]
     blobs = []
     for length in framing.blob_sizes(head):
         blobs.append(rest[:length])
         rest = rest[length:]
-    assert tuple(framing.rebuilt(Refusal, each) for each in framing.unpack(head, blobs)) == two
+    assert tuple(framing.rebuilt(Refusal, part) for part in framing.unpack(head, blobs)) == two
 
 
 def test_a_refused_photo_that_browsers_cannot_show_comes_back_small(predictor: Predictor) -> None:
@@ -112,7 +112,7 @@ def test_no_bundle_takes_photos_below_the_floor_of_all() -> None:
 
 def test_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
     (tmp_path / "good.jpg").write_bytes(SOUND)
-    assert read_pictures([tmp_path / "good.jpg"]) == (SOUND,)
+    assert read_photos([tmp_path / "good.jpg"]) == (SOUND,)
     with pytest.raises(UserError, match=r"one\.jpg does not exist.*two\.jpg does not exist") as e:
-        read_pictures([tmp_path / name for name in ("one.jpg", "good.jpg", "two.jpg")])
+        read_photos([tmp_path / name for name in ("one.jpg", "good.jpg", "two.jpg")])
     assert str(e.value).endswith("check the path.")

@@ -60,7 +60,7 @@ def test_no_part_of_a_taxonomy_waits_without_the_urgent_cancers(
     places: set[int], urgency: Urgency
 ) -> None:
     classes: list[SkinClass] = [ISIC9[place] for place in sorted(places)]
-    known = {each.key for each in classes} >= {"Melanoma", "Squamous_Cell_Carcinoma"}
+    known = {skin_class.key for skin_class in classes} >= {"Melanoma", "Squamous_Cell_Carcinoma"}
     said = without_reassurance(step(urgency), classes)
     assert (said.urgency == "routine") == (known and urgency == "routine")
     assert ("weeks" in said.advice) == (known and urgency == "soon")

@@ -11,7 +11,7 @@ from evaluation_fakes import CLASSES, FakePredictor, decode, records_of, simulat
 from skindx.errors import UserError
 from skindx.evaluation.compare.comparison import compare_folders
 from skindx.evaluation.evaluate import evaluate, evaluate_served
-from skindx.models.ensemble.prediction import Checked
+from skindx.models.ensemble.prediction import OodResult
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_the_share_that_the_ood_check_refuses_is_reported(
     """Of the 35 test images 0, 8, 16, 24 and 32 have the least p-value that 99 others allow."""
     table = list(served.table)
     served.table = [
-        replace(said, ood=Checked(0.01 if n % 8 == 0 else 0.5, 0.01))
+        replace(said, ood=OodResult(0.01 if n % 8 == 0 else 0.5, 0.01))
         for n, said in enumerate(table)
     ]
     found = evaluate(Path("b"), dataset, tmp_path / "out", draws=50).ood

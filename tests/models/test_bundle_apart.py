@@ -44,7 +44,7 @@ def test_a_file_outside_would_be_noticed(opener: Opener, tmp_path: Path) -> None
     (tmp_path / "members").symlink_to(FIXTURE / "whole/members")
     answer = opener.open("run", tmp_path)
     assert answer["said"] == "opened"
-    assert any("validation.npz" in each for each in answer["touched"])
+    assert any("validation.npz" in module for module in answer["touched"])
 
 
 def test_a_checkpoint_reaches_no_file_outside(opener: Opener, tmp_path: Path) -> None:

@@ -195,9 +195,9 @@ def test_every_malformed_file_of_tensors_is_one_sentence(tmp_path: Path, content
     [
         lambda state: dict(list(state.items())[1:]),
         lambda state: {**state, "another": torch.zeros(2)},
-        lambda state: {name: each.flatten() for name, each in state.items()},
-        lambda state: {name: each.to(torch.int8) for name, each in state.items()},
-        lambda state: {name: each.to(torch.complex64) for name, each in state.items()},
+        lambda state: {name: tensor.flatten() for name, tensor in state.items()},
+        lambda state: {name: tensor.to(torch.int8) for name, tensor in state.items()},
+        lambda state: {name: tensor.to(torch.complex64) for name, tensor in state.items()},
     ],
 )
 def test_weights_of_other_shapes_types_or_names_are_one_sentence(

@@ -15,8 +15,8 @@ from skindx.data.manifest import Record, write_manifest
 from skindx.data.review import Flag, write_flags
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle, open_bundle
-from skindx.models.embedding_index.index import ROWS, TENSORS, Gallery, GalleryRow
-from skindx.models.embedding_index.making import make_gallery, stratified
+from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex, IndexRow
+from skindx.models.embedding_index.making import make_embedding_index, stratified
 
 Floats = NDArray[np.float32]
 
@@ -26,9 +26,9 @@ def unit(vectors_ND: NDArray[np.floating]) -> Floats:
     return (vectors_ND / lengths).astype(np.float32)
 
 
-def gallery_of(embeddings_ND: Floats, groups: list[int]) -> Gallery:
-    rows = [GalleryRow(f"{n:064x}", "a", group) for n, group in enumerate(groups)]
-    return Gallery.of(rows, embeddings_ND, [b"x" * (n % 3) for n in range(len(rows))])
+def gallery_of(embeddings_ND: Floats, groups: list[int]) -> EmbeddingIndex:
+    rows = [IndexRow(f"{n:064x}", "a", group) for n, group in enumerate(groups)]
+    return EmbeddingIndex.of(rows, embeddings_ND, [b"x" * (n % 3) for n in range(len(rows))])
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +48,16 @@ def test_the_nearest_are_those_of_plain_arithmetic(n: int, groups: int, k: int, 
     for row_D, group in zip(stored_ND, group_N, strict=True):
         best[group] = max(best[group], float(row_D @ asked_D))
     expected = sorted(best.values(), reverse=True)[:k]
-    np.testing.assert_allclose([each.cosine for each in near], expected, atol=1e-6)
-    assert len({each.row.group for each in near}) == len(near)
-    assert all(len(each.thumbnail) == int(each.row.sha256, 16) % 3 for each in near)
+    np.testing.assert_allclose([neighbour.cosine for neighbour in near], expected, atol=1e-6)
+    assert len({neighbour.row.group for neighbour in near}) == len(near)
+    assert all(len(neighbour.thumbnail) == int(neighbour.row.sha256, 16) % 3 for neighbour in near)
 
 
 def test_a_bundle_gives_its_gallery_back(whole: Bundle) -> None:
     gallery = open_bundle(whole.path).gallery()
     assert gallery is not None
     assert (len(gallery), gallery.spec.pictures, gallery.spec.shown) == (40, 40, 20)
-    assert gallery.rows[3] == GalleryRow(
+    assert gallery.rows[3] == IndexRow(
         f"{3:064x}", "Basal_Cell_Carcinoma", 1, "CC BY 4.0", "A. Painter"
     )
     assert gallery.thumbnail(3) == b""
@@ -68,7 +68,7 @@ def test_a_bundle_gives_its_gallery_back(whole: Bundle) -> None:
     assert near[0].row.sha256 == f"{6:064x}"
     assert near[0].cosine == pytest.approx(1, abs=2e-3)
     assert (
-        "gallery: 40 pictures learned from, 20 to be shown"
+        "similar cases: 40 training images, 20 of them may be shown"
         in (whole.path / "MODEL_CARD.md").read_text()
     )
 
@@ -82,7 +82,7 @@ def test_a_bundle_without_its_listed_gallery_is_refused(tmp_path: Path) -> None:
 
 def test_parts_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="1 rows, 2 embeddings, 1 thumbnails"):
-        Gallery.of([GalleryRow("0", "a", 0)], np.zeros((2, 3)), [b""])
+        EmbeddingIndex.of([IndexRow("0", "a", 0)], np.zeros((2, 3)), [b""])
 
 
 def test_pictures_of_a_group_go_together() -> None:
@@ -108,10 +108,10 @@ def test_a_capped_gallery_keeps_the_shares_of_classes(sizes: list[int], cap: int
     ]  # fmt: skip
     kept = stratified(records, cap)
     assert len(kept) == min(cap, len(records))
-    assert kept == [each for each in records if each in kept]
+    assert kept == [record for record in records if record in kept]
     if cap >= len(sizes):
         for kind, size in enumerate(sizes):
-            count = sum(each.label == str(kind) for each in kept)
+            count = sum(kept_case.label == str(kind) for kept_case in kept)
             assert count >= 1
             assert abs(count - size * len(kept) / len(records)) <= len(sizes)
 
@@ -131,11 +131,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record
         record(6, licence="CC0", **credit),  # a program saw a face, nobody has decided
     ]
     random = np.random.default_rng(0)
-    for each in records:
+    for stored in records:
         pixels = random.integers(0, 256, (200, 300, 3), dtype=np.uint8)
         exif = Image.Exif()
         exif[0x013B] = "Jane Q. Victim"
-        Image.fromarray(pixels).save(folder / each.path, exif=exif)
+        Image.fromarray(pixels).save(folder / stored.path, exif=exif)
     (folder / "decisions.csv").write_text(f"sha256,verdict,by\n{records[5].sha256},remove,me\n")
     write_manifest(folder, records)
     write_flags(folder, [Flag(records[6].sha256, "face", 0.9)], ["face"])
@@ -146,7 +146,7 @@ def test_only_what_may_be_given_away_is_shown(
     whole: Bundle, dataset: tuple[Path, list[Record]]
 ) -> None:
     folder, records = dataset
-    gallery = make_gallery(whole.ensemble(), folder, records)
+    gallery = make_embedding_index(whole.ensemble(), folder, records)
     shown = [n for n in range(len(records)) if gallery.thumbnail(n)]
     assert shown == [0, 1]
     with Image.open(io.BytesIO(gallery.thumbnail(1))) as small:
@@ -166,13 +166,13 @@ def test_a_picture_is_embedded_as_it_is_served(
     whole: Bundle, dataset: tuple[Path, list[Record]]
 ) -> None:
     folder, records = dataset
-    gallery = make_gallery(whole.ensemble(), folder, records, cap=3)
+    gallery = make_embedding_index(whole.ensemble(), folder, records, cap=3)
     assert len(gallery) == 3
     with Image.open(folder / records[1].path) as picture:
-        look = whole.ensemble().look([np.array(picture.convert("RGB"))])
-    near = gallery.nearest(look.embeddings_ND[0], 3)
+        output = whole.ensemble().predict_with_features([np.array(picture.convert("RGB"))])
+    near = gallery.nearest(output.embeddings_ND[0], 3)
     assert near[0].cosine == pytest.approx(1, abs=2e-3)
-    assert gallery.embeddings_ND.shape == (3, look.embeddings_ND.shape[1])
+    assert gallery.embeddings_ND.shape == (3, output.embeddings_ND.shape[1])
 
 
 def test_an_older_bundle_has_no_gallery(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
 def test_normalisation_is_the_first_step() -> None:
     classifier = build_classifier(SMALL, 3).eval()
     pictures = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
-    mean, std = (torch.tensor(each) for each in (SMALL.preprocess.mean, SMALL.preprocess.std))
+    mean, std = (torch.tensor(values) for values in (SMALL.preprocess.mean, SMALL.preprocess.std))
     by_hand = ((pictures / 255 - mean) / std).permute(0, 3, 1, 2)
     torch.testing.assert_close(classifier(pictures), classifier.net(by_hand), rtol=1e-4, atol=1e-5)
 

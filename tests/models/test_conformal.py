@@ -129,7 +129,7 @@ def test_a_bundle_carries_its_sets_and_an_older_one_has_none(tmp_path: Path) -> 
     fitted = fit_conformal(*simulate(200))
     new = pack_tiny(tmp_path / "new", conformal=fitted)
     assert new.spec.conformal == fitted
-    assert "coverage of 90%; fitted on 200 pictures" in (new.path / "MODEL_CARD.md").read_text()
+    assert "coverage of 90%; fitted on 200 images" in (new.path / "MODEL_CARD.md").read_text()
     from tiny_bundle import measured
 
     add_metrics(new.path, measured(0.5))
@@ -246,10 +246,10 @@ def test_skin_types_with_pictures_enough_have_their_own_thresholds() -> None:
     fitted = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C, skin_types=types)
     assert fitted.group_pictures == {"skin type 1": 195, "skin type 6": 190}
     assert set(fitted.thresholds) == set(fitted.urgent) == {"all", *fitted.group_pictures}
-    assert [fitted.group(each) for each in (1, 3, 6, None)] == [
+    assert [fitted.group(skin_type) for skin_type in (1, 3, 6, None)] == [
         "skin type 1", "all", "skin type 6", "all",
     ]  # fmt: skip
-    assert (fitted.pictures_of("skin type 6"), fitted.pictures_of("all")) == (190, 400)
+    assert (fitted.images_of("skin type 6"), fitted.images_of("all")) == (190, 400)
     alone = fit_conformal(probabilities_NC[200:390], truth_N[200:390], urgent_C=URGENT_C)
     assert fitted.thresholds["skin type 6"] == alone.least_probability
     assert fitted.urgent["skin type 6"] == alone.urgent["all"]
@@ -259,7 +259,7 @@ def test_skin_types_with_pictures_enough_have_their_own_thresholds() -> None:
     mixed = fitted.sets(probabilities_NC[:2], [None, 6])
     np.testing.assert_array_equal(mixed[0], fitted.sets(probabilities_NC[:1])[0])
     for kind in (1, 6):
-        of_N = np.array([each == kind for each in types])
+        of_N = np.array([skin_type == kind for skin_type in types])
         sets_NC = fitted.sets(probabilities_NC[of_N], [kind] * int(of_N.sum()))
         assert sets_NC[np.arange(of_N.sum()), truth_N[of_N]].mean() >= 0.9
 

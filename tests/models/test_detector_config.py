@@ -174,7 +174,10 @@ def test_the_detectors_of_ultralytics_can_be_trained() -> None:
                 parse_config({**raw, "scale": scale}, file.name)
                 found += 1
     assert found > 20
-    assert sum(each.numel() for each in build_network("yolov8n.yaml", 1).parameters()) > 3_000_000
+    assert (
+        sum(parameter.numel() for parameter in build_network("yolov8n.yaml", 1).parameters())
+        > 3_000_000
+    )
 
 
 plain = st.recursive(

@@ -47,12 +47,12 @@ def test_certain_members_stay_finite() -> None:
 
 def test_a_look_says_the_same_and_shows_what_from() -> None:
     ensemble = Ensemble((_member("a", 64, 1.0), _member("b", 96, 2.0)), 0.5)
-    look = ensemble.look(PICTURES)
+    output = ensemble.predict_with_features(PICTURES)
     probabilities_NC, member_MNC = ensemble.probabilities(PICTURES)
-    assert np.array_equal(look.probabilities_NC, probabilities_NC)
-    assert np.array_equal(look.member_MNC, member_MNC)
-    np.testing.assert_allclose(np.linalg.norm(look.embeddings_ND, axis=1), 1, atol=1e-5)
-    assert [tuple(each.shape[:1]) for each in look.maps] == [(3,), (3,)]
+    assert np.array_equal(output.probabilities_NC, probabilities_NC)
+    assert np.array_equal(output.member_MNC, member_MNC)
+    np.testing.assert_allclose(np.linalg.norm(output.embeddings_ND, axis=1), 1, atol=1e-5)
+    assert [tuple(map_.shape[:1]) for map_ in output.maps] == [(3,), (3,)]
 
 
 @pytest.mark.parametrize("model", ["test_resnet", "test_convnext", "mobilenetv2_100"])
@@ -61,6 +61,6 @@ def test_body_and_head_are_the_network(model: str) -> None:
     classifier = build_classifier(settings, 4).eval()
     squares = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
     with torch.inference_mode():
-        map_ = classifier.features(squares)
-        assert torch.equal(classifier.head(map_), classifier(squares))
-        assert classifier.pooled(map_).ndim == 2
+        map_ = classifier.forward_features(squares)
+        assert torch.equal(classifier.forward_head(map_), classifier(squares))
+        assert classifier.forward_pooled(map_).ndim == 2

@@ -60,7 +60,7 @@ def test_what_cannot_be_exported_is_named(
 
 def test_without_validation_pictures_nothing_is_checked(untouched: Path, tmp_path: Path) -> None:
     folder = export_dataset(tmp_path / "data", ("train", "test"))
-    with pytest.raises(UserError, match="has no validation pictures"):
+    with pytest.raises(UserError, match="has no validation images"):
         export_bundle(untouched, "onnx", "fp32", folder)
 
 

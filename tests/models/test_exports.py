@@ -36,7 +36,10 @@ def test_an_exported_bundle_sees_the_same(exported: Path, backend: Runtime, coun
     other = Predictor.load(exported, backend=backend)
     assert (eager.backend, other.backend) == ("eager", f"{backend} fp32")
     pictures = [export_picture(100 + n) for n in range(count)]
-    ours, theirs = eager.ensemble.look(pictures), other.ensemble.look(pictures)
+    ours, theirs = (
+        eager.ensemble.predict_with_features(pictures),
+        other.ensemble.predict_with_features(pictures),
+    )
     np.testing.assert_allclose(theirs.probabilities_NC, ours.probabilities_NC, atol=1e-5)
     np.testing.assert_allclose(theirs.embeddings_ND, ours.embeddings_ND, atol=1e-5)
     for map_, same in zip(theirs.maps, ours.maps, strict=True):
@@ -44,7 +47,7 @@ def test_an_exported_bundle_sees_the_same(exported: Path, backend: Runtime, coun
     # Grad-CAM differentiates the head by the runtime's map.
     leaf = theirs.maps[0].clone().requires_grad_()
     with torch.enable_grad():
-        other.ensemble.members[0].classifier.head(leaf)[:, 0].sum().backward()
+        other.ensemble.members[0].classifier.forward_head(leaf)[:, 0].sum().backward()
     assert leaf.grad is not None
     assert leaf.grad.abs().sum() > 0
 
@@ -54,7 +57,7 @@ def test_threads_do_not_mix_their_pictures(exported: Path) -> None:
 
     ensemble = Predictor.load(exported, backend="openvino").ensemble
     pictures = [[export_picture(n)] for n in range(16)]
-    alone = [ensemble.probabilities(each)[0] for each in pictures]
+    alone = [ensemble.probabilities(image)[0] for image in pictures]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda each: ensemble.probabilities(each)[0], pictures))
     np.testing.assert_allclose(np.concatenate(together), np.concatenate(alone), atol=1e-6)
@@ -116,6 +119,6 @@ def test_a_coarser_export_is_checked_and_served_first(
     monkeypatch.setattr("skindx.models.exports.parity.LEAST_SHARE", 0.0)
     bundle = pack_tiny(tmp_path / "bundle").path
     spec = export_bundle(bundle, "openvino", precision, export_data)
-    assert [each.cosine > 0.8 for each in spec.parity] == [True, True]
-    assert [each.cosine < 1 for each in spec.parity] == [True, True]
+    assert [result.cosine > 0.8 for result in spec.parity] == [True, True]
+    assert [result.cosine < 1 for result in spec.parity] == [True, True]
     assert Predictor.load(bundle, backend="openvino").backend == f"openvino {precision}"

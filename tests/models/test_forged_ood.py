@@ -14,7 +14,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ood.images import FEATURES
-from skindx.models.ood.storing import CHECK
+from skindx.models.ood.stored import CHECK
 
 Tensors = dict[str, torch.Tensor]
 
@@ -59,14 +59,14 @@ def test_a_changed_check_is_one_sentence(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda tensors: {name: each for name, each in tensors.items() if name != "image"},
-        lambda tensors: {name: each for name, each in tensors.items() if name != "logits.0"},
+        lambda tensors: {name: tensor for name, tensor in tensors.items() if name != "image"},
+        lambda tensors: {name: tensor for name, tensor in tensors.items() if name != "logits.0"},
         lambda tensors: {**tensors, "another": torch.zeros(3)},
-        lambda tensors: {name: each[1:] for name, each in tensors.items()},
-        lambda tensors: {name: each.flatten() for name, each in tensors.items()},
-        lambda tensors: {name: each.to(torch.bfloat16) for name, each in tensors.items()},
-        lambda tensors: {name: each.to(torch.int8) for name, each in tensors.items()},
-        lambda tensors: {name: each * torch.nan for name, each in tensors.items()},
+        lambda tensors: {name: tensor[1:] for name, tensor in tensors.items()},
+        lambda tensors: {name: tensor.flatten() for name, tensor in tensors.items()},
+        lambda tensors: {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()},
+        lambda tensors: {name: tensor.to(torch.int8) for name, tensor in tensors.items()},
+        lambda tensors: {name: tensor * torch.nan for name, tensor in tensors.items()},
     ],
 )
 def test_changed_features_are_one_sentence(
@@ -78,7 +78,7 @@ def test_changed_features_are_one_sentence(
     bundle = Path(shutil.copytree(whole, tmp_path / "bundle"))
     assert open_bundle(bundle).ood_images() is not None
     tensors = change(load_file(bundle / FEATURES))
-    forge(bundle, FEATURES, save({name: each.contiguous() for name, each in tensors.items()}))
+    forge(bundle, FEATURES, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
     with pytest.raises(UserError, match="copy or pack"):
         open_bundle(bundle).ood_images()
 

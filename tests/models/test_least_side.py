@@ -7,7 +7,8 @@ from tiny_bundle import pack_tiny
 
 from skindx.data.manifest import Record
 from skindx.models.bundle.change import add_provenance
-from skindx.models.bundle.least_side import KEY, calibration_side, least_side
+from skindx.models.bundle.least_side import calibration_side, least_side
+from skindx.models.bundle.provenance import LEAST_SIDE_PX, OLD_KEYS, card_title
 from skindx.models.bundle.spec import BundleSpec
 
 
@@ -37,9 +38,10 @@ def test_the_smallest_member_decides(spec: BundleSpec) -> None:
 def test_smaller_calibration_pictures_lower_it(
     spec: BundleSpec, checked: object, least: int
 ) -> None:
-    provenance = {} if checked is None else {KEY: checked}
-    large = member_sizes(spec, 384, 224).model_copy(update={"provenance": provenance})
-    assert least_side(large) == least
+    for key in (LEAST_SIDE_PX, OLD_KEYS[LEAST_SIDE_PX]):
+        provenance = {} if checked is None else {key: checked}
+        large = member_sizes(spec, 384, 224).model_copy(update={"provenance": provenance})
+        assert least_side(large) == least
 
 
 def test_few_small_calibration_pictures_do_not(tmp_path: Path) -> None:
@@ -47,9 +49,9 @@ def test_few_small_calibration_pictures_do_not(tmp_path: Path) -> None:
         return Record(f"{n}", f"{n:064}", "0" * 16, side, 300, "a", f"g{n}", split)  # type: ignore[arg-type]
 
     records = [record(n, 200) for n in range(97)] + [record(n, 90) for n in range(97, 100)]
-    assert calibration_side([*records, record(100, 10, "train")]) == {KEY: 200}
-    assert calibration_side(records[-9:]) == {KEY: 90}
+    assert calibration_side([*records, record(100, 10, "train")]) == {LEAST_SIDE_PX: 200}
+    assert calibration_side(records[-9:]) == {LEAST_SIDE_PX: 90}
     assert calibration_side([record(0, 10, "train")]) == {}
     bundle = pack_tiny(tmp_path / "bundle")
     add_provenance(bundle.path, calibration_side(records))
-    assert KEY in (bundle.path / "MODEL_CARD.md").read_text()
+    assert card_title(LEAST_SIDE_PX) in (bundle.path / "MODEL_CARD.md").read_text()

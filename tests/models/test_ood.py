@@ -31,7 +31,7 @@ from skindx.models.ood.fitted import Fitted
 from skindx.models.ood.gaussian import fit_gaussian
 from skindx.models.ood.image_mixture import ImageMixture
 from skindx.models.ood.kinds import DEFAULT, DETECTORS, AnyDetector
-from skindx.models.ood.storing import CHECK, load_check, save_check
+from skindx.models.ood.stored import CHECK, load_check, save_check
 
 Singles = NDArray[np.float32]
 LABELS = ("a", "b", "c")

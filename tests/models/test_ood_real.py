@@ -13,9 +13,9 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.ood.check import fit_check
+from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.kinds import DEFAULT
-from skindx.models.ood.measuring import features_of
 
 Pictures = list[NDArray[np.uint8]]
 
@@ -39,7 +39,7 @@ def photos(folder: Path, each: int, skip: int = 0) -> tuple[Pictures, list[str]]
 
 
 def measured(ensemble: Ensemble, images: Pictures) -> Features:
-    return features_of(ensemble, images, ensemble.look(images))
+    return features_of(ensemble, images, ensemble.predict_with_features(images))
 
 
 def letters(seed: int) -> NDArray[np.uint8]:

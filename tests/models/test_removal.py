@@ -20,11 +20,15 @@ from skindx.models.bundle.change import (
     add_metrics,
     add_provenance,
 )
+from skindx.models.bundle.provenance import (
+    FOLD_TRAINED_IMAGES,
+    MANIFEST_SHA256,
+    OLD_KEYS,
+    REMOVED_MAYBE_TRAINED_ON,
+    REMOVED_TRAINED_ON,
+    TRAINING_IMAGES,
+)
 from skindx.models.bundle.removal import (
-    FOLDED,
-    LEARNED,
-    MANIFEST_KEY,
-    PERHAPS,
     Forgotten,
     clear_leftovers,
     forget,
@@ -38,7 +42,7 @@ from skindx.models.embedding_index.index import (
 )
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.storing import CHECK
+from skindx.models.ood.stored import CHECK
 
 MANIFEST = "c" * 64
 TRAIN, TEST, ELSEWHERE, UNKNOWN = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
@@ -53,7 +57,7 @@ ENTRIES = [
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     path = pack_tiny(tmp_path / "bundle").path
-    add_provenance(path, {MANIFEST_KEY: MANIFEST, "training pictures": 9})
+    add_provenance(path, {MANIFEST_SHA256: MANIFEST, TRAINING_IMAGES: 9})
     add_metrics(path, measured(0.5))
     return path
 
@@ -80,14 +84,14 @@ def test_the_card_says_it_once_and_nothing_else_changes(bundle: Path) -> None:
     after = open_bundle(bundle)
     assert after.spec.provenance == {
         **before.spec.provenance,
-        LEARNED: [TRAIN],
-        PERHAPS: [ELSEWHERE, UNKNOWN],
+        REMOVED_TRAINED_ON: [TRAIN],
+        REMOVED_MAYBE_TRAINED_ON: [ELSEWHERE, UNKNOWN],
     }
     assert after.metrics() == before.metrics()
     same = {n: h for n, h in before.spec.files.items() if n != CARD}
     assert same == {n: h for n, h in after.spec.files.items() if n != CARD}
     card = (bundle / CARD).read_text()
-    assert f"- taken down since, but learned from: {TRAIN}\n" in card
+    assert f"- removed from the dataset after training: {TRAIN}\n" in card
     assert "top-1" in card
     stamp = (bundle / CARD).stat().st_mtime_ns
     record_removal(bundle, uses(bundle, ENTRIES))
@@ -95,7 +99,22 @@ def test_the_card_says_it_once_and_nothing_else_changes(bundle: Path) -> None:
     # The dataset was built again since: what the bundle once wrote down still counts.
     assert uses(bundle, [Blocked(TRAIN)])[TRAIN] == "train"
     record_removal(bundle, {"0" * 64: "train"})
-    assert open_bundle(bundle).spec.provenance[LEARNED] == ["0" * 64, TRAIN]
+    assert open_bundle(bundle).spec.provenance[REMOVED_TRAINED_ON] == ["0" * 64, TRAIN]
+
+
+def test_the_keys_of_version_0_1_are_read_and_replaced(tmp_path: Path) -> None:
+    path = pack_tiny(tmp_path / "bundle").path
+    old = OLD_KEYS[REMOVED_TRAINED_ON]
+    add_provenance(path, {OLD_KEYS[MANIFEST_SHA256]: MANIFEST, old: ["0" * 64]})
+    assert uses(path, [*ENTRIES[:2], Blocked("0" * 64)]) == {
+        TRAIN: "train",
+        TEST: "test",
+        "0" * 64: "train",
+    }
+    record_removal(path, uses(path, ENTRIES[:1]))
+    provenance = open_bundle(path).spec.provenance
+    assert provenance[REMOVED_TRAINED_ON] == ["0" * 64, TRAIN]
+    assert old not in provenance
 
 
 def test_what_is_no_bundle_is_told(tmp_path: Path) -> None:
@@ -106,10 +125,10 @@ def test_what_is_no_bundle_is_told(tmp_path: Path) -> None:
 def test_folds_learn_from_validation_pictures_too(bundle: Path) -> None:
     entries = [Blocked(TRAIN, manifests={MANIFEST: "val"})]
     assert uses(bundle, entries) == {TRAIN: "val"}
-    add_provenance(bundle, {FOLDED: 3})
+    add_provenance(bundle, {FOLD_TRAINED_IMAGES: 3})
     assert uses(bundle, entries) == {TRAIN: "train"}
     record_removal(bundle, uses(bundle, entries))
-    assert open_bundle(bundle).spec.provenance[LEARNED] == [TRAIN]
+    assert open_bundle(bundle).spec.provenance[REMOVED_TRAINED_ON] == [TRAIN]
 
 
 @pytest.fixture
@@ -199,7 +218,7 @@ def test_killed_anywhere_it_is_finished_by_asking_again(whole: Path, tmp_path: P
         clear_leftovers(whole)
         forget(whole, [f"{6:064x}"])
         assert shas(whole) == wanted
-        assert {each.name for each in tmp_path.iterdir()} == {"bundle", "saved"}
+        assert {path.name for path in tmp_path.iterdir()} == {"bundle", "saved"}
         if code == 0:
             break
     assert code == 0
@@ -214,7 +233,7 @@ def test_what_a_kill_left_goes_and_a_lost_bundle_comes_back(whole: Path) -> None
     mine.mkdir()
     clear_leftovers(whole)
     assert len(shas(whole)) == 40
-    assert {each.name for each in whole.parent.iterdir()} == {"bundle", mine.name}
+    assert {path.name for path in whole.parent.iterdir()} == {"bundle", mine.name}
     shutil.copytree(whole, old)
     clear_leftovers(whole)
     assert not old.exists()

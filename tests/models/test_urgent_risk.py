@@ -119,7 +119,7 @@ def test_images_of_one_lesion_taken_as_independent_would_break_the_promise() -> 
         risk_N, group_N = lesions(random, 20, 1)
         risk_N, group_N = np.repeat(risk_N, 12), np.repeat(group_N, 12)
         truth_N = np.zeros(len(risk_N), dtype=np.intp)
-        naive, honest = (fitted(risk_N, truth_N, groups=each) for each in (None, group_N))
+        naive, honest = (fitted(risk_N, truth_N, groups=groups) for groups in (None, group_N))
         assert naive is not None
         assert honest is not None
         assert honest.lesions == {"all": 20}
@@ -154,7 +154,7 @@ def test_invariants(urgent: int, other: int, miss_rate: float, seed: int) -> Non
     assert 0 < promise.confidence < 1
     assert promise.bound >= (below + 1) / (urgent + 1) - 1e-9
     assert (level.sent_on is None) == (other == 0)
-    thresholds = [each.thresholds["all"] for each in rule.levels]
+    thresholds = [level.thresholds["all"] for level in rule.levels]
     assert thresholds == sorted(thresholds)
     assert UrgentRisk.parse(rule.model_dump(mode="json")) == rule
 

@@ -42,7 +42,7 @@ def test_views_by_hand() -> None:
 def test_the_answer_is_the_mean_probability_of_the_views(picture: np.ndarray) -> None:
     plain = _member(1)
     flips = [picture, picture[:, ::-1], picture[::-1], picture[::-1, ::-1]]
-    turned = [np.ascontiguousarray(each.transpose(1, 0, 2)) for each in flips]
+    turned = [np.ascontiguousarray(flip.transpose(1, 0, 2)) for flip in flips]
     alone_8C = np.exp(plain.log_probabilities([np.ascontiguousarray(f) for f in flips] + turned))
     for views in (2, 4, 8):
         (log_C,) = _member(views).log_probabilities([picture])

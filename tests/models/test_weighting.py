@@ -101,7 +101,7 @@ def test_greedy_selection_is_never_worse_than_its_best_member(seed: int, space: 
     weights_M = select_greedily(member_MNC, truth_N, space, 12)
     assert weights_M.sum() == pytest.approx(1)
     rows_N = np.arange(len(truth_N))
-    alone_M = [log(each)[rows_N, truth_N].mean() for each in member_MNC]
+    alone_M = [log(member_NC)[rows_N, truth_N].mean() for member_NC in member_MNC]
     assert _objective(member_MNC, truth_N, space, weights_M, 0.0) / 30 >= max(alone_M) - 0.01
     order = np.random.default_rng(seed).permutation(4)
     np.testing.assert_allclose(

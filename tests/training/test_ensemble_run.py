@@ -14,7 +14,7 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
-from skindx.models.bundle.removal import FOLDED
+from skindx.models.bundle.provenance import FOLD_TRAINED_IMAGES, TRAINING_IMAGES
 from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.ensemble.combination import log
 from skindx.models.ensemble.predicting import predict_members, predict_records
@@ -72,7 +72,7 @@ def test_a_run_of_folds_and_a_soup_packs_one_bundle(run: Path, small_dataset: Pa
     assert len(report["ways, each scored on pictures that it was not fitted on"]) == 7
     # Of 66 images of train and val every one was in some fold's training.
     provenance = predictor.bundle.spec.provenance
-    assert (provenance["training pictures"], provenance[FOLDED]) == (66, 12)
+    assert (provenance[TRAINING_IMAGES], provenance[FOLD_TRAINED_IMAGES]) == (66, 12)
     assert "weights" in (run / "bundle" / "MODEL_CARD.md").read_text()
 
 

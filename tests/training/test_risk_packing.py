@@ -15,7 +15,7 @@ from skindx.models.bundle.change import set_fusion
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ensemble.predicting import predict_records
-from skindx.models.ood.collecting import Collector
+from skindx.models.ood.collector import Collector
 from skindx.training.ensembles import fusion
 from skindx.training.ensembles.pack import fit_on_calibration
 

@@ -60,7 +60,7 @@ def test_a_soup_of_one_network_is_it_to_the_bit(count: int, greedy: bool) -> Non
     assert all(torch.equal(tensor, state[name]) for name, tensor in soup.items())
     assert learned == []
     member.classifier.net.load_state_dict(state)
-    np.testing.assert_array_equal(log_NC, member.judge([_images(0)]))
+    np.testing.assert_array_equal(log_NC, member.log_probabilities_of_squares([_images(0)]))
 
 
 def test_statistics_are_those_of_the_training_images() -> None:

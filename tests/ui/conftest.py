@@ -122,9 +122,9 @@ def axe() -> "Callable[[Page], list[dict[str, Any]]]":
     def findings(page: "Page") -> list[dict[str, Any]]:
         report = engine.run(page).response
         return [
-            {"rule": each["id"], "at": [node["target"] for node in each["nodes"]]}
-            for each in report["violations"]
-            if each["impact"] in ("serious", "critical")
+            {"rule": violation["id"], "at": [node["target"] for node in violation["nodes"]]}
+            for violation in report["violations"]
+            if violation["impact"] in ("serious", "critical")
         ]
 
     return findings

@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from painted_answers import Painter
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.system import go_offline
 from skindx.ui.guard import Guard

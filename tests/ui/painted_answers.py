@@ -63,15 +63,15 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
     shares = (0.46, 0.27, 0.12, 0.08, 0.005)
     candidates = tuple(
         Candidate(
-            key=each.key,
-            name=each.name,
-            icd10=each.icd10,
+            key=skin_class.key,
+            name=skin_class.name,
+            icd10=skin_class.icd10,
             probability=share,
-            description=each.description,
-            urgency=urgency if place == 0 else each.urgency,
+            description=skin_class.description,
+            urgency=urgency if place == 0 else skin_class.urgency,
             in_set=place < 3,
         )
-        for place, (each, share) in enumerate(zip(classes, shares, strict=False))
+        for place, (skin_class, share) in enumerate(zip(classes, shares, strict=False))
     )
     abstained = urgency == "unknown"
     heat = b"" if abstained else _heat()
@@ -82,15 +82,15 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
     )
     similar = tuple(
         Similar(
-            key=each.key,
-            name=each.name,
+            key=skin_class.key,
+            name=skin_class.name,
             similarity=0.94 - 0.06 * place,
             sha256=f"{place}" * 64,
             licence="CC BY 4.0" if place < 3 else "CC BY-NC-ND 4.0",
             credit="A. Painter",
             page_url=f"https://example.org/{place}" if place else "javascript:alert(1)",
         )
-        for place, each in enumerate(classes[:4])
+        for place, skin_class in enumerate(classes[:4])
     )
     thumbnail = views[0].jpeg
     return Answer(
@@ -112,7 +112,7 @@ def rich(case: Case, urgency: Urgency = "soon") -> Answer:
             disagreement=0.21,
             familiarity=0.38,
             known=known_names(classes),
-            unknown_urgent=tuple(each.name for each in unknown_to(classes)),
+            unknown_urgent=tuple(skin_class.name for skin_class in unknown_to(classes)),
             photos=photos,
             similar=similar,
             patient=case.patient,
@@ -195,7 +195,7 @@ def _photo(view: View, *, boxes: bool = True, remarks: tuple[str, ...] = ()) -> 
 
 
 def _step(urgency: Urgency, name: str) -> NextStep:
-    classes = {each.urgency: each for each in load_taxonomy("isic9").classes}
+    classes = {skin_class.urgency: skin_class for skin_class in load_taxonomy("isic9").classes}
     advice = classes[urgency].advice if urgency in classes else "See a clinician."
     because = f"{name} ({urgency}) is the most urgent of the 3 conditions in the set."
     return NextStep(urgency=urgency, advice=advice, because=because)

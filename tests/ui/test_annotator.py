@@ -36,7 +36,7 @@ COLOURS = colours_of(["lesion", "naevus"])
 
 
 def _canvas(boxes: list[dict[str, object]], **more: object) -> dict[str, object]:
-    return {"image": {"url": f"/pictures/{'0' * 64}.jpg"}, "boxes": boxes, **more}
+    return {"image": {"url": f"/images/{'0' * 64}.jpg"}, "boxes": boxes, **more}
 
 
 @st.composite
@@ -190,25 +190,25 @@ def annotator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Annotator]:
     told = (folder / "stdout").read_text().splitlines()
     assert len(told) == 2, told  # Gradio adds no line of its own
     assert told[0].startswith("skindx annotate is at ")
-    assert "of 4 pictures" in told[1]
+    assert "of 4 images" in told[1]
     assert calls_in(folder) == []
     assert not list(folder.glob("skindx-uploads-*"))
 
 
 def test_pictures_are_given_by_hash_alone(annotator: Annotator) -> None:
-    wide = httpx.get(f"{annotator.url}/pictures/{annotator.order[0]}.jpg")
+    wide = httpx.get(f"{annotator.url}/images/{annotator.order[0]}.jpg")
     pixels = cv2.imdecode(np.frombuffer(wide.content, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None
     assert pixels.shape == (960, 1280, 3)
     assert wide.headers["cache-control"] == "no-store"
-    small = httpx.get(f"{annotator.url}/pictures/{annotator.order[1]}.jpg")
+    small = httpx.get(f"{annotator.url}/images/{annotator.order[1]}.jpg")
     pixels = cv2.imdecode(np.frombuffer(small.content, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None
     assert pixels.shape == (600, 800, 3)
     for path in (
-        f"/pictures/{'0' * 64}.jpg",
-        "/pictures/..%2f..%2fmanifest.parquet",
-        "/pictures/%2fetc%2fpasswd",
+        f"/images/{'0' * 64}.jpg",
+        "/images/..%2f..%2fmanifest.parquet",
+        "/images/%2fetc%2fpasswd",
         "/manifest.parquet",
         f"/gradio_api/custom_component/{'0' * 64}/client/component/index.js",
         "/gradio_api/custom_component/x/client/..%2f..%2f/image_annotator.py",
@@ -249,8 +249,8 @@ class Seen:
     hosts: set[str] = field(default_factory=set)
 
     def told(self, text: str) -> str:
-        self.page.locator("#sx-told", has_text=text).wait_for()
-        return self.page.inner_text("#sx-told")
+        self.page.locator("#sx-message", has_text=text).wait_for()
+        return self.page.inner_text("#sx-message")
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         """Press the mouse at `start` and let it go at `end`, pixels of a small picture's own."""
@@ -281,13 +281,13 @@ def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
 @pytest.mark.browser
 def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) -> None:
     page = seen.page
-    first = "Picture 1 of 4 (Nevus (mole)): nobody looked yet, proposed with confidence 0.20"
+    first = "Image 1 of 4 (Nevus (mole)): nobody looked yet, proposed with confidence 0.20"
     assert first in seen.told("0 of 4 looked at")
     page.keyboard.press("u")
     seen.told("Nothing was saved since this page's start")
     # The proposal as it is: exactly what the model said, in pixels of the large picture.
     page.keyboard.press("s")
-    seen.told("Saved: 1 box. Picture 2 of 4")
+    seen.told("Saved: 1 box. Image 2 of 4")
     assert [(b.x1, b.y1, b.x2, b.y2) for b in annotator.boxes(0) or ()] == [
         (100.5, 50.25, 300.125, 200.0)
     ]
@@ -295,7 +295,7 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     page.get_by_label("Drag boxes").click()
     seen.drag((200, 120), (210, 140))
     page.keyboard.press("s")
-    seen.told("Saved: 1 box. Picture 3 of 4")
+    seen.told("Saved: 1 box. Image 3 of 4")
     (moved,) = annotator.boxes(1) or ()
     corners = (moved.x1, moved.y1, moved.x2, moved.y2)
     assert corners == pytest.approx((110.5, 70.25, 310.125, 220.0), abs=0.5)
@@ -304,20 +304,20 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     page.get_by_label("Create box").click()
     seen.drag((40, 30), (140, 90))
     page.keyboard.press("s")
-    seen.told("Saved: 1 box. Picture 4 of 4")
+    seen.told("Saved: 1 box. Image 4 of 4")
     (drawn,) = annotator.boxes(2) or ()
     assert (drawn.label, drawn.drawn_by) == ("lesion", "Dr. <Mole>")
     assert (drawn.x1, drawn.y1, drawn.x2, drawn.y2) == pytest.approx((40, 30, 140, 90), abs=0.5)
     # Nothing in the fourth; then back, and undo gives it back to nobody.
     page.keyboard.press("s")
-    seen.told("Saved: looked at, no lesion. Picture 1 of 4")
+    seen.told("Saved: looked at, no lesion. Image 1 of 4")
     assert annotator.boxes(3) == ()
     page.keyboard.press("k")
-    seen.told("Picture 2 of 4")
+    seen.told("Image 2 of 4")
     page.keyboard.press("b")
-    seen.told("Picture 1 of 4")
+    seen.told("Image 1 of 4")
     page.keyboard.press("u")
-    seen.told("Undone: this picture has again what it had before. Picture 4 of 4")
+    seen.told("Undone: this image has the boxes that it had before. Image 4 of 4")
     assert annotator.boxes(3) is None
     assert len(read_annotations(annotator.dataset)) == 3
 
@@ -333,7 +333,7 @@ def test_everything_to_work_with_is_in_the_window(
     )
     page = context.new_page()
     page.goto(annotator.url)
-    page.locator("#sx-told p").wait_for()
+    page.locator("#sx-message p").wait_for()
     page.locator("#sx-canvas canvas").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator(".sx-keys").is_visible() != touch
@@ -346,8 +346,8 @@ def test_everything_to_work_with_is_in_the_window(
     buttons = page.locator("#sx-buttons button").all()
     assert len(tools) >= 2  # two more where a box is chosen
     assert len(buttons) == 4
-    for each in (*tools, *buttons, page.locator("#sx-canvas canvas")):
-        place = each.bounding_box()
+    for control in (*tools, *buttons, page.locator("#sx-canvas canvas")):
+        place = control.bounding_box()
         assert place is not None
         assert place["x"] >= 0
         assert place["x"] + place["width"] <= width
@@ -362,5 +362,7 @@ def test_no_serious_barrier_for_anybody(seen: Seen) -> None:
         # Without motion: colours on their way from light to dark are nobody's barrier.
         seen.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         found = axe.Axe().run(seen.page).response["violations"]
-        grave = [each for each in found if each["impact"] in ("serious", "critical")]
-        assert grave == [], json.dumps([(each["id"], each["nodes"]) for each in grave])
+        grave = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+        assert grave == [], json.dumps(
+            [(violation["id"], violation["nodes"]) for violation in grave]
+        )

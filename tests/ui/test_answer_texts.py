@@ -9,13 +9,13 @@ from painted_answers import Painter, jpeg
 from pdf_words import words_of
 from rich.console import Console
 
-from skindx.diagnosis import fonts
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.guarantee import coverage, guarantee, missed
 from skindx.diagnosis.record import Promise, Share
-from skindx.diagnosis.report import report_pdf
-from skindx.diagnosis.terminal import render
+from skindx.diagnosis.report import fonts
+from skindx.diagnosis.report.pdf import report_pdf
+from skindx.diagnosis.report.terminal import render
 
 WHEN = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
 PROMISE = Promise(

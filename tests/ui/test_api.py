@@ -21,7 +21,7 @@ from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.errors import UserError
 from skindx.ui.api.docs import docs_html
 from skindx.ui.api.expected import class_shares, score_shares, shift
-from skindx.ui.api.metrics import LEAST, Metrics, Watched
+from skindx.ui.api.metrics import LEAST, CountingDiagnoser, Metrics
 from skindx.ui.api.routes import routes
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers.pool import PoolStatus
@@ -63,7 +63,7 @@ BUNDLE: Any = SimpleNamespace(
 def served(fake: Fake, status: PoolStatus = STATUS) -> tuple[FastAPI, Metrics]:
     metrics = Metrics(BUNDLE, "0" * 64, lambda: status)
     app = FastAPI()
-    watched = Watched(fake, metrics, "api")
+    watched = CountingDiagnoser(fake, metrics, "api")
     app.include_router(routes(watched, metrics, lambda: status, BUNDLE, "0" * 64))
     return app, metrics
 
@@ -95,7 +95,7 @@ def test_a_form_becomes_a_case(painted: Answer, monkeypatch: pytest.MonkeyPatch)
     said = answer.json()
     assert said.keys() == {"diagnosis", "views", "heat"}
     assert said["diagnosis"]["notice"]
-    assert [base64.b64decode(each) for each in said["views"]] == [v.jpeg for v in painted.views]
+    assert [base64.b64decode(view) for view in said["views"]] == [v.jpeg for v in painted.views]
     pdf = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"}, data={"include": "pdf"})
     assert base64.b64decode(pdf.json()["pdf"]).startswith(b"%PDF-")
     alone = ask(app, "POST", "/v1/diagnose", files={"photo": b"x"})

@@ -46,7 +46,7 @@ def test_photos_become_an_answer_in_the_right_order(
     page.check("[name=skin_type][value='5']")
     page.click(".sx-ask")
     page.wait_for_selector(".sx-follow")
-    assert page.locator(".sx-told").inner_text() == "2 photos · 45 years · back · skin type V"
+    assert page.locator(".sx-summary").inner_text() == "2 photos · 45 years · back · skin type V"
     places = [box(page.locator(name))["y"] for name in (".sx-next", ".sx-may", ".sx-similar")]
     assert places == sorted(places)
     assert "within the next weeks" in page.locator(".sx-advice").inner_text()
@@ -131,7 +131,7 @@ def test_what_the_model_knows_stands_before_the_upload_and_in_the_answer(
     opened: Opened, photos: Photos
 ) -> None:
     page = opened(**PHONE).page
-    names = [each.name for each in load_taxonomy("isic9").classes]
+    names = [skin_class.name for skin_class in load_taxonomy("isic9").classes]
     scope = page.locator("#sx-known")
     assert all(name in scope.inner_text() for name in names)
     chooser = box(page.locator(".sx-file-label").first)
@@ -291,5 +291,5 @@ def test_an_answer_can_be_asked_again_with_more_told(opened: Opened, photos: Pho
     page.click(".sx-change")
     page.fill("[name=age]", "7")
     page.click(".sx-ask")
-    page.wait_for_function("document.querySelector('.sx-told').textContent.includes('7 years')")
+    page.wait_for_function("document.querySelector('.sx-summary').textContent.includes('7 years')")
     page.wait_for_selector(".sx-follow")

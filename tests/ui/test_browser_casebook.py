@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from windows import DESKTOP, PHONE, Painted, Seen, told
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -62,7 +62,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
         page.locator(".sx-seen").all(), Casebook.open(painted.book).all_cases("ann"), strict=True
     ):
         assert case.diagnosis.next_step.because in shown.inner_text()
-        in_set = [each.name for each in case.diagnosis.candidates if each.in_set]
+        in_set = [candidate.name for candidate in case.diagnosis.candidates if candidate.in_set]
         assert shown.locator(".sx-name").all_inner_texts() == in_set
     assert axe(page) == [], told(axe(page))
 
@@ -72,7 +72,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("button[value=confirm]").click()
     page.wait_for_selector("text=are written down")
     kept = Casebook.open(painted.book).all_cases("ann")
-    assert [each.confirmed for each in kept] == ["", "Melanoma"]
+    assert [kept_case.confirmed for kept_case in kept] == ["", "Melanoma"]
     assert "<b>done" not in page.locator(".sx-book").inner_html()
 
     last = page.locator(".sx-seen").nth(1)
@@ -92,7 +92,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     sure.locator(".sx-danger").click()
     page.wait_for_selector("text=The case is deleted")
     assert page.locator(".sx-seen").count() == 1
-    assert [each.id for each in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
+    assert [case.id for case in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
     assert kept[1].photos[0][700:900] not in painted.book.read_bytes()
 
 

@@ -152,7 +152,7 @@ def test_wrong_passwords_are_throttled_even_side_by_side(gate: Gate) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             form = {"name": "anna", "password": "wrong one"}
             tries = [client.post("/login", data=form) for _ in range(20)]
-            return [each.status_code for each in await asyncio.gather(*tries)]
+            return [attempt.status_code for attempt in await asyncio.gather(*tries)]
 
     codes = asyncio.run(many())
     assert codes.count(401) == FREE
@@ -239,8 +239,8 @@ def test_the_login_page_says_nothing_of_names(gate: Gate) -> None:
         ask(gate, "POST", "/login", data={"name": name, "password": "wrong one"})
         for name in ("anna", "nobody", "<script>")
     ]
-    assert len({each.text for each in said}) == 1
-    assert {each.status_code for each in said} == {401}
+    assert len({path.text for path in said}) == 1
+    assert {path.status_code for path in said} == {401}
     assert "<script" not in said[0].text
     assert ask(gate, "POST", "/login", content=b"x" * 10_000).status_code == 401
 
@@ -259,8 +259,8 @@ def test_the_cookie_is_secure_behind_tls(gate: Gate) -> None:
 
 
 def test_another_sites_page_is_refused_with_and_without_login(gate: Gate) -> None:
-    for each in (gate, Gate(echo, None)):
+    for guarded in (gate, Gate(echo, None)):
         for origin in ("https://evil.example", "null", "http://here.evil.example"):
-            answer = ask(each, "POST", "/free", headers={"origin": origin})
+            answer = ask(guarded, "POST", "/free", headers={"origin": origin})
             assert answer.status_code == 403
-        assert ask(each, "POST", "/free", headers={"origin": "http://here"}).status_code == 200
+        assert ask(guarded, "POST", "/free", headers={"origin": "http://here"}).status_code == 200

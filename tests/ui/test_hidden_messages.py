@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case, Patient
 from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 from skindx.ui.faults import log_fault
-from skindx.ui.page.book import _shown
+from skindx.ui.page.casebook_tab import _shown
 from skindx.ui.pool.worker import answer_cases
 
 SECRET = "P-017 left forearm"

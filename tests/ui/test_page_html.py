@@ -30,7 +30,7 @@ CASE = Case((jpeg(80, 60),))
 
 def test_measured_figures_are_told_with_their_intervals() -> None:
     assert measured(METRICS) == (
-        "Measured on its test split (1,312 pictures): top-1 81.2 % (95 % interval 77.0 to 85.0 %), "
+        "Measured on its test split (1,312 images): top-1 81.2 % (95 % interval 77.0 to 85.0 %), "
         "calibration error 3.1 %."
     )
 
@@ -52,7 +52,7 @@ def test_metrics_of_another_layout_say_nothing(metrics: dict[str, object] | None
 
 def test_a_figure_alone_is_told() -> None:
     alone = {"ensemble": {"top1": {"value": 0.5}}}
-    assert measured(alone) == "Measured on pictures kept apart: top-1 50.0 %."
+    assert measured(alone) == "Measured on images kept apart: top-1 50.0 %."
 
 
 def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
@@ -69,8 +69,8 @@ def test_an_answer_says_what_the_set_guarantees_and_what_is_known() -> None:
 
 def test_what_is_known_stands_above_the_form() -> None:
     html = scope_html(load_taxonomy("isic9"))
-    for each in load_taxonomy("isic9").classes:
-        assert each.name in html
+    for skin_class in load_taxonomy("isic9").classes:
+        assert skin_class.name in html
     assert "sx-warning" not in html
     assert "Merkel cell carcinoma" in html
     without = scope_html(load_taxonomy("skin10"))

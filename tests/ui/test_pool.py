@@ -75,7 +75,7 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
         async with pool_of(workers=2, waiting=64) as pool:
             assert pool.status.ready == 2
             cases = [Case((b"photo %d" % n,), Patient(age=n)) for n in range(40)]
-            answers = await asyncio.gather(*(pool.diagnose(each) for each in cases))
+            answers = await asyncio.gather(*(pool.diagnose(case) for case in cases))
             for case, answer in zip(cases, answers, strict=True):
                 sha256 = hashlib.sha256(case.photos[0]).hexdigest()
                 assert answer.diagnosis.photos[0].sha256 == sha256
@@ -84,7 +84,7 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
                 assert answer.thumbnails == (b"", b"thumbnail")
             said = [b"refuse", b"wrong", b"break", b"photo"]
             told = await asyncio.gather(
-                *(pool.diagnose(Case((each,))) for each in said), return_exceptions=True
+                *(pool.diagnose(Case((path,))) for path in said), return_exceptions=True
             )
             assert isinstance(told[0], Refused)
             assert (told[0].gate, str(told[0])) == ("blur", "it is blurred.")
@@ -124,12 +124,12 @@ def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
         async with pool_of(work_s=1.0, batch=8) as pool:
             os.kill(workers()[0], signal.SIGSTOP)  # until all of them wait, and go in one batch
             said = [b"zero", b"one", does, b"two"]
-            asked = [asyncio.ensure_future(pool.diagnose(Case((each,)))) for each in said]
+            asked = [asyncio.ensure_future(pool.diagnose(Case((path,)))) for path in said]
             await asyncio.sleep(0.1)
             os.kill(workers()[0], signal.SIGCONT)
             told = await asyncio.gather(*asked, return_exceptions=True)
             assert isinstance(told.pop(2), Unanswered)
-            assert all(isinstance(each, Answer) for each in told)
+            assert all(isinstance(message, Answer) for message in told)
             await until(lambda: pool.status.ready == 1)
 
     asyncio.run(scenario())
@@ -147,9 +147,9 @@ def test_too_many_cases_are_refused_and_none_waits_for_ever() -> None:
             with pytest.raises(Busy) as refused:
                 await pool.diagnose(Case((b"one more",)))
             assert refused.value.retry_after_s > 0
-            for each in asked:
+            for case in asked:
                 with pytest.raises(Unanswered, match="in time"):
-                    await each
+                    await case
             assert pool.status.waiting == 0
             os.kill(pid, signal.SIGCONT)
             assert await pool.diagnose(Case((b"later",)))
@@ -170,9 +170,9 @@ def test_the_photos_that_wait_are_bounded_in_bytes() -> None:
             with pytest.raises(Busy):
                 await pool.diagnose(large)
             small = asyncio.ensure_future(pool.diagnose(Case((b"small",))))
-            for each in (*asked, small):
+            for case in (*asked, small):
                 with pytest.raises(Unanswered):
-                    await each
+                    await case
             os.kill(pid, signal.SIGCONT)
 
     asyncio.run(scenario())
@@ -184,9 +184,9 @@ def test_a_stopped_pool_lets_nobody_wait() -> None:
             os.kill(workers()[0], signal.SIGSTOP)
             asked = [asyncio.ensure_future(pool.diagnose(Case((b"%d" % n,)))) for n in range(3)]
             await asyncio.sleep(0.1)
-        for each in asked:
+        for case in asked:
             with pytest.raises(Unanswered, match="stopped"):
-                await each
+                await case
 
     asyncio.run(scenario())
 
@@ -242,15 +242,15 @@ def test_workers_end_with_a_server_that_was_killed(tmp_path: Path) -> None:
         pids = workers(server.pid)
         assert len(pids) == 2
         folders = [environment_of(pid)["TMPDIR"] for pid in pids]
-        assert all(Path(each).is_dir() for each in folders)
+        assert all(Path(folder).is_dir() for folder in folders)
         server.kill()
     deadline = time.monotonic() + 30
     while not all(over(pid) for pid in pids):
         assert time.monotonic() < deadline, "a worker outlived its server"
         time.sleep(0.05)
-    assert not any(Path(each).exists() for each in folders)
+    assert not any(Path(folder).exists() for folder in folders)
 
 
 def environment_of(pid: int) -> dict[str, str]:
     text = Path(f"/proc/{pid}/environ").read_bytes().decode()
-    return dict(each.split("=", 1) for each in text.split("\0") if "=" in each)
+    return dict(part.split("=", 1) for part in text.split("\0") if "=" in part)

@@ -10,8 +10,8 @@ from rich.console import Console
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.record import UrgentRisk
+from skindx.diagnosis.report.terminal import render
 from skindx.diagnosis.risk_guarantee import risk_guarantee
-from skindx.diagnosis.terminal import render
 from skindx.ui.page.result import result_html
 
 RISK = UrgentRisk(

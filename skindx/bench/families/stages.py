@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from skindx.diagnosis.gradcam import heat_maps
+from skindx.diagnosis.explain.gradcam import heat_maps
 from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
-from skindx.models.classifier.trial import look, take_gradient
+from skindx.models.classifier.trial import check_last_map, take_gradient
 from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.exports.making import make_body
 from skindx.models.exports.runtimes import load_body
@@ -39,7 +39,7 @@ def run_stages(model: str, size: int) -> Iterator[str]:
     yield "yes"
     yield _tried(lambda: take_gradient(classifier, size, _CLASSES))
     yield _tried(lambda: layer_depths(classifier))
-    yield _tried(lambda: look(classifier, size, _CLASSES))
+    yield _tried(lambda: check_last_map(classifier, size, _CLASSES))
     yield _tried(lambda: _heat(classifier, settings))
     for runtime in ("onnx", "openvino"):
         yield _tried(lambda to=runtime: _export(classifier, settings, to))  # type: ignore[misc]
@@ -62,7 +62,7 @@ def _heat(classifier: Classifier, settings: ClassifierSettings) -> None:
     side = settings.preprocess.size
     photo = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     ensemble = Ensemble((member,))
-    maps = ensemble.look([photo]).maps
+    maps = ensemble.predict_with_features([photo]).maps
     # With random weights one class' heat may be zero everywhere by chance, not that of each.
     found = [heat_maps(ensemble, maps, [number], [photo])[0] for number in range(_CLASSES)]
     if all(heat is None for heat in found):
@@ -75,7 +75,7 @@ def _export(classifier: Classifier, settings: ClassifierSettings, to: Runtime) -
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         file = Path(folder) / f"body{SUFFIX[to]}"
         make_body(file, classifier.eval(), settings.preprocess, to=to, precision="fp32")
-        theirs_BC = classifier.head(load_body(file, to, "fp32")(squares))
+        theirs_BC = classifier.forward_head(load_body(file, to, "fp32")(squares))
         ours_BC = classifier(squares)
     if not (theirs_BC - ours_BC).abs().max() <= _TOLERANCE * ours_BC.abs().max():
         raise ValueError("the export answers otherwise than the network")

@@ -154,7 +154,8 @@ def _inference(bundle: Bundle, settings: Config) -> dict[str, Figure]:
     for member in ensemble.members:
         side = member.preprocess.size
         squares = rng.integers(0, 256, (settings.batch, side, side, 3), dtype=np.uint8)
-        candidates[member.name] = lambda judge=member.judge, squares=squares: judge([squares])
+        predict = member.log_probabilities_of_squares
+        candidates[member.name] = lambda predict=predict, squares=squares: predict([squares])
     seconds = interleave(candidates, settings.rounds)
     return {
         name: median([settings.batch / elapsed for elapsed in samples], "images/s")

@@ -17,10 +17,10 @@ from skindx.evaluation.ood import painted_images
 from skindx.files import atomic_file
 from skindx.models.bundle.bundle import open_bundle
 from skindx.models.ensemble.ensemble import Ensemble
+from skindx.models.ood.extraction import features_of, last_layers
 from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.hooks import hooked, taken
 from skindx.models.ood.kinds import DETECTORS
-from skindx.models.ood.measuring import features_of, last_layers
 
 _BATCH = 32
 
@@ -100,8 +100,8 @@ def measured(ensemble: Ensemble, photos: Iterable[Pixels]) -> Features:
     parts, rest = [], iter(photos)
     with hooked(ensemble) as layers:
         while batch := list(itertools.islice(rest, _BATCH)):
-            look = ensemble.look(batch)
-            found = features_of(ensemble, batch, look)
+            output = ensemble.predict_with_features(batch)
+            found = features_of(ensemble, batch, output)
             parts.append(dataclasses.replace(found, layers_LNK=taken(layers)))
     return Features.join(parts)
 

@@ -73,7 +73,7 @@ def _candidates(network: str, size: int, folder: Path) -> Mapping[str, Callable[
 
     def judging(classifier: Classifier, body: Body | None = None) -> Callable[[], object]:
         member = Member(network, classifier, preprocess, exported=body)
-        return lambda: member.judge([squares_1SS3])
+        return lambda: member.log_probabilities_of_squares([squares_1SS3])
 
     candidates = {"eager": judging(eager), "eager_channels_last": judging(tall)}
     for name, (to, precision) in _RUNTIMES.items():

@@ -11,7 +11,7 @@ from skindx.models.bundle.spec import MemberSpec
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.detector.detector import DetectorSpec
-from skindx.models.embedding_index.index import Gallery, GalleryRow
+from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
 from skindx.system import go_offline
 from skindx.taxonomy import load_taxonomy
 
@@ -31,7 +31,7 @@ def random_bundle(
         classifier = build_classifier(settings, len(taxonomy.classes)).eval()
         with torch.inference_mode():
             square = torch.zeros((1, side, side, 3), dtype=torch.uint8)
-            width += classifier.pooled(classifier.features(square)).shape[1]
+            width += classifier.forward_pooled(classifier.forward_features(square)).shape[1]
         members.append((MemberSpec(name=model, classifier=settings), classifier.net.state_dict()))
     return pack(
         path,
@@ -77,12 +77,12 @@ def _detector(side: int) -> DetectorParts:
     return DetectorParts(spec, config, DetectionModel(config, nc=1, verbose=False).state_dict())
 
 
-def _gallery(images: int, width: int, keys: Sequence[str]) -> Gallery:
+def _gallery(images: int, width: int, keys: Sequence[str]) -> EmbeddingIndex:
     rng = np.random.default_rng(0)
     embeddings_ND = rng.standard_normal((images, width), dtype=np.float32)
     embeddings_ND /= np.linalg.norm(embeddings_ND, axis=1, keepdims=True)
     small = [photo_jpeg(_THUMBNAIL, _THUMBNAIL, seed) for seed in range(32)]
     rows = [
-        GalleryRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(images)
+        IndexRow(f"{n:064x}", keys[n % len(keys)], n, "CC0-1.0", "bench") for n in range(images)
     ]
-    return Gallery.of(rows, embeddings_ND, [small[n % len(small)] for n in range(images)])
+    return EmbeddingIndex.of(rows, embeddings_ND, [small[n % len(small)] for n in range(images)])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.gates.finding import Finding
-from skindx.diagnosis.gates.reduced import Reduced
+from skindx.diagnosis.gates.gate import Reduced
 
 FLOOR = 0.3
 """Variance, in squared levels, that rounding and compression leave in the finest band."""

@@ -12,7 +12,7 @@ left to the bundle's out-of-distribution check.
 import numpy as np
 
 from skindx.diagnosis.gates.finding import Finding
-from skindx.diagnosis.gates.reduced import Reduced
+from skindx.diagnosis.gates.gate import Reduced
 
 HUES_DEGREES = (-75.0, 115.0)
 """Angle in CIELAB's a*b* plane."""

@@ -27,14 +27,14 @@ from skindx.models.detector.detector import (
     load_detector,
     save_detector,
 )
-from skindx.models.embedding_index.index import ROWS, TENSORS, Gallery
+from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.images import FEATURES, OodImages
 from skindx.models.ood.images import ROWS as OOD_ROWS
-from skindx.models.ood.novelty import STATISTICS, load_novelty
-from skindx.models.ood.storing import CHECK, OodPart, load_check
+from skindx.models.ood.stored import CHECK, OodPart, load_check
+from skindx.models.ood.version_0_1 import STATISTICS, load_check_v0_1
 from skindx.models.saving import save_tensors
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
@@ -81,9 +81,9 @@ class Bundle:
             return None
         return load_detector(self.path / "detector", self.spec.detector)
 
-    def gallery(self) -> Gallery | None:
-        """Return what the bundle shows of the pictures that it learned from; None for none."""
-        return Gallery.load(self.path, self.spec.gallery) if self.spec.gallery else None
+    def gallery(self) -> EmbeddingIndex | None:
+        """Return what the bundle shows of the images that it learned from; None for none."""
+        return EmbeddingIndex.load(self.path, self.spec.gallery) if self.spec.gallery else None
 
     def ood(self) -> OodCheck | None:
         """Return the out-of-distribution check; None where too few images were there to fit it."""
@@ -93,14 +93,14 @@ class Bundle:
 
     def novelty(self) -> OodCheck | None:
         """Return the out-of-distribution check of a bundle of version 0.1; None in a newer one."""
-        return load_novelty(self.path, self.spec.novelty) if self.spec.novelty else None
+        return load_check_v0_1(self.path, self.spec.novelty) if self.spec.novelty else None
 
     def ood_images(self) -> OodImages | None:
         """Return what the check was fitted on; None without one, and in a bundle of version 0.1."""
         return OodImages.load(self.path) if self.spec.ood else None
 
     def seen(self) -> Mapping[str, Split] | None:
-        """Return the split of each picture that the bundle was made from, by SHA-256.
+        """Return the split of each image that the bundle was made from, by SHA-256.
 
         None for a bundle of an older version, which does not say.
         """
@@ -133,14 +133,14 @@ def pack(
     detector: DetectorParts | None = None,
     conformal: Conformal | None = None,
     urgent_risk: UrgentRisk | None = None,
-    gallery: Gallery | None = None,
+    gallery: EmbeddingIndex | None = None,
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step.
 
-    `seen` are all pictures of the dataset, also those that only measured.
+    `seen` are all images of the dataset, also those that only measured.
     """
     spec = BundleSpec(
         name=name,

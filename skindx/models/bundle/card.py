@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from skindx.models.bundle.provenance import card_title
 from skindx.models.bundle.spec import BundleSpec
 from skindx.models.bundle.urgent_risk_card import measured_risk_lines, urgent_risk_lines
 from skindx.models.calibration.conformal import ALL
@@ -25,7 +26,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
     lines = [
         f"# {spec.name}",
         "",
-        "An ensemble for pictures of skin. It is no medical device and gives no diagnosis.",
+        "An ensemble for images of skin. It is no medical device and gives no diagnosis.",
         f"Taxonomy {taxonomy.name}: {taxonomy.review_note}.",
         "",
         f"- packed {spec.created} by skindx {spec.skindx}",
@@ -35,11 +36,11 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- weight of the crop around the best box: {spec.fusion.weight if spec.fusion else 0}",
         f"- conformal sets: {_sets(spec)}",
         *(f"- {line}" for line in urgent_risk_lines(spec.urgent_risk)),
-        f"- gallery: {_gallery(spec)}",
+        f"- similar cases: {_embedding_index(spec)}",
         f"- out-of-distribution photos: {_out_of_distribution(spec)}",
-        f"- classes: {', '.join(each.name for each in taxonomy.classes)}",
+        f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
     ]
-    lines += [f"- {key}: {_plain(value)}" for key, value in spec.provenance.items()]
+    lines += [f"- {card_title(key)}: {_plain(value)}" for key, value in spec.provenance.items()]
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     return "\n".join(lines) + "\n"
@@ -48,14 +49,16 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
 def _combined(spec: BundleSpec) -> str:
     rules = {"probability": "mean of probabilities", "logit": "mean of logits", "vote": "vote"}
     rule, weights = rules[spec.combination.rule], spec.combination.weights
-    return f"{rule}, weights {', '.join(f'{each:.2f}' for each in weights)}" if weights else rule
+    return (
+        f"{rule}, weights {', '.join(f'{weight:.2f}' for weight in weights)}" if weights else rule
+    )
 
 
 def _measured(metrics: dict[str, Any]) -> list[str]:
     # An evaluation of an older version lacks the newer figures.
     figures = [(key, title) for key, title in _FIGURES if key in metrics["ensemble"]]
     lines = [
-        f"{metrics['pictures']} pictures in {metrics['groups']} independent groups; "
+        f"{metrics['pictures']} images in {metrics['groups']} independent groups; "
         f"{100 * metrics['level']:.0f} % bootstrap intervals over groups.",
         "",
         "| predictor | " + " | ".join(title for _, title in figures) + " |",
@@ -66,11 +69,11 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
         lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
     if misses := _misses(metrics):
         lines += ["", *misses]
-    lines += ["", "| class | pictures | sensitivity | specificity |", "|---|---|---|---|"]
-    for each in metrics["classes"]:
-        specificity = _interval(each["specificity"]) if "specificity" in each else "–"
+    lines += ["", "| class | images | sensitivity | specificity |", "|---|---|---|---|"]
+    for row in metrics["classes"]:
+        specificity = _interval(row["specificity"]) if "specificity" in row else "–"
         lines.append(
-            f"| {each['name']} | {each['n']} | {_interval(each['sensitivity'])} | {specificity} |"
+            f"| {row['name']} | {row['n']} | {_interval(row['sensitivity'])} | {specificity} |"
         )
     if metrics["detector"]:
         lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
@@ -84,7 +87,9 @@ def _misses(metrics: dict[str, Any]) -> list[str]:
     if urgent:
         lines.append(f"- urgent classes: {_missed(urgent)}")
     lines += [
-        f"- {each['name']}: {_missed(each)}" for each in metrics.get("cancers", ()) if each["n"]
+        f"- {cancer['name']}: {_missed(cancer)}"
+        for cancer in metrics.get("cancers", ())
+        if cancer["n"]
     ]
     lines += measured_risk_lines(metrics.get("urgent_risk"))
     if sets:
@@ -95,17 +100,17 @@ def _misses(metrics: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _missed(each: dict[str, Any]) -> str:
-    return f"{each['missed']} of {each['n']} pictures missed, {_interval(each['rate'])}"
+def _missed(row: dict[str, Any]) -> str:
+    return f"{row['missed']} of {row['n']} images missed, {_interval(row['rate'])}"
 
 
 def _sets(spec: BundleSpec) -> str:
     fitted = spec.conformal
     if fitted is None:
-        return "none, for want of calibration pictures"
+        return "none, for want of calibration images"
     said = (
         f"every class of at least {fitted.least_probability:.3f}, for a coverage of "
-        f"{fitted.level:.0%}; fitted on {fitted.pictures} pictures"
+        f"{fitted.level:.0%}; fitted on {fitted.pictures} images"
     )
     if fitted.urgent and fitted.urgent_level:
         least = fitted.urgent[ALL]
@@ -121,10 +126,10 @@ def _sets(spec: BundleSpec) -> str:
     return said
 
 
-def _gallery(spec: BundleSpec) -> str:
+def _embedding_index(spec: BundleSpec) -> str:
     if spec.gallery is None:
         return "none"
-    return f"{spec.gallery.pictures} pictures learned from, {spec.gallery.shown} to be shown"
+    return f"{spec.gallery.pictures} training images, {spec.gallery.shown} of them may be shown"
 
 
 def _out_of_distribution(spec: BundleSpec) -> str:
@@ -149,5 +154,5 @@ def _plain(value: Any) -> str:
 
 def _interval(value: dict[str, float | None]) -> str:
     figures = [value[key] for key in ("value", "low", "high")]
-    middle, low, high = ("–" if each is None else f"{each:.3f}" for each in figures)
+    middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
     return f"{middle} [{low}, {high}]"

@@ -10,12 +10,13 @@ from skindx.errors import UserError
 from skindx.files import atomic_folder, write_json, write_text
 from skindx.models.bundle.bundle import CARD, METRICS, Bundle, open_bundle, write_index
 from skindx.models.bundle.card import model_card
+from skindx.models.bundle.provenance import without_old_keys
 from skindx.models.bundle.spec import BundleSpec
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
-from skindx.models.embedding_index.index import Gallery
+from skindx.models.embedding_index.index import EmbeddingIndex
 from skindx.models.ensemble.crop_fusion import FusionSpec
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 GALLERY, OOD = "gallery", "ood"
 """Folders of a bundle that one part fills alone."""
@@ -57,19 +58,19 @@ def set_fusion(
     return open_bundle(path)
 
 
-def set_gallery(path: Path, gallery: Gallery) -> None:
+def set_embedding_index(path: Path, gallery: EmbeddingIndex) -> None:
     """Put another gallery in the place of the bundle's own, in one step."""
     bundle = open_bundle(path)
     _rewrite(_changed(bundle, {"gallery": gallery.spec}), {}, bundle.metrics(), {GALLERY: gallery})
 
 
-def set_known(path: Path, gallery: Gallery | None, ood: OodPart | None) -> None:
+def set_learned_parts(path: Path, gallery: EmbeddingIndex | None, ood: OodPart | None) -> None:
     """Put another gallery and another OOD check in the place of the bundle's own, in one step.
 
     None for the gallery leaves it as it is; None for the check takes it out of the bundle.
     """
     bundle = open_bundle(path)
-    parts: dict[str, Gallery | OodPart | None] = {OOD: ood}
+    parts: dict[str, EmbeddingIndex | OodPart | None] = {OOD: ood}
     change: dict[str, Any] = {"ood": ood.spec if ood else None}
     if gallery is not None:
         parts[GALLERY], change["gallery"] = gallery, gallery.spec
@@ -103,11 +104,11 @@ def _rewrite(
     bundle: Bundle,
     facts: dict[str, Any],
     metrics: dict[str, Any] | None,
-    parts: Mapping[str, Gallery | OodPart | None] | None = None,
+    parts: Mapping[str, EmbeddingIndex | OodPart | None] | None = None,
 ) -> None:
     """Write the bundle anew; `parts` take the place of all files in the folders they name."""
     parts = parts or {}
-    provenance = bundle.spec.provenance | facts
+    provenance = without_old_keys(bundle.spec.provenance, facts) | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})
     with atomic_folder(bundle.path) as folder:
         for name in spec.files:

@@ -13,7 +13,7 @@ from skindx.untrusted import MEGABYTE, open_plain, read_plain
 INDEX = "bundle.json"
 
 _LONGEST_INDEX = 32 * MEGABYTE
-"""It names each picture that was taken down after it was learned from."""
+"""It names each image that was taken down after it was learned from."""
 _MOST_FILES, _DEEPEST = 10_000, 6
 _FEWEST_DIGITS = 16
 

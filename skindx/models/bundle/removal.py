@@ -18,35 +18,38 @@ from skindx.models.bundle.bundle import (
 )
 from skindx.models.bundle.change import (
     add_provenance,
-    set_gallery,
-    set_known,
+    set_embedding_index,
+    set_learned_parts,
+)
+from skindx.models.bundle.provenance import (
+    FOLD_TRAINED_IMAGES,
+    MANIFEST_SHA256,
+    REMOVED_MAYBE_TRAINED_ON,
+    REMOVED_TRAINED_ON,
+    provenance_value,
 )
 from skindx.models.embedding_index.index import (
-    Gallery,
+    EmbeddingIndex,
 )
-from skindx.models.ood.storing import OodPart
-
-MANIFEST_KEY = "manifest sha256"
-LEARNED = "taken down since, but learned from"
-FOLDED = "validation pictures learned from"
-PERHAPS = "taken down since, perhaps learned from"
+from skindx.models.ood.stored import OodPart
 
 
 def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
-    """Return what a bundle did with pictures that were taken down: SHA-256 -> split.
+    """Return what a bundle did with images that were taken down: SHA-256 -> split.
 
     The split is that of the manifest which the bundle was trained on: it learned from train, was
-    chosen by val, measured by test; "" if the picture was not in it. None: the bundle is of an
+    chosen by val, measured by test; "" if the image was not in it. None: the bundle is of an
     older version and its manifest another one, so nobody can tell. From members that were trained
     in folds val was learned from as well. Raises UserError for no bundle.
     """
     bundle = open_bundle(path)
     provenance, seen = bundle.spec.provenance, bundle.seen()
-    manifest = provenance.get(MANIFEST_KEY)
-    folded = provenance.get(FOLDED, 0) > 0
+    manifest = provenance_value(provenance, MANIFEST_SHA256)
+    folded = provenance_value(provenance, FOLD_TRAINED_IMAGES, 0) > 0
+    trained_on = provenance_value(provenance, REMOVED_TRAINED_ON, [])
     found: dict[str, str | None] = {}
     for entry in entries:
-        if entry.sha256 in provenance.get(LEARNED, []):
+        if entry.sha256 in trained_on:
             found[entry.sha256] = "train"
             continue
         split: str | None
@@ -59,14 +62,14 @@ def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
 
 
 def record_removal(path: Path, used: Mapping[str, str | None]) -> None:
-    """Write into provenance and model card which removed pictures the bundle learned from.
+    """Write into provenance and model card which removed images the bundle learned from.
 
     What is written already is not written again.
     """
     provenance = open_bundle(path).spec.provenance
     facts = {}
-    for key, split in ((LEARNED, "train"), (PERHAPS, None)):
-        before = provenance.get(key, [])
+    for key, split in ((REMOVED_TRAINED_ON, "train"), (REMOVED_MAYBE_TRAINED_ON, None)):
+        before = provenance_value(provenance, key, [])
         listed = sorted({*before, *(sha256 for sha256, of in used.items() if of == split)})
         if listed != before:
             facts[key] = listed
@@ -100,15 +103,15 @@ def forget(path: Path, sha256s: Collection[str]) -> Forgotten:
     """
     forgotten, gallery, check = _without(open_bundle(path), sha256s)
     if forgotten.ood:
-        set_known(path, gallery, check)
+        set_learned_parts(path, gallery, check)
     elif forgotten.gallery and gallery is not None:
-        set_gallery(path, gallery)
+        set_embedding_index(path, gallery)
     return forgotten
 
 
 def _without(
     bundle: Bundle, sha256s: Collection[str]
-) -> tuple[Forgotten, Gallery | None, OodPart | None]:
+) -> tuple[Forgotten, EmbeddingIndex | None, OodPart | None]:
     """Return what goes, and the gallery and the check that are left; None: there is none."""
     gallery, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
     left = gallery.without(sha256s) if gallery is not None else None
@@ -124,15 +127,15 @@ def _without(
 def clear_leftovers(path: Path) -> None:
     """Finish or undo what a kill cut short while the bundle was written again.
 
-    Such a rest holds an older gallery, with the pictures that were to go. Only for when nothing
+    Such a rest holds an older gallery, with the images that were to go. Only for when nothing
     else writes the bundle.
     """
     path = path.resolve()
     mine = re.compile(re.escape(path.name) + r"\.tmp-[a-z0-9_]{8}(\.old)?")
     around = path.parent.iterdir() if path.parent.is_dir() else ()
-    unfinished = sorted(each for each in around if mine.fullmatch(each.name))
+    unfinished = sorted(path for path in around if mine.fullmatch(path.name))
     if not path.exists():  # killed between the two renames: the older one is whole
-        for old in (each for each in unfinished if each.suffix == ".old"):
+        for old in (path for path in unfinished if path.suffix == ".old"):
             old.replace(path)
     for rest in unfinished:
         shutil.rmtree(rest, ignore_errors=True)

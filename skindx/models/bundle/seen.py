@@ -1,4 +1,4 @@
-"""Which pictures a bundle was made from, by their SHA-256: nothing of them but who they are."""
+"""Which images a bundle was made from, by their SHA-256: nothing of them but who they are."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ SEEN = "seen.parquet"
 
 
 def write_seen(path: Path, records: Iterable[Record]) -> None:
-    """Write SHA-256 and split of each picture of the dataset that a bundle is packed from."""
+    """Write SHA-256 and split of each image of the dataset that a bundle is packed from."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -21,7 +21,7 @@ def write_seen(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_seen(path: Path) -> Mapping[str, Split]:
-    """Return the split of each picture. Raises UserError for what is no such table."""
+    """Return the split of each image. Raises UserError for what is no such table."""
     table = read_rows(path, _schema())
     return dict(zip(table["sha256"].to_pylist(), table["split"].to_pylist(), strict=True))
 

@@ -9,16 +9,16 @@ from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.detector.detector import DetectorSpec
-from skindx.models.embedding_index.index import GallerySpec
+from skindx.models.embedding_index.index import EmbeddingIndexSpec
 from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ensemble.views import Views
 from skindx.models.ood.check import OodSpec
-from skindx.models.ood.novelty import NoveltySpec
+from skindx.models.ood.version_0_1 import OodSpecV01
 
 
 class MemberSpec(Settings):
-    """One member: how to rebuild it, how it looks at a picture, and its temperature."""
+    """One member: how to rebuild it, how it looks at an image, and its temperature."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     classifier: ClassifierSettings
@@ -38,20 +38,20 @@ class BundleSpec(Settings):
     members: tuple[MemberSpec, ...] = Field(min_length=1)
     detector: DetectorSpec | None = None
     fusion: FusionSpec | None = None
-    """How the crop around the best box is judged beside the whole picture; none: it is not."""
+    """How the crop around the best box is judged beside the whole image; none: it is not."""
     conformal: Conformal | None = None
     """Thresholds of the sets of classes; None where there was no calibration split to fit on."""
     whole_conformal: Conformal | None = None
-    """Those of answers by the whole picture alone, where `conformal` is of answers with a crop."""
+    """Those of answers by the whole image alone, where `conformal` is of answers with a crop."""
     urgent_risk: UrgentRisk | None = None
     """From which risk the next step is urgent; None for an older bundle, and where there were too
     few calibration images of urgent classes. The next step then follows the set of classes."""
     whole_urgent_risk: UrgentRisk | None = None
     """That of answers by the whole image alone, where `urgent_risk` is of answers with a crop."""
-    gallery: GallerySpec | None = None
+    gallery: EmbeddingIndexSpec | None = None
     ood: OodSpec | None = None
     """Whether a photo is out of distribution; None without enough calibration images."""
-    novelty: NoveltySpec | None = None
+    novelty: OodSpecV01 | None = None
     """The same in bundles of version 0.1."""
     provenance: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)

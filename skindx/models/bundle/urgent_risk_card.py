@@ -47,7 +47,7 @@ def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
         + "; ".join(
             f"{part[count]} of {part['n']} {what}, {_interval(part['rate'])}"
             for part, count, what in (
-                (level["misses"], "missed", "urgent pictures missed"),
+                (level["misses"], "missed", "urgent images missed"),
                 (level["false_alarms"], "raised", "others urgent in vain"),
             )
             if part

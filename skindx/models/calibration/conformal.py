@@ -1,4 +1,4 @@
-"""Conformal sets: the classes that a picture may show, right at a promised rate."""
+"""Conformal sets: the classes that an image may show, right at a promised rate."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -13,11 +13,11 @@ LEVEL = 0.9
 URGENT_LEVEL = 0.95
 ALL = "all"
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 def skin_type_group(skin_type: int) -> str:
-    """Name the group of pictures of a Fitzpatrick type."""
+    """Name the group of images of a Fitzpatrick type."""
     return f"skin type {skin_type}"
 
 
@@ -36,37 +36,37 @@ class Conformal(Settings):
 
     A set holds every class of at least the threshold's probability, and always the likeliest one.
     Of all rules with the same coverage this one gives the smallest sets on average; it draws no
-    lots, so that a picture has the same set each time, and its numbers can be told to a reader.
+    lots, so that an image has the same set each time, and its numbers can be told to a reader.
     The thresholds are Mondrian (Vovk et al. 2005, section 4.5): urgent classes have their own, so
-    that the promise holds for their pictures by themselves, and so have skin types of which there
-    are enough pictures.
+    that the promise holds for their images by themselves, and so have skin types of which there
+    are enough images.
     """
 
     level: float = Field(LEVEL, gt=0, lt=1)
-    """The share of pictures whose set holds the true class."""
+    """The share of images whose set holds the true class."""
     pictures: int = Field(ge=0)
-    """Calibration pictures that the thresholds were fitted on."""
+    """Calibration images that the thresholds were fitted on."""
     thresholds: dict[str, float]
-    """Least probability of a class in a set, by group of pictures; `all` is any picture's."""
+    """Least probability of a class in a set, by group of images; `all` is any image's."""
     urgent: dict[str, float] = Field(default_factory=dict)
     """The same of an urgent class, for the same groups; empty: they have none of their own."""
     urgent_columns: tuple[int, ...] = ()
     """Which classes are urgent, by their places in the taxonomy."""
     urgent_level: float | None = Field(None, gt=0, lt=1)
-    """The share of pictures of urgent classes whose set holds the true class: 0.95, or what so few
-    calibration pictures can bear out; None where urgent classes have no threshold of their own."""
+    """The share of images of urgent classes whose set holds the true class: 0.95, or what so few
+    calibration images can bear out; None where urgent classes have no threshold of their own."""
     urgent_missed: MeasuredShare | None = None
-    """How often a calibration picture of an urgent class has a set without any urgent class.
+    """How often a calibration image of an urgent class has a set without any urgent class.
 
-    None: there was no such picture, or the bundle is of an older version.
+    None: there was no such image, or the bundle is of an older version.
     """
     group_pictures: dict[str, int] = Field(default_factory=dict)
-    """Calibration pictures of each skin type that has thresholds of its own."""
+    """Calibration images of each skin type that has thresholds of its own."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if ALL not in self.thresholds:
-            raise ValueError(f"thresholds must hold {ALL!r}, the one for any picture")
+            raise ValueError(f"thresholds must hold {ALL!r}, the one for any image")
         for group, threshold in (*self.thresholds.items(), *self.urgent.items()):
             if not 0 <= threshold <= 1:
                 raise ValueError(f"the threshold of {group} must be in 0..1, not {threshold}")
@@ -78,20 +78,20 @@ class Conformal(Settings):
 
     @property
     def least_probability(self) -> float:
-        """The threshold of any picture, for classes that are not urgent; 0 takes in all classes."""
+        """The threshold of any image, for classes that are not urgent; 0 takes in all classes."""
         return self.thresholds[ALL]
 
     def group(self, skin_type: int | None) -> str:
-        """Return whose thresholds a picture is judged by: a skin type's, or `all`."""
+        """Return whose thresholds an image is judged by: a skin type's, or `all`."""
         name = ALL if skin_type is None else skin_type_group(skin_type)
         return name if name in self.thresholds else ALL
 
-    def pictures_of(self, group: str) -> int:
-        """Return how many calibration pictures stand behind a group's thresholds."""
+    def images_of(self, group: str) -> int:
+        """Return how many calibration images stand behind a group's thresholds."""
         return self.group_pictures.get(group, self.pictures)
 
     def least_probabilities(self, group: str, classes: int) -> NDArray[np.float64]:
-        """Return the threshold of each class, C, for a group of pictures.
+        """Return the threshold of each class, C, for a group of images.
 
         Raises ValueError when an urgent class is beyond the last one.
         """
@@ -107,17 +107,17 @@ class Conformal(Settings):
         probabilities_NC: NDArray[np.float64],
         skin_types: Sequence[int | None] | None = None,
     ) -> NDArray[np.bool_]:
-        """Return which classes are in each picture's set, N x C.
+        """Return which classes are in each image's set, N x C.
 
-        `skin_types` are Fitzpatrick 1..6 where somebody said so, one a picture.
+        `skin_types` are Fitzpatrick 1..6 where somebody said so, one an image.
         """
-        pictures, classes = probabilities_NC.shape
-        known = skin_types if skin_types is not None else [None] * pictures
-        if len(known) != pictures:
-            raise ValueError(f"{len(known)} skin types for {pictures} pictures")
-        groups = [self.group(each) for each in known]
+        images, classes = probabilities_NC.shape
+        known = skin_types if skin_types is not None else [None] * images
+        if len(known) != images:
+            raise ValueError(f"{len(known)} skin types for {images} images")
+        groups = [self.group(skin_type) for skin_type in known]
         least = {group: self.least_probabilities(group, classes) for group in {ALL, *groups}}
-        least_NC = np.array([least[group] for group in groups]).reshape(pictures, classes)
+        least_NC = np.array([least[group] for group in groups]).reshape(images, classes)
         sets_NC: NDArray[np.bool_] = probabilities_NC >= least_NC
-        sets_NC[np.arange(pictures), probabilities_NC.argmax(axis=1)] = True
+        sets_NC[np.arange(images), probabilities_NC.argmax(axis=1)] = True
         return sets_NC

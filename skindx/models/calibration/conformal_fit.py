@@ -1,4 +1,4 @@
-"""Thresholds of conformal sets, fitted on calibration pictures, which nothing else looked at."""
+"""Thresholds of conformal sets, fitted on calibration images, which nothing else looked at."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from skindx.models.calibration.conformal import (
 from skindx.taxonomy import Taxonomy
 
 ENOUGH = 50
-"""A skin type of fewer calibration pictures is judged by the thresholds of all."""
+"""A skin type of fewer calibration images is judged by the thresholds of all."""
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -30,13 +30,13 @@ Bools = NDArray[np.bool_]
 def fit_on_records(
     probabilities_NC: Floats, records: Sequence[Record], taxonomy: Taxonomy, level: float = LEVEL
 ) -> Conformal:
-    """Fit on what was said of calibration pictures, by urgency and by skin type."""
+    """Fit on what was said of calibration images, by urgency and by skin type."""
     number = {key: index for index, key in enumerate(taxonomy.keys)}
     return fit_conformal(
         probabilities_NC,
         np.array([number[record.label] for record in records], dtype=np.intp),
         level,
-        urgent_C=np.array([each.urgency == "urgent" for each in taxonomy.classes]),
+        urgent_C=np.array([skin_class.urgency == "urgent" for skin_class in taxonomy.classes]),
         skin_types=[record.skin_type for record in records],
         groups=[record.group for record in records],
     )
@@ -51,12 +51,12 @@ def fit_conformal(
     skin_types: Sequence[int | None] | None = None,
     groups: ArrayLike | None = None,
 ) -> Conformal:
-    """Fit the thresholds; a group's pictures are those whose true class, or skin type, is of it.
+    """Fit the thresholds; a group's images are those whose true class, or skin type, is of it.
 
     Of n true classes' probabilities a threshold is the ceil((n + 1) level)-th greatest: with this
-    correction a new picture's set holds its true class with at least the probability `level`,
-    if it is drawn as those were (Vovk et al. 2005). Too few pictures for the level, 8 or fewer
-    at 0.9, put every class into every set. `groups` say which pictures are of one lesion or
+    correction a new image's set holds its true class with at least the probability `level`,
+    if it is drawn as those were (Vovk et al. 2005). Too few images for the level, 8 or fewer
+    at 0.9, put every class into every set. `groups` say which images are of one lesion or
     patient, and so no independent evidence. Raises ValueError for what does not fit.
     """
     if probabilities_NC.ndim != 2 or truth_N.shape != probabilities_NC.shape[:1]:
@@ -70,11 +70,13 @@ def fit_conformal(
     urgent_C = np.zeros(classes, dtype=bool) if urgent_C is None else urgent_C
     own_N = probabilities_NC[np.arange(n), truth_N]
     pressing_N: Bools = urgent_C[truth_N]
-    types_N = np.array([each or 0 for each in skin_types] if skin_types is not None else [0] * n)
+    types_N = np.array(
+        [skin_type or 0 for skin_type in skin_types] if skin_types is not None else [0] * n
+    )
     some = {ALL: np.ones(n, dtype=bool)}
-    for each in np.unique(types_N[types_N > 0]).tolist():
-        if _enough(types_N == each, pressing_N, urgent=bool(urgent_C.any())):
-            some[skin_type_group(each)] = types_N == each
+    for skin_type in np.unique(types_N[types_N > 0]).tolist():
+        if _enough(types_N == skin_type, pressing_N, urgent=bool(urgent_C.any())):
+            some[skin_type_group(skin_type)] = types_N == skin_type
     pairs = {g: _pair(own_N[of_N], pressing_N[of_N], level) for g, of_N in some.items()}
     fitted = Conformal(
         level=level,
@@ -92,9 +94,9 @@ def fit_conformal(
 def urgent_missed(
     sets_NC: Bools, truth_N: NDArray[np.integer], urgent_C: Bools, groups: ArrayLike | None = None
 ) -> MeasuredShare | None:
-    """Return how often the set of a picture of an urgent class holds no urgent class.
+    """Return how often the set of an image of an urgent class holds no urgent class.
 
-    None without such a picture.
+    None without such an image.
     """
     pressing_N = urgent_C[truth_N]
     if not pressing_N.any():
@@ -110,8 +112,8 @@ def urgent_missed(
 def _pair(own_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]:
     """Return the thresholds of other classes and of urgent ones.
 
-    A kind of too few pictures for the level has no threshold of its own. Both are then at most
-    that of all pictures, whose promise over all so goes on to hold.
+    A kind of too few images for the level has no threshold of its own. Both are then at most
+    that of all images, whose promise over all so goes on to hold.
     """
     urgent_N, other_N = own_N[pressing_N], own_N[~pressing_N]
     together = _threshold(own_N, level)
@@ -134,12 +136,12 @@ def _place(n: int, level: float) -> int:
 
 
 def _least(level: float) -> int:
-    """Return the fewest pictures that bear a level out: 9 for 0.9, 19 for 0.95."""
+    """Return the fewest images that bear a level out: 9 for 0.9, 19 for 0.95."""
     return math.ceil(round(level / (1 - level), 9))
 
 
 def _borne_out(urgent: int) -> float:
-    """Return the level of urgent classes, or the highest that so few pictures bear out."""
+    """Return the level of urgent classes, or the highest that so few images bear out."""
     return min(URGENT_LEVEL, urgent / (urgent + 1))
 
 

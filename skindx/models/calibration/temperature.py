@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 COLDEST, HOTTEST = 0.05, 20.0
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 
 def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer]) -> float:
     """Return the temperature in [0.05, 20] with the least negative log-likelihood.
 
-    `scores_NC` are logits or log-probabilities of validation pictures; both give the same
-    temperature. The targets are smoothed as Platt (1999, section 2.2) does: of N pictures, all
+    `scores_NC` are logits or log-probabilities of validation images; both give the same
+    temperature. The targets are smoothed as Platt (1999, section 2.2) does: of N images, all
     answered rightly, one may conclude (N + 1) / (N + 2) and not certainty, towards which the plain
     likelihood would sharpen without end; the rest goes to the strongest other class. Raises
     ValueError when the scores are not finite or do not fit the truth.
@@ -28,14 +28,14 @@ def fit_temperature(scores_NC: NDArray[np.floating], truth_N: NDArray[np.integer
         )
     if not np.isfinite(scores_NC).all():
         raise ValueError("scores must be finite: take log_softmax, not the log of probabilities")
-    pictures_N, doubt = np.arange(len(truth_N)), 1 / (len(truth_N) + 2)
+    images_N, doubt = np.arange(len(truth_N)), 1 / (len(truth_N) + 2)
     others_NC = scores_NC.copy()
-    others_NC[pictures_N, truth_N] = -np.inf
+    others_NC[images_N, truth_N] = -np.inf
     rival_N = others_NC.argmax(axis=1)
 
     def loss(log_temperature: float) -> float:
         log_NC = _log_softmax(scores_NC / math.exp(log_temperature))
-        own_N, beside_N = log_NC[pictures_N, truth_N], log_NC[pictures_N, rival_N]
+        own_N, beside_N = log_NC[images_N, truth_N], log_NC[images_N, rival_N]
         return float(-((1 - doubt) * own_N + doubt * beside_N).mean())
 
     # The loss is convex in 1/T, so it has one valley in log T as well, where the scale is even.

@@ -151,7 +151,9 @@ class UrgentRisk(Settings):
 
     def thresholds(self, level: RiskLevel, skin_types: Sequence[int | None]) -> NDArray[np.float64]:
         """Return the threshold of each image, N, by its Fitzpatrick type where it is known."""
-        return np.array([level.thresholds[self.group(level, each)] for each in skin_types])
+        return np.array(
+            [level.thresholds[self.group(level, skin_type)] for skin_type in skin_types]
+        )
 
 
 def check_level(rule: UrgentRisk | None, miss_rate: float | None) -> None:

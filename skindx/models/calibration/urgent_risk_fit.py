@@ -33,7 +33,7 @@ def fit_risk_on_records(
     return fit_urgent_risk(
         probabilities_NC[order],
         np.array([number[records[n].label] for n in order], dtype=np.intp),
-        urgent_C=np.array([each.urgency == "urgent" for each in taxonomy.classes]),
+        urgent_C=np.array([skin_class.urgency == "urgent" for skin_class in taxonomy.classes]),
         groups=[records[n].group for n in order],
         skin_types=[records[n].skin_type for n in order],
     )
@@ -65,7 +65,9 @@ def fit_urgent_risk(
     n = len(truth_N)
     columns = tuple(np.flatnonzero(urgent_C).tolist())
     groups_N = np.arange(n) if groups is None else np.asarray(groups)
-    types_N = np.array([each or 0 for each in skin_types] if skin_types is not None else [0] * n)
+    types_N = np.array(
+        [skin_type or 0 for skin_type in skin_types] if skin_types is not None else [0] * n
+    )
     risk_N, urgent_N = urgent_risks(probabilities_NC, columns), urgent_C[truth_N]
     among = {ALL: urgent_N}
     for skin_type in np.unique(types_N[types_N > 0]).tolist():

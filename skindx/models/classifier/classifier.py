@@ -1,4 +1,4 @@
-"""A timm classifier that takes uint8 pictures: normalisation is its first step on the device."""
+"""A timm classifier that takes uint8 images: normalisation is its first step on the device."""
 
 import logging
 from pathlib import Path
@@ -57,7 +57,7 @@ class ClassifierSettings(Settings):
 
 
 class Classifier(nn.Module):
-    """uint8 pictures B x S x S x 3 in, logits B x C out."""
+    """uint8 images B x S x S x 3 in, logits B x C out."""
 
     scale: Tensor
     shift: Tensor
@@ -70,31 +70,31 @@ class Classifier(nn.Module):
         self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
 
-    def forward(self, pictures_BSS3: Tensor) -> Tensor:
-        """Return logits; the pictures may be of any dtype on the 0..255 scale."""
-        logits_BC: Tensor = self.net(self._normalised(pictures_BSS3))
+    def forward(self, images_BSS3: Tensor) -> Tensor:
+        """Return logits; the images may be of any dtype on the 0..255 scale."""
+        logits_BC: Tensor = self.net(self._normalised(images_BSS3))
         return logits_BC
 
-    def features(self, pictures_BSS3: Tensor) -> Tensor:
+    def forward_features(self, images_BSS3: Tensor) -> Tensor:
         """Return the body's last map: B x D x h x w, or B x h x w x D or B x T x D by the model.
 
-        `head` makes the same logits of it as `forward`, to the bit.
+        `forward_head` makes the same logits of it as `forward`, to the bit.
         """
-        map_: Tensor = self.net.forward_features(self._normalised(pictures_BSS3))  # type: ignore[operator]
+        map_: Tensor = self.net.forward_features(self._normalised(images_BSS3))  # type: ignore[operator]
         return map_
 
-    def head(self, map_: Tensor) -> Tensor:
+    def forward_head(self, map_: Tensor) -> Tensor:
         """Return logits B x C of the body's last map; cheap, and differentiable by the map."""
         logits_BC: Tensor = self.net.forward_head(map_)  # type: ignore[operator]
         return logits_BC
 
-    def pooled(self, map_: Tensor) -> Tensor:
+    def forward_pooled(self, map_: Tensor) -> Tensor:
         """Return what the last layer sees of the body's last map, B x D."""
         pooled_BD: Tensor = self.net.forward_head(map_, pre_logits=True)  # type: ignore[operator]
         return pooled_BD
 
-    def _normalised(self, pictures_BSS3: Tensor) -> Tensor:
-        return pictures_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype) * self.scale + self.shift
+    def _normalised(self, images_BSS3: Tensor) -> Tensor:
+        return images_BSS3.permute(0, 3, 1, 2).to(self.scale.dtype) * self.scale + self.shift
 
 
 def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:

@@ -28,7 +28,7 @@ def _is_faulty(layer: nn.Conv2d) -> bool:
 
 
 def _channels_first(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    picture_BDHW = inputs[0]
-    if picture_BDHW.device.type != "cpu" or not torch.is_grad_enabled():
+    image_BDHW = inputs[0]
+    if image_BDHW.device.type != "cpu" or not torch.is_grad_enabled():
         return None
-    return (picture_BDHW.contiguous(), *inputs[1:])
+    return (image_BDHW.contiguous(), *inputs[1:])

@@ -1,4 +1,4 @@
-"""The side of the pictures that a network is built for."""
+"""The side of the images that a network is built for."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[str, Any]:
     """Return timm's arguments, with `img_size` where the network would refuse `side` pixels else.
 
-    A vision transformer is built for one side. Where it takes the pictures as it is, or was given
+    A vision transformer is built for one side. Where it takes the images as it is, or was given
     a side, nothing changes, so that weights trained so still fit. It follows from model,
     arguments and side alone: a bundle rebuilds the same network.
     """
@@ -24,7 +24,7 @@ def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[st
 
 
 def _accepts(model: str, arguments: dict[str, Any], side: int) -> bool:
-    """Tell whether a network takes pictures of a side; only shapes are computed."""
+    """Tell whether a network takes images of a side; only shapes are computed."""
     import timm
 
     try:

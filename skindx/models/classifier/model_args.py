@@ -23,7 +23,7 @@ def _number(low: float, high: float) -> Check:
 
 def _one_or_two(check: Check) -> Check:
     return lambda value: (
-        all(check(each) for each in value)
+        all(check(item) for item in value)
         if isinstance(value, list | tuple) and len(value) == 2
         else check(value)
     )
@@ -33,7 +33,7 @@ def _several(check: Check) -> Check:
     return lambda value: (
         isinstance(value, list | tuple)
         and 1 <= len(value) <= 8
-        and all(check(each) for each in value)
+        and all(check(item) for item in value)
     )
 
 

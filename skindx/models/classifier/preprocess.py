@@ -1,4 +1,4 @@
-"""From a decoded picture to the square that a classifier sees."""
+"""From a decoded image to the square that a classifier sees."""
 
 from typing import Self
 
@@ -13,7 +13,7 @@ from skindx.data.loader.crop import shrink
 
 
 class Preprocess(Settings):
-    """How one member sees pictures: side in pixels, and channel statistics on the 0..1 scale."""
+    """How one member sees images: side in pixels, and channel statistics on the 0..1 scale."""
 
     size: int = Field(224, ge=32, le=1024)
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
@@ -33,10 +33,10 @@ class Preprocess(Settings):
         return round(self.size / self.crop)
 
 
-def centre_square(picture_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArray[np.uint8]:
-    """Return the central square, S x S x 3 uint8, as evaluation and diagnosis see a picture."""
-    height, width = picture_HW3.shape[:2]
+def centre_square(image_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArray[np.uint8]:
+    """Return the central square, S x S x 3 uint8, as evaluation and diagnosis see an image."""
+    height, width = image_HW3.shape[:2]
     # Cropped before it is resized: a strip of one pixel by thousands costs no more than a square.
     side = max(1, round(min(height, width) * preprocess.crop))
     top, left = (height - side) // 2, (width - side) // 2
-    return shrink(picture_HW3[top : top + side, left : left + side], preprocess.size)
+    return shrink(image_HW3[top : top + side, left : left + side], preprocess.size)

@@ -40,7 +40,7 @@ def _whole(low: int, high: int) -> Check:
 
 def _list_of(check: Check, most: int) -> Check:
     return lambda value: (
-        isinstance(value, list) and 1 <= len(value) <= most and all(check(each) for each in value)
+        isinstance(value, list) and 1 <= len(value) <= most and all(check(item) for item in value)
     )
 
 
@@ -157,7 +157,7 @@ def _check_row(number: int, row: Sequence[Any]) -> None:
     if not (_place(source) or _list_of(_place, 16)(source)):
         raise ValueError(f"layer {number}: `from` must be a number of a layer, or a list of them")
     sources = source if isinstance(source, list) else [source]
-    if any(not -number - 1 <= each < max(number, 1) for each in sources):
+    if any(not -number - 1 <= index < max(number, 1) for index in sources):
         raise ValueError(f"layer {number}: `from` must name a layer before it")
     if not _whole(1, 64)(repeats):
         raise ValueError(f"layer {number} must be repeated 1 to 64 times")

@@ -28,10 +28,10 @@ MODEL_YAML, MODEL_WEIGHTS = "model.yaml", "model.safetensors"
 _LONGEST_YAML = 65_536
 
 GREY = 114
-"""What surrounds a picture that is no square, in training as later."""
+"""What surrounds an image that is no square, in training as later."""
 
 _PATIENCE_S = 60.0
-"""ultralytics leaves pictures out when choosing boxes takes long: on a busy machine, any."""
+"""ultralytics leaves images out when choosing boxes takes long: on a busy machine, any."""
 
 
 class DetectorSpec(Settings):
@@ -57,17 +57,17 @@ class Detector:
     spec: DetectorSpec
 
     def detect(
-        self, pictures: Sequence[NDArray[np.uint8]], confidence: float | None = None
+        self, images: Sequence[NDArray[np.uint8]], confidence: float | None = None
     ) -> list[tuple[Box, ...]]:
-        """Return the boxes of each decoded picture (H x W x 3 RGB uint8), best first."""
+        """Return the boxes of each decoded image (H x W x 3 RGB uint8), best first."""
         floor = self.spec.confidence if confidence is None else confidence
-        return [self._detect_one(picture, floor) for picture in pictures]
+        return [self._detect_one(image, floor) for image in images]
 
     @torch.inference_mode()
-    def _detect_one(self, picture_HW3: NDArray[np.uint8], floor: float) -> tuple[Box, ...]:
+    def _detect_one(self, image_HW3: NDArray[np.uint8], floor: float) -> tuple[Box, ...]:
         from ultralytics.utils.nms import non_max_suppression
 
-        square_SS3, scale, (left, top) = letterbox(picture_HW3, self.spec.size)
+        square_SS3, scale, (left, top) = letterbox(image_HW3, self.spec.size)
         pixels_13SS = torch.from_numpy(square_SS3).permute(2, 0, 1)[None].float() / 255
         device = next(self.net.parameters()).device
         raw = self.net(pixels_13SS.to(device))
@@ -78,7 +78,7 @@ class Detector:
             nc=len(self.spec.labels),
             max_time_img=_PATIENCE_S,
         )[0]
-        height, width = picture_HW3.shape[:2]
+        height, width = image_HW3.shape[:2]
         boxes = []
         for x1, y1, x2, y2, score, label in found.cpu().tolist():
             left_x, right_x = ((min(max((x - left) / scale, 0), width)) for x in (x1, x2))
@@ -90,18 +90,18 @@ class Detector:
 
 
 def letterbox(
-    picture_HW3: NDArray[np.uint8], size: int
+    image_HW3: NDArray[np.uint8], size: int
 ) -> tuple[NDArray[np.uint8], float, tuple[int, int]]:
-    """Fit a picture into a grey square; return it, the scale, and the (left, top) margins."""
+    """Fit an image into a grey square; return it, the scale, and the (left, top) margins."""
     import cv2
 
-    height, width = picture_HW3.shape[:2]
+    height, width = image_HW3.shape[:2]
     scale = size / max(height, width)
     inner_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
     left, top = (size - inner_wh[0]) // 2, (size - inner_wh[1]) // 2
     square_SS3 = np.full((size, size, 3), GREY, dtype=np.uint8)
     square_SS3[top : top + inner_wh[1], left : left + inner_wh[0]] = cv2.resize(
-        picture_HW3, inner_wh, interpolation=cv2.INTER_LINEAR
+        image_HW3, inner_wh, interpolation=cv2.INTER_LINEAR
     )
     return square_SS3, scale, (left, top)
 
@@ -129,7 +129,7 @@ def load_detector(folder: Path, spec: DetectorSpec) -> Detector:
             "the bundle has a detector, but ultralytics is not installed; "
             "run `pip install 'skindx[detect]'` (AGPL-3.0) or diagnose without boxes."
         )
-    shapes = {name: tuple(each.shape) for name, each in state.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     net = build_detection_model(config, len(spec.labels), str(folder / MODEL_YAML), shapes)
     net.load_state_dict(state)
     return Detector(net.eval(), spec)

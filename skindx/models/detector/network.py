@@ -58,7 +58,7 @@ def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shap
     with torch.device("meta"):
         layers, _ = parse_model(deepcopy({**config, "nc": labels}), ch=3, verbose=False)
     if shapes is not None:
-        own = {f"model.{name}": tuple(each.shape) for name, each in layers.state_dict().items()}
+        own = {f"model.{name}": tuple(tensor.shape) for name, tensor in layers.state_dict().items()}
         if own != shapes:
             raise UserError(
                 f"{origin} does not describe the network of the weights beside it; pack the "

@@ -38,20 +38,20 @@ def refuse_work(rows: Sequence[Sequence[Any]], layers: Any, origin: str) -> None
         before = _before(source, number, sides, _SIDE)
         width = sum(_before(source, number, channels, 3))
         side = _side_after(layer, arguments, max(before))
-        weights = [each for each in module.parameters() if each.ndim > 1]
-        widest = max([width, *(size for each in weights for size in each.shape[:2])])
+        weights = [weight for weight in module.parameters() if weight.ndim > 1]
+        widest = max([width, *(size for weight in weights for size in weight.shape[:2])])
         area = max(side, *before) ** 2
         elements = widest * area
         if areas := _areas_of_attention(layer, arguments):
             elements += -(-widest // _HEAD_CHANNELS) * area**2 // areas
-        products += area * sum(each.numel() for each in weights) + elements
+        products += area * sum(weight.numel() for weight in weights) + elements
         if elements > _MOST_ELEMENTS or products > _MOST_PRODUCTS:
             raise UserError(
                 f"{origin}: layer {number} ({layer}) takes too much memory or work; "
                 "take a smaller model."
             )
         sides.append(side)
-        made = [each.shape[0] for each in weights] or [width]
+        made = [weight.shape[0] for weight in weights] or [width]
         channels.append(max(made))
 
 
@@ -59,7 +59,7 @@ def _before(source: Any, number: int, known: Sequence[int], first: int) -> list[
     """Return what is known of the layers that a row takes its input from."""
     if number == 0:
         return [first]
-    return [known[each] for each in (source if isinstance(source, list) else [source])]
+    return [known[index] for index in (source if isinstance(source, list) else [source])]
 
 
 def _areas_of_attention(layer: str, arguments: Sequence[Any]) -> int:

@@ -1,4 +1,4 @@
-"""The gallery of a bundle: embeddings of pictures that it learned from, and what is known of them.
+"""The gallery of a bundle: embeddings of images that it learned from, and what is known of them.
 
 The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy.
 """
@@ -28,10 +28,10 @@ _TENSORS = {"embeddings": ("F16", 2), "thumbnails": ("U8", 1), "offsets": ("I64"
 _LARGEST_COPY = 2**20
 """Bytes of one small JPEG."""
 
-# N = pictures of the gallery, Q = pictures that are compared with it, D = dimensions
+# N = images of the gallery, Q = images that are compared with it, D = dimensions
 
 
-class GallerySpec(Settings):
+class EmbeddingIndexSpec(Settings):
     """What a bundle's index says of its gallery."""
 
     pictures: int = Field(ge=0)
@@ -40,13 +40,13 @@ class GallerySpec(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class GalleryRow:
-    """One picture; `label` is a class's key. What credits it is empty where nobody may be named."""
+class IndexRow:
+    """One image; `label` is a class's key. What credits it is empty where nobody may be named."""
 
     sha256: str
     label: str
     group: int
-    """Pictures of one lesion, patient or cluster of duplicates have the same."""
+    """Images of one lesion, patient or cluster of duplicates have the same."""
     licence: str = ""
     creator: str = ""
     attribution: str = ""
@@ -57,26 +57,26 @@ class GalleryRow:
 class Near:
     """A row of the gallery and how near it is; `thumbnail` is a JPEG, empty if not to be shown."""
 
-    row: GalleryRow
+    row: IndexRow
     cosine: float
     thumbnail: bytes
 
 
 @dataclass(frozen=True)
-class Gallery:
+class EmbeddingIndex:
     """Rows, their embeddings of length 1 in half precision, and small copies end to end."""
 
-    rows: tuple[GalleryRow, ...]
+    rows: tuple[IndexRow, ...]
     embeddings_ND: torch.Tensor
     thumbnails: torch.Tensor
     """uint8, all JPEGs one after the other."""
     offsets: NDArray[np.int64]
-    """N + 1 places in `thumbnails`; a picture without a copy begins where the next one does."""
+    """N + 1 places in `thumbnails`; an image without a copy begins where the next one does."""
 
     @classmethod
     def of(
         cls,
-        rows: Iterable[GalleryRow],
+        rows: Iterable[IndexRow],
         embeddings_ND: NDArray[np.floating],
         thumbnails: Iterable[bytes],
     ) -> Self:
@@ -94,12 +94,12 @@ class Gallery:
         return len(self.rows)
 
     @property
-    def spec(self) -> GallerySpec:
+    def spec(self) -> EmbeddingIndexSpec:
         """What the index says of it."""
-        return GallerySpec(pictures=len(self), shown=int((np.diff(self.offsets) > 0).sum()))
+        return EmbeddingIndexSpec(pictures=len(self), shown=int((np.diff(self.offsets) > 0).sum()))
 
     def thumbnail(self, index: int) -> bytes:
-        """Return a picture's small JPEG; empty where its licence does not allow showing it."""
+        """Return an image's small JPEG; empty where its licence does not allow showing it."""
         start, end = self.offsets[index : index + 2]
         data: bytes = self.thumbnails[start:end].numpy().tobytes()
         return data
@@ -113,12 +113,12 @@ class Gallery:
                 "pack the bundle again."
             )
         others_DQ = torch.from_numpy(np.ascontiguousarray(embeddings_QD)).T
-        parts = [each.float() @ others_DQ for each in torch.split(self.embeddings_ND, _CHUNK)]
+        parts = [part.float() @ others_DQ for part in torch.split(self.embeddings_ND, _CHUNK)]
         products_QN: NDArray[np.float32] = torch.cat(parts).T.nan_to_num(0).clamp(-1, 1).numpy()
         return products_QN
 
     def nearest(self, embedding_D: NDArray[np.float32], k: int) -> list[Near]:
-        """Return the k nearest pictures, nearest first, no two of one group."""
+        """Return the k nearest images, nearest first, no two of one group."""
         if not len(self):
             return []
         (cosine_N,) = self.cosines(embedding_D[None])
@@ -132,7 +132,7 @@ class Gallery:
         return list(found.values())
 
     def without(self, sha256s: Collection[str]) -> Self:
-        """Return the gallery without these pictures and without all of their groups."""
+        """Return the gallery without these images and without all of their groups."""
         groups = {row.group for row in self.rows if row.sha256 in sha256s}
         kept = [index for index, row in enumerate(self.rows) if row.group not in groups]
         return self.of(
@@ -157,7 +157,7 @@ class Gallery:
         save_tensors(tensors, folder / TENSORS)
 
     @classmethod
-    def load(cls, folder: Path, spec: GallerySpec) -> Self:
+    def load(cls, folder: Path, spec: EmbeddingIndexSpec) -> Self:
         """Read it from a bundle's folder; embeddings and copies stay on disk until looked at.
 
         Raises UserError for files that do not fit each other or the index.
@@ -179,7 +179,7 @@ class Gallery:
                 "copy or pack the bundle again."
             )
         rows = tuple(
-            GalleryRow(**{**row, "page_url": web_address(row["page_url"])})
+            IndexRow(**{**row, "page_url": web_address(row["page_url"])})
             for row in table.to_pylist()
         )
         return cls(rows, embeddings_ND, tensors["thumbnails"], offsets)
@@ -190,5 +190,5 @@ def _schema() -> Any:
 
     special = {"group": pa.int32()}
     return pa.schema(
-        [(each.name, special.get(each.name, pa.string())) for each in fields(GalleryRow)]
+        [(field.name, special.get(field.name, pa.string())) for field in fields(IndexRow)]
     )

@@ -1,4 +1,4 @@
-"""Make a bundle's gallery of the pictures that its members trained on."""
+"""Make a bundle's gallery of the images that its members trained on."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,46 +12,51 @@ from skindx.data.manifest import Record
 from skindx.data.publish.decide import PRIVATE_REASONS, withheld_of
 from skindx.data.publish.row import web_address
 from skindx.imaging.thumbnails import small_jpeg
-from skindx.models.embedding_index.index import Gallery, GalleryRow
-from skindx.models.ensemble.ensemble import Ensemble, Look
-from skindx.models.ensemble.predicting import look_at_records
+from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ensemble.predicting import outputs_of_records
+
+PerBatch = Callable[[Sequence[Record], Sequence[NDArray[np.uint8]], EnsembleOutput], None]
+"""Called with the records, the pixels and the outputs of a batch."""
 
 CAP = 20_000
 LONGEST_SIDE = 224
 
 
-def make_gallery(
+def make_embedding_index(
     ensemble: Ensemble,
     dataset: Path,
     records: Sequence[Record],
     cap: int = CAP,
-    also: Callable[[Sequence[Record], Sequence[NDArray[np.uint8]], Look], None] | None = None,
-) -> Gallery:
-    """Embed pictures of `dataset`, at most `cap`, in one pass that holds a batch of them at a time.
+    also: PerBatch | None = None,
+) -> EmbeddingIndex:
+    """Embed images of `dataset`, at most `cap`, in one pass that holds a batch of them at a time.
 
     `also` is called with each batch, its pixels, and what the networks saw.
 
-    A picture has a small copy where `skindx publish` would give it away: its licence allows that,
-    and no person and no open flag speaks against it. Raises UserError for a picture that is gone
+    An image has a small copy where `skindx publish` would give it away: its licence allows that,
+    and no person and no open flag speaks against it. Raises UserError for an image that is gone
     or damaged.
     """
     chosen = stratified(records, cap)
     withheld = withheld_of(dataset, chosen)
-    # A picture is embedded as it is: flipped and turned views only serve the probabilities.
+    # An image is embedded as it is: flipped and turned views only serve the probabilities.
     plain = Ensemble(tuple(replace(member, views=1) for member in ensemble.members))
     embeddings, thumbnails = [], []
-    for batch, pictures, look in look_at_records(plain, dataset, chosen):
-        embeddings.append(look.embeddings_ND.astype(np.float16))
+    for batch, images, output in outputs_of_records(plain, dataset, chosen):
+        embeddings.append(output.embeddings_ND.astype(np.float16))
         if also:
-            also(batch, pictures, look)
+            also(batch, images, output)
         thumbnails += [
             b"" if record.sha256 in withheld else small_jpeg(pixels, LONGEST_SIDE)
-            for record, pixels in zip(batch, pictures, strict=True)
+            for record, pixels in zip(batch, images, strict=True)
         ]
-    number = {group: n for n, group in enumerate(dict.fromkeys(each.group for each in chosen))}
+    number = {group: n for n, group in enumerate(dict.fromkeys(record.group for record in chosen))}
     private = {sha256 for sha256, (reason, _) in withheld.items() if reason in PRIVATE_REASONS}
-    rows = [_row(each, number[each.group], named=each.sha256 not in private) for each in chosen]
-    return Gallery.of(rows, np.concatenate(embeddings), thumbnails)
+    rows = [
+        _row(record, number[record.group], named=record.sha256 not in private) for record in chosen
+    ]
+    return EmbeddingIndex.of(rows, np.concatenate(embeddings), thumbnails)
 
 
 def stratified(records: Sequence[Record], cap: int) -> list[Record]:
@@ -74,8 +79,8 @@ def stratified(records: Sequence[Record], cap: int) -> list[Record]:
     return [record for record in records if record.sha256 in kept]
 
 
-def _row(record: Record, group: int, *, named: bool) -> GalleryRow:
-    row = GalleryRow(record.sha256, record.label, group, record.licence)
+def _row(record: Record, group: int, *, named: bool) -> IndexRow:
+    row = IndexRow(record.sha256, record.label, group, record.licence)
     if not named:
         return row
     return replace(

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from skindx.config import Settings
 from skindx.models.calibration.temperature import apply_temperature
 
-# M = members, N = pictures, C = classes
+# M = members, N = images, C = classes
 
 Floats = NDArray[np.float64]
 

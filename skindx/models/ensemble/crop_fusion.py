@@ -1,4 +1,4 @@
-"""Detection-assisted diagnosis: the whole picture, and beside it the crop around its best box.
+"""Detection-assisted diagnosis: the whole image, and beside it the crop around its best box.
 
 After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble
 judges both views, and p = (1 - w) p_whole + w p_crop.
@@ -14,7 +14,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.box import Box
 
-# N = pictures, K = pictures with a crop, C = classes, M = members
+# N = images, K = images with a crop, C = classes, M = members
 # H, W = height, width; S = side of the crop
 
 _WEIGHTS = 101
@@ -35,34 +35,34 @@ def best_box(boxes: Sequence[Box], confidence: float) -> Box | None:
     return max(sure, key=lambda box: box.score or 0.0, default=None)
 
 
-def box_crop(picture_HW3: NDArray[np.uint8], box: Box, margin: float) -> NDArray[np.uint8]:
-    """Return a view S x S x 3 around a box: `margin` times its longer side, inside the picture.
+def box_crop(image_HW3: NDArray[np.uint8], box: Box, margin: float) -> NDArray[np.uint8]:
+    """Return a view S x S x 3 around a box: `margin` times its longer side, inside the image.
 
-    A square that would stand out is moved in, and is no larger than the picture's shorter side.
+    A square that would stand out is moved in, and is no larger than the image's shorter side.
     """
-    height, width = picture_HW3.shape[:2]
+    height, width = image_HW3.shape[:2]
     wanted = round(margin * max(box.x2 - box.x1, box.y2 - box.y1))
     side = max(1, min(wanted, height, width))
     left = round((box.x1 + box.x2 - side) / 2)
     top = round((box.y1 + box.y2 - side) / 2)
     left, top = min(max(left, 0), width - side), min(max(top, 0), height - side)
-    return picture_HW3[top : top + side, left : left + side]
+    return image_HW3[top : top + side, left : left + side]
 
 
 def box_crops(
-    pictures: Sequence[NDArray[np.uint8]],
+    images: Sequence[NDArray[np.uint8]],
     boxes_N: Sequence[Sequence[Box]],
     confidence: float,
     margin: float,
 ) -> dict[int, NDArray[np.uint8]]:
-    """Return picture number -> crop around its best box, of the pictures that have one.
+    """Return image number -> crop around its best box, of the images that have one.
 
-    A crop that is the whole picture is left out: it would be no second view, and would pass for
+    A crop that is the whole image is left out: it would be no second view, and would pass for
     one where views are counted and weighed.
     """
     best = {n: best_box(boxes, confidence) for n, boxes in enumerate(boxes_N)}
-    crops = {n: box_crop(pictures[n], box, margin) for n, box in best.items() if box}
-    return {n: crop for n, crop in crops.items() if crop.shape != pictures[n].shape}
+    crops = {n: box_crop(images[n], box, margin) for n, box in best.items() if box}
+    return {n: crop for n, crop in crops.items() if crop.shape != images[n].shape}
 
 
 def fuse(
@@ -75,25 +75,25 @@ def fuse(
     return mixed
 
 
-class Judge(Protocol):
+class ProbabilityModel(Protocol):
     """An ensemble, as far as fusion needs it."""
 
     def probabilities(
-        self, pictures: Sequence[NDArray[np.uint8]]
+        self, images: Sequence[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return its probabilities N x C and each member's M x N x C."""
 
 
 def assist(
-    ensemble: Judge,
+    ensemble: ProbabilityModel,
     crops: Mapping[int, NDArray[np.uint8]],
     whole: tuple[NDArray[np.float64], NDArray[np.float64]],
     weight: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fuse what was said of whole pictures with what the ensemble says of the crops of some.
+    """Fuse what was said of whole images with what the ensemble says of the crops of some.
 
     `whole` are probabilities N x C and each member's M x N x C, which are left as they are; so are
-    pictures without a crop. At weight 0 nothing is judged.
+    images without a crop. At weight 0 nothing is judged.
     """
     if not crops or weight == 0:
         return whole
@@ -111,11 +111,11 @@ def fit_weight(
 ) -> float:
     """Return the weight in 0, 0.01, .. 1 with the least negative log-likelihood of the truth.
 
-    The pictures are those of validation that have a box: to the others no weight matters. Of equal
+    The images are those of validation that have a box: to the others no weight matters. Of equal
     weights the smallest is taken, so that a crop that tells nothing costs nothing.
     """
-    pictures_N = np.arange(len(truth_N))
-    own_N, beside_N = whole_NC[pictures_N, truth_N], crop_NC[pictures_N, truth_N]
+    images_N = np.arange(len(truth_N))
+    own_N, beside_N = whole_NC[images_N, truth_N], crop_NC[images_N, truth_N]
     weights_W = np.linspace(0, 1, _WEIGHTS)
     mixed_WN = own_N + weights_W[:, None] * (beside_N - own_N)
     loss_W = -np.log(np.maximum(mixed_WN, 1e-300)).sum(axis=1)

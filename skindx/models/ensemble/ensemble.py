@@ -15,15 +15,15 @@ from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble.combination import EQUAL, Combination, combine
 from skindx.models.ensemble.views import Views, views_of
 
-# M = members, N = pictures, C = classes, D = dimensions, B = batch, S = side
+# M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 
 Body = Callable[[Tensor], Tensor]
 """Squares B x S x S x 3 uint8 in, a network's last map out: eager, or what it was exported to."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """All that an ensemble sees in pictures, from one pass through its networks."""
+class EnsembleOutput:
+    """All that an ensemble sees in images, from one pass through its networks."""
 
     probabilities_NC: NDArray[np.float64]
     member_MNC: NDArray[np.float64]
@@ -31,7 +31,7 @@ class Look:
     embeddings_ND: NDArray[np.float32]
     """Pooled features of all members side by side, of length 1 in all."""
     maps: tuple[Tensor, ...]
-    """Each member's last map of the picture as it is (the first view), N x ..."""
+    """Each member's last map of the image as it is (the first view), N x ..."""
     pooled_MND: tuple[NDArray[np.float32], ...]
     """Each member's own pooled features, before they are made of length 1."""
 
@@ -45,50 +45,55 @@ class Member:
     preprocess: Preprocess
     temperature: float = 1.0
     views: Views = 1
-    """It sees each picture so often, flipped and turned, and answers with the mean probability."""
+    """It sees each image so often, flipped and turned, and answers with the mean probability."""
     exported: Body | None = None
     """The body in another runtime; none: eager."""
 
     @property
     def body(self) -> Body:
         """What makes the last map of a batch of squares."""
-        return self.exported or self.classifier.features
+        return self.exported or self.classifier.forward_features
 
     def log_probabilities(
-        self, pictures: Sequence[NDArray[np.uint8]], batch: int = 64
+        self, images: Sequence[NDArray[np.uint8]], batch: int = 64
     ) -> NDArray[np.float64]:
-        """Return uncalibrated log-probabilities N x C of decoded pictures (H x W x 3 uint8)."""
-        return self.judge(
-            np.stack([centre_square(each, self.preprocess) for each in pictures[at : at + batch]])
-            for at in range(0, len(pictures), batch)
+        """Return uncalibrated log-probabilities N x C of decoded images (H x W x 3 uint8)."""
+        return self.log_probabilities_of_squares(
+            np.stack([centre_square(image, self.preprocess) for image in images[at : at + batch]])
+            for at in range(0, len(images), batch)
         )
 
     @torch.inference_mode()
-    def judge(self, batches: Iterable[NDArray[np.uint8]]) -> NDArray[np.float64]:
+    def log_probabilities_of_squares(
+        self, batches: Iterable[NDArray[np.uint8]]
+    ) -> NDArray[np.float64]:
         """Return uncalibrated log-probabilities N x C of central squares, B x S x S x 3 uint8."""
-        return np.concatenate([self._judge(squares_BSS3)[0] for squares_BSS3 in batches])
+        return np.concatenate([self._forward(squares_BSS3)[0] for squares_BSS3 in batches])
 
     @torch.inference_mode()
-    def look(
-        self, pictures: Sequence[NDArray[np.uint8]]
+    def predict_with_features(
+        self, images: Sequence[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float32], Tensor]:
         """Return what `log_probabilities` does, pooled features N x D, and the maps."""
-        squares = np.stack([centre_square(each, self.preprocess) for each in pictures])
-        log_NC, map_ = self._judge(squares)
-        return log_NC, self.classifier.pooled(map_).float().cpu().numpy(), map_
+        squares = np.stack([centre_square(image, self.preprocess) for image in images])
+        log_NC, map_ = self._forward(squares)
+        return log_NC, self.classifier.forward_pooled(map_).float().cpu().numpy(), map_
 
-    def _judge(self, squares_BSS3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], Tensor]:
+    def _forward(self, squares_BSS3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], Tensor]:
         """Return log-probabilities, the mean over the views, and the first view's map."""
         device = next(self.classifier.parameters()).device
         views = views_of(torch.from_numpy(squares_BSS3).to(device), self.views)
         first = self.body(views[0])
-        seen = [self._answer(first), *(self._answer(self.body(view)) for view in views[1:])]
+        seen = [
+            self._log_probabilities(first),
+            *(self._log_probabilities(self.body(view)) for view in views[1:]),
+        ]
         # The log of the mean probability; one view is left as it is, to the bit.
         log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
         return log_BC.cpu().numpy(), first
 
-    def _answer(self, map_: Tensor) -> Tensor:
-        return torch.log_softmax(self.classifier.head(map_).double(), dim=1)
+    def _log_probabilities(self, map_: Tensor) -> Tensor:
+        return torch.log_softmax(self.classifier.forward_head(map_).double(), dim=1)
 
 
 @dataclass(frozen=True)
@@ -100,20 +105,22 @@ class Ensemble:
     combination: Combination = EQUAL
 
     def probabilities(
-        self, pictures: Sequence[NDArray[np.uint8]]
+        self, images: Sequence[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the ensemble's probabilities N x C, and each member's M x N x C."""
         member_MNC = np.stack(
             [
-                apply_temperature(member.log_probabilities(pictures), member.temperature)
+                apply_temperature(member.log_probabilities(images), member.temperature)
                 for member in self.members
             ]
         )
         return combine(member_MNC, self.temperature, self.combination), member_MNC
 
-    def look(self, pictures: Sequence[NDArray[np.uint8]]) -> Look:
+    def predict_with_features(self, images: Sequence[NDArray[np.uint8]]) -> EnsembleOutput:
         """Return the same probabilities and what they were made from, in one batch."""
-        logs, pooled, maps = zip(*(member.look(pictures) for member in self.members), strict=True)
+        logs, pooled, maps = zip(
+            *(member.predict_with_features(images) for member in self.members), strict=True
+        )
         member_MNC = np.stack(
             [
                 apply_temperature(log_NC, member.temperature)
@@ -121,9 +128,10 @@ class Ensemble:
             ]
         )
         units = [
-            each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in pooled
+            pooled_ND / np.maximum(np.linalg.norm(pooled_ND, axis=1, keepdims=True), 1e-12)
+            for pooled_ND in pooled
         ]
-        return Look(
+        return EnsembleOutput(
             combine(member_MNC, self.temperature, self.combination),
             member_MNC,
             (np.concatenate(units, axis=1) / math.sqrt(len(units))).astype(np.float32),

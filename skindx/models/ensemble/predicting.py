@@ -1,4 +1,4 @@
-"""What members or a whole ensemble say of many stored pictures: streaming, in their order."""
+"""What members or a whole ensemble say of many stored images: streaming, in their order."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.models.ensemble.ensemble import Ensemble, Look, Member
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput, Member
 from skindx.system import cpu_count
 
-# M = members, N = pictures, C = classes
+# M = members, N = images, C = classes
 
 _BATCH = 32
 
@@ -24,8 +24,8 @@ def predict_members(
 ) -> NDArray[np.float64]:
     """Return uncalibrated log-probabilities M x N x C, on the device where each member lies.
 
-    Each picture is decoded once for all members, and only a batch of them is in memory. Raises
-    UserError for a picture that is gone or damaged.
+    Each image is decoded once for all members, and only a batch of them is in memory. Raises
+    UserError for an image that is gone or damaged.
     """
     parts = [
         np.stack([member.log_probabilities(batch) for member in members])
@@ -39,32 +39,32 @@ def predict_records(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the ensemble's probabilities N x C and each member's M x N x C, as it serves them.
 
-    Raises UserError for a picture that is gone or damaged.
+    Raises UserError for an image that is gone or damaged.
     """
     parts = [ensemble.probabilities(batch) for batch in _decoded(dataset, records)]
     whole, members = zip(*parts, strict=True)
     return np.concatenate(whole), np.concatenate(members, axis=1)
 
 
-def look_at_records(
+def outputs_of_records(
     ensemble: Ensemble, dataset: Path, records: Sequence[Record]
-) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], Look]]:
-    """Yield batches of records, their pictures, and all that the ensemble sees in them.
+) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], EnsembleOutput]]:
+    """Yield batches of records, their images, and all that the ensemble sees in them.
 
-    Raises UserError for a picture that is gone or damaged.
+    Raises UserError for an image that is gone or damaged.
     """
     first = 0
-    for pictures in _decoded(dataset, records):
-        batch = records[first : first + len(pictures)]
-        first += len(pictures)
-        yield batch, pictures, ensemble.look(pictures)
+    for images in _decoded(dataset, records):
+        batch = records[first : first + len(images)]
+        first += len(images)
+        yield batch, images, ensemble.predict_with_features(images)
 
 
 def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
     files = Files(dataset, records)
     reading = work_ahead(files.picture, range(len(records)), threads=cpu_count(), ahead=_BATCH)
-    # Of nearly equal size: batch-norm statistics must not rest on a remainder of one picture.
+    # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.
     batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
-    with closing(reading) as pictures:
+    with closing(reading) as images:
         for batch in batches:
-            yield list(islice(pictures, len(batch)))
+            yield list(islice(images, len(batch)))

@@ -1,4 +1,4 @@
-"""What an ensemble says about one picture."""
+"""What an ensemble says about one image."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from skindx.data.box import Box
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What the out-of-distribution check says of a picture: it is refused at `rate` and below."""
+class OodResult:
+    """What the out-of-distribution check says of an image: it is refused at `rate` and below."""
 
     p_value: float
     rate: float
@@ -20,10 +20,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Calibrated class probabilities of one picture, and its lesion boxes.
+    """Calibrated class probabilities of one image, and its lesion boxes.
 
     `probabilities_C` sums to 1 in the bundle's class order; `member_probabilities_MC` holds each
-    member's own. `boxes` are pixels of the picture as given, best first; None means that the
+    member's own. `boxes` are pixels of the image as given, best first; None means that the
     bundle has no detector, () that the detector found nothing.
     """
 
@@ -31,6 +31,6 @@ class Prediction:
     member_probabilities_MC: NDArray[np.float64]
     boxes: tuple[Box, ...] | None = None
     whole_C: NDArray[np.float64] | None = None
-    """The ensemble's probabilities by the whole picture alone, where a box was looked at beside."""
-    ood: Checked | None = None
+    """The ensemble's probabilities by the whole image alone, where a box was looked at beside."""
+    ood: OodResult | None = None
     """The out-of-distribution check; None where there is none, or where it was not asked."""

@@ -1,4 +1,4 @@
-"""Weights of members from validation pictures: by likelihood, or by greedy selection.
+"""Weights of members from validation images: by likelihood, or by greedy selection.
 
 What is judged is the pool after its own temperature, as it will be served: at temperature 1 the
 mean of good members looks worse than one of them, only because averaging makes it less sure.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from skindx.models.calibration.temperature import COLDEST, HOTTEST
 from skindx.models.ensemble.combination import Combination, log, pool
 
-# M = members, N = pictures, C = classes
+# M = members, N = images, C = classes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
@@ -27,14 +27,14 @@ _SHARPNESS = tuple(np.geomspace(1, 2.8, 5).tolist())
 def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -> Floats:
     """Return the weights on the simplex that make the truth likeliest, shrunk to equal ones.
 
-    Weights and temperature are fitted together. `prior` counts as so many pictures that speak for
+    Weights and temperature are fitted together. `prior` counts as so many images that speak for
     equal weights (a Dirichlet prior: the penalty is its size times the divergence of the weights
-    from equal ones), so that few validation pictures move them little.
+    from equal ones), so that few validation images move them little.
     """
     from scipy.optimize import minimize
     from scipy.special import log_softmax, softmax
 
-    members, pictures, classes = member_MNC.shape
+    members, images, classes = member_MNC.shape
     log_MNC, truth_NC = log(member_MNC), np.eye(classes)[truth_N]
 
     def loss(inputs: Floats) -> tuple[float, Floats]:
@@ -51,7 +51,7 @@ def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -
         # Through the softmax: d/dinput = w (slope - mean slope), and the prior's own part.
         change_M = weights_M * (slope_M - weights_M @ slope_M) + prior * (1 / members - weights_M)
         change = np.append(change_M, (scores_NC * residual_NC).sum())
-        return -value / (pictures + prior), -change / (pictures + prior)
+        return -value / (images + prior), -change / (images + prior)
 
     found = minimize(
         loss,

@@ -51,7 +51,7 @@ def answering(ensemble: Ensemble) -> Callable[[], object]:
 
     def answer() -> None:
         for member, square_1SS3 in zip(ensemble.members, squares, strict=True):
-            member.judge([square_1SS3])
+            member.log_probabilities_of_squares([square_1SS3])
 
     return answer
 

@@ -1,4 +1,4 @@
-"""`skindx export`: bodies made, checked on validation pictures, and only then in the bundle."""
+"""`skindx export`: bodies made, checked on validation images, and only then in the bundle."""
 
 import tempfile
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ from skindx.models.exports.runtimes import load_body, unsupported, versions
 from skindx.models.exports.spec import SPEC, SUFFIX, ExportSpec, Precision, Runtime, folder_of
 
 _SAMPLES = 64
-"""Training pictures from which int8 learns the ranges of its activations."""
+"""Training images from which int8 learns the ranges of its activations."""
 
 
 def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) -> ExportSpec:
     """Export every member's body and put it into the bundle, in the place of an older such export.
 
     Raises UserError, and the bundle is as it was, where this machine cannot run such an export,
-    and where it does not answer the dataset's validation pictures as the networks do.
+    and where it does not answer the dataset's validation images as the networks do.
     """
     if why := unsupported(to, precision):
         raise UserError(why)
     records = read_manifest(dataset)
     val = split_of(records, "val")
     if not val:
-        raise UserError(f"{dataset} has no validation pictures to check an export on; add some.")
+        raise UserError(f"{dataset} has no validation images to check an export on; add some.")
     members = open_bundle(path).ensemble().members
     # Beside the bundle: its files are then linked into it, not copied.
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.tmp-", dir=path.resolve().parent) as name:
@@ -57,8 +57,8 @@ def export_bundle(path: Path, to: Runtime, precision: Precision, dataset: Path) 
             )
         exported = [_loaded(member, folder, to, precision) for member in members]
         parity = measure_parity(members, exported, dataset, val)
-        for each in parity:
-            refuse(each, precision)
+        for result in parity:
+            refuse(result, precision)
         spec = ExportSpec(
             to=to,
             precision=precision,

@@ -25,7 +25,7 @@ class _Body(nn.Module):
         self.classifier = classifier
 
     def forward(self, squares_BSS3: Tensor) -> Tensor:
-        return self.classifier.features(squares_BSS3)
+        return self.classifier.forward_features(squares_BSS3)
 
 
 def make_body(

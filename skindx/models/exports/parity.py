@@ -13,19 +13,19 @@ from skindx.models.ensemble.ensemble import Member
 from skindx.models.ensemble.predicting import predict_members
 from skindx.models.exports.spec import Parity, Precision
 
-# N = pictures, C = classes
+# N = images, C = classes
 
 LEAST_COSINE = 0.9999
 LEAST_SHARE = 0.995
-"""Of the pictures with the same first class, for what rounds coarser than fp32."""
+"""Of the images with the same first class, for what rounds coarser than fp32."""
 
 
 def measure_parity(
     eager: Sequence[Member], exported: Sequence[Member], dataset: Path, records: Sequence[Record]
 ) -> list[Parity]:
-    """Compare each member's answers to the pictures with those of its export.
+    """Compare each member's answers to the images with those of its export.
 
-    An export must answer batches, and pictures one by one as a page sends them.
+    An export must answer batches, and images one by one as a page sends them.
     """
     alone = [_OneByOne(**vars(member)) for member in exported]
     logs_MNC = predict_members([*eager, *exported, *alone], dataset, records)
@@ -39,9 +39,9 @@ def measure_parity(
 
 class _OneByOne(Member):
     def log_probabilities(
-        self, pictures: Sequence[NDArray[np.uint8]], batch: int = 1
+        self, images: Sequence[NDArray[np.uint8]], batch: int = 1
     ) -> NDArray[np.float64]:
-        return super().log_probabilities(pictures, batch)
+        return super().log_probabilities(images, batch)
 
 
 def compare(
@@ -50,7 +50,7 @@ def compare(
     others: Iterable[NDArray[np.float64]],
     groups: Sequence[str],
 ) -> Parity:
-    """Return how far tables of log-probabilities agree: a picture counts by its worst."""
+    """Return how far tables of log-probabilities agree: an image counts by its worst."""
     others = list(others)
     first_N = eager_NC.argmax(axis=1)
     same_N = np.all([first_N == other_NC.argmax(axis=1) for other_NC in others], axis=0)
@@ -80,7 +80,7 @@ def refuse(parity: Parity, precision: Precision) -> None:
     if not good:
         raise UserError(
             f"the {precision} export of {parity.member} is refused: it puts the same class first "
-            f"in {parity.same} of {parity.pictures} validation pictures ({parity.share:.1%}, "
+            f"in {parity.same} of {parity.pictures} validation images ({parity.share:.1%}, "
             f"95 % interval {parity.low:.1%} to {parity.high:.1%}) at a cosine of "
             f"{parity.cosine:.6f}, and {asked} are asked for; the bundle is as it was, try "
             f"another --precision or --to."

@@ -1,6 +1,6 @@
 """The runtimes: whether this machine can run an export, and how a body is loaded.
 
-Each uses one thread: a picture is too little work to share, and a server has a worker a core.
+Each uses one thread: an image is too little work to share, and a server has a worker a core.
 """
 
 import importlib

@@ -85,7 +85,7 @@ def _fastest(
         if len(candidates) == 1:
             (name,) = candidates
         else:
-            name = fastest({key: answering(each) for key, each in candidates.items()})
+            name = fastest({key: answering(candidate) for key, candidate in candidates.items()})
             choice.remember(name)
         return candidates[name], name
 

@@ -22,21 +22,21 @@ SUFFIX: dict[Runtime, str] = {"onnx": ".onnx", "openvino": ".xml"}
 
 
 class Parity(Settings):
-    """How one member answers by its export, beside its eager answers to the same pictures."""
+    """How one member answers by its export, beside its eager answers to the same images."""
 
     member: str
     pictures: int = Field(ge=1)
     same: int = Field(ge=0)
-    """Pictures with the same first class."""
+    """Images with the same first class."""
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1)
-    """95 % interval of the share of such pictures, where those of a group count as alike."""
+    """95 % interval of the share of such images, where those of a group count as alike."""
     cosine: float
-    """The least of all pictures, of logits around their mean."""
+    """The least of all images, of logits around their mean."""
 
     @property
     def share(self) -> float:
-        """Share of the pictures with the same first class."""
+        """Share of the images with the same first class."""
         return self.same / self.pictures
 
 
@@ -51,7 +51,7 @@ class ExportSpec(Settings):
     versions: dict[str, str]
     """Of the packages that made and checked it."""
     manifest: str
-    """SHA-256 of the manifest whose validation pictures checked it."""
+    """SHA-256 of the manifest whose validation images checked it."""
     parity: tuple[Parity, ...] = Field(min_length=1)
 
     @property

@@ -43,4 +43,4 @@ DETECTORS: dict[str, type[Fitted]] = {
 }
 
 DEFAULT: tuple[AnyDetector, ...] = (MahalanobisSettings(), ImageMixtureSettings())
-"""What a bundle gets: chosen by `skindx bench ood` on left-out classes and painted pictures."""
+"""What a bundle gets: chosen by `skindx bench ood` on left-out classes and painted images."""

@@ -18,6 +18,7 @@ from skindx.files import atomic_file
 from skindx.models.bundle.bundle import (
     Bundle,
 )
+from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
 from skindx.models.calibration.temperature import (
     apply_temperature,
 )
@@ -68,7 +69,7 @@ def write_targets(run: Path, dataset: Path, settings: TrainSettings, teacher: Bu
             "combination": spec.combination.model_dump(mode="json"),
             "temperatures": [spec.temperature, distil.temperature],
             "share": distil.share,
-            "manifest": spec.provenance["manifest sha256"],
+            "manifest": provenance_value(spec.provenance, MANIFEST_SHA256),
         }
     )
     file = run / STUDENT / TARGETS

@@ -10,7 +10,7 @@ from skindx.data.loader.source import Files
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.models.bundle.change import set_fusion
-from skindx.models.bundle.removal import FOLDED
+from skindx.models.bundle.provenance import FOLD_TRAINED_IMAGES, provenance_value
 from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
 from skindx.models.detector.detector import Detector
@@ -32,7 +32,7 @@ def fit_fusion(path: Path, dataset: Path, margin: float) -> Bundle:
     Raises UserError for an image that cannot be read, and without ultralytics.
     """
     bundle = open_bundle(path)
-    if FOLDED in bundle.spec.provenance:
+    if provenance_value(bundle.spec.provenance, FOLD_TRAINED_IMAGES):
         print("no fusion: members learned from validation images, which its weight is fitted on")
         return bundle
     ensemble, detector = bundle.ensemble(), bundle.detector()

@@ -19,18 +19,22 @@ from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, pack
 from skindx.models.bundle.least_side import calibration_side
-from skindx.models.bundle.removal import FOLDED, MANIFEST_KEY
+from skindx.models.bundle.provenance import (
+    FOLD_TRAINED_IMAGES,
+    MANIFEST_SHA256,
+    TRAINING_IMAGES,
+)
 from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.calibration.urgent_risk_fit import fit_risk_on_records
-from skindx.models.embedding_index.index import Gallery
-from skindx.models.embedding_index.making import make_gallery, stratified
+from skindx.models.embedding_index.index import EmbeddingIndex
+from skindx.models.embedding_index.making import make_embedding_index, stratified
 from skindx.models.ensemble.ensemble import Ensemble
-from skindx.models.ensemble.predicting import look_at_records
+from skindx.models.ensemble.predicting import outputs_of_records
 from skindx.models.ood.check import FEWEST
-from skindx.models.ood.collecting import CAP, Collector
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.collector import CAP, Collector
+from skindx.models.ood.stored import OodPart
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
@@ -74,7 +78,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
     ]
     ensemble = builder.ensemble(packed, assembly.temperature, assembly.combination)
     collector = Collector(ensemble, {record.sha256 for record in stratified(learned, CAP)})
-    gallery = make_gallery(ensemble, dataset, learned, also=collector.train)
+    gallery = make_embedding_index(ensemble, dataset, learned, also=collector.train)
     print(_shown(gallery))
     conformal, ood, urgent_risk = fit_on_calibration(
         ensemble, dataset, records, taxonomy, collector
@@ -93,9 +97,9 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
         ood=ood,
         provenance={
             "dataset": dataset.resolve().name,
-            MANIFEST_KEY: sha256_file(dataset / MANIFEST),
-            "training pictures": len(learned),
-            **({FOLDED: folded} if folded else {}),
+            MANIFEST_SHA256: sha256_file(dataset / MANIFEST),
+            TRAINING_IMAGES: len(learned),
+            **({FOLD_TRAINED_IMAGES: folded} if folded else {}),
             **calibration_side(records),
             **packed_origin(settings),
         },
@@ -122,9 +126,9 @@ def fit_on_calibration(
         )
         return None, None, None
     said = []
-    for batch, images, look in look_at_records(ensemble, dataset, held):
-        said.append(look.probabilities_NC)
-        collector.calibration(batch, images, look)
+    for batch, images, output in outputs_of_records(ensemble, dataset, held):
+        said.append(output.probabilities_NC)
+        collector.calibration(batch, images, output)
     ood = collector.part()
     if ood is None:
         print(
@@ -150,7 +154,7 @@ def _risk_shown(rule: UrgentRisk | None) -> str:
     )
 
 
-def _shown(gallery: Gallery) -> str:
+def _shown(gallery: EmbeddingIndex) -> str:
     spec = gallery.spec
     return (
         f"gallery of {spec.pictures} training images; {spec.shown} may be shown by their "

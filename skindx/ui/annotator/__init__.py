@@ -1,1 +1,1 @@
-"""The page on which a reviewer draws lesion boxes into a dataset's pictures."""
+"""The page on which a reviewer draws lesion boxes into a dataset's images."""

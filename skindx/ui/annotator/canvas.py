@@ -1,4 +1,4 @@
-"""Boxes between pixels of the stored picture and those of the picture shown."""
+"""Boxes between pixels of the stored image and those of the image shown."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -11,7 +11,7 @@ from skindx.errors import UserError
 
 LONGEST_SIDE = 1280
 ROOM_WH = (1280, 600)
-"""Pixels: smaller pictures are enlarged until they fill one side of this, which leaves room on a
+"""Pixels: smaller images are enlarged until they fill one side of this, which leaves room on a
 screen for the buttons."""
 # Dark enough for outlines to be seen on skin, and for white letters.
 _COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#be123c", "#1d4ed8", "#4d7c0f", "#a21caf", "#334155")
@@ -23,7 +23,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class _Drawn(BaseModel):
-    """One box as the canvas sends it; it draws the picture `scaleFactor` times as large."""
+    """One box as the canvas sends it; it draws the image `scaleFactor` times as large."""
 
     label: str = Field(max_length=200)
     xmin: _Pixel
@@ -47,9 +47,9 @@ class _Canvas(BaseModel):
 
 
 def shown_size(size_wh: tuple[int, int]) -> tuple[int, int]:
-    """Return width and height of a picture as it is shown: small ones enlarged, large ones not.
+    """Return width and height of an image as it is shown: small ones enlarged, large ones not.
 
-    The canvas draws no picture larger than it comes, however small it is on the screen.
+    The canvas draws no image larger than it comes, however small it is on the screen.
     """
     room = min(ROOM_WH[0] / size_wh[0], ROOM_WH[1] / size_wh[1])
     scale = room if room > 1 else min(1.0, LONGEST_SIDE / max(size_wh))
@@ -64,7 +64,7 @@ def colours_of(labels: Sequence[str]) -> dict[str, str]:
 def canvas_boxes(
     boxes: Sequence[Box], size_wh: tuple[int, int], colours: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return boxes of a stored picture of that size for the canvas."""
+    """Return boxes of a stored image of that size for the canvas."""
     return [
         dict(zip(_CORNERS, _shown(box, size_wh), strict=True))
         | {"label": box.label, "color": list(bytes.fromhex(colours[box.label][1:]))}
@@ -73,24 +73,24 @@ def canvas_boxes(
 
 
 def drawn_boxes(value: object, before: Sequence[Box], size_wh: tuple[int, int]) -> tuple[Box, ...]:
-    """Return what the canvas sends as boxes of the stored picture.
+    """Return what the canvas sends as boxes of the stored image.
 
     A box of `before` that nobody moved keeps its coordinates exactly. Raises UserError for what
-    is no canvas, for a turned picture, and for a box without area inside the picture.
+    is no canvas, for a turned image, and for a box without area inside the image.
     """
     canvas = _parsed(value)
     if canvas.orientation % 4:
-        raise UserError("the picture is turned; turn it upright again, then save.")
+        raise UserError("the image is turned; turn it upright again, then save.")
     known = {_shown(box, size_wh): box for box in before}
-    raw = [_stored(each, known, size_wh) for each in canvas.boxes]
-    picture = boxed(size_wh, raw)
-    if len(picture.boxes) < len(raw):
-        raise UserError("a box is empty or outside the picture; draw it again or remove it.")
-    return picture.boxes
+    raw = [_stored(box, known, size_wh) for box in canvas.boxes]
+    image = boxed(size_wh, raw)
+    if len(image.boxes) < len(raw):
+        raise UserError("a box is empty or outside the image; draw it again or remove it.")
+    return image.boxes
 
 
-def picture_in(value: object) -> str:
-    """Return the SHA-256 in the address of the picture that the canvas shows. Raises UserError."""
+def image_in(value: object) -> str:
+    """Return the SHA-256 in the address of the image that the canvas shows. Raises UserError."""
     return PurePosixPath(_parsed(value).image.url).stem
 
 

@@ -34,7 +34,7 @@ class Names:
             classes = load_taxonomy(dataset / TAXONOMY).classes
         except UserError:  # built by other means, or before a taxonomy was stored beside it
             classes = ()
-        return cls(labels, {each.key: each.name for each in classes})
+        return cls(labels, {skin_class.key: skin_class.name for skin_class in classes})
 
     @property
     def all(self) -> tuple[str, ...]:

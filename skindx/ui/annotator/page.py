@@ -1,11 +1,11 @@
-"""The annotator's page: one picture, its boxes, and save, skip, back, undo."""
+"""The annotator's page: one image, its boxes, and save, skip, back, undo."""
 
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from skindx.data.boxes.review import Review
 from skindx.system import go_offline
-from skindx.ui.annotator.desk import Desk
+from skindx.ui.annotator.review_controller import ReviewController
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -20,7 +20,7 @@ _HELP = """
 click or E, remove it with Delete. The wheel enlarges, Space shows all again.</p>
 <p class="sx-touch">Choose Draw and drag a finger over the lesion; choose Move to move or resize a
 box. Remove and Class are for the box that was touched last.</p>
-<p>A picture that shows no lesion is saved without boxes: that is different from skipping it.</p>
+<p>An image that shows no lesion is saved without boxes: that is different from skipping it.</p>
 """
 
 
@@ -34,13 +34,13 @@ def build_annotator(review: Review) -> "gr.Blocks":
     class Raw(GradioRootModel):  # type: ignore[misc]
         root: Any
 
-    desk = Desk(review)
+    controller = ReviewController(review)
     with gr.Blocks(title="skindx annotate", analytics_enabled=False) as page:
         gr.HTML(_HELP, elem_id="sx-help")
-        told = gr.HTML(elem_id="sx-told")
+        message = gr.HTML(elem_id="sx-message")
         canvas = image_annotator(
-            label_list=list(desk.colours),
-            label_colors=list(desk.colours.values()),
+            label_list=list(controller.colours),
+            label_colors=list(controller.colours.values()),
             use_default_label=True,
             boxes_alpha=0.1,
             box_min_size=1,
@@ -59,13 +59,15 @@ def build_annotator(review: Review) -> "gr.Blocks":
                 )
                 for name, text in BUTTONS.items()
             }
-        # Raw values both ways: the component would keep a copy of every picture as a file, round
+        # Raw values both ways: the component would keep a copy of every image as a file, round
         # the boxes to whole pixels, and read whatever path the browser names.
         canvas.data_model = Raw
         raw = {"preprocess": False, "postprocess": False, "api_visibility": "private"}
         for name, button in buttons.items():
-            button.click(getattr(desk, name), canvas, [canvas, told], concurrency_id="desk", **raw)
-        page.load(desk.open, None, [canvas, told], **raw)
+            button.click(
+                getattr(controller, name), canvas, [canvas, message], concurrency_id="review", **raw
+            )
+        page.load(controller.open, None, [canvas, message], **raw)
     return page
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skindx.data.boxes.review import reviewing
 from skindx.system import go_offline, require_extra
-from skindx.ui.listening import LOOPBACK, check_free, discreet, stoppable, uploads_folder
+from skindx.ui.listening import LOOPBACK, check_free, gradio_options, stoppable, uploads_folder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -30,8 +30,8 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
         from starlette.middleware.trustedhost import TrustedHostMiddleware
 
         from skindx.ui.annotator.component import ComponentFiles
+        from skindx.ui.annotator.images import ReviewImages
         from skindx.ui.annotator.page import asset, build_annotator
-        from skindx.ui.annotator.pictures import Pictures
         from skindx.ui.guard import Guard
         from skindx.ui.headers import Headers
 
@@ -43,7 +43,7 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             Middleware(Headers),
             Middleware(ComponentFiles, component=image_annotator),
             Middleware(Guard),
-            Middleware(Pictures, review=review),
+            Middleware(ReviewImages, review=review),
         ]
         _, url, _ = page.launch(
             server_name=HOST,
@@ -53,7 +53,7 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             quiet=True,
             share=False,
             max_file_size=1,
-            **discreet(),
+            **gradio_options(),
             css=asset("annotator.css"),
             head=f"<script>{asset('annotator.js')}</script>",
             app_kwargs={"middleware": middleware, "openapi_url": None},
@@ -66,7 +66,7 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             pass
         finally:
             page.close(verbose=False)
-    print(f"{review.looked_at} of {len(review.order)} pictures of {dataset} are looked at.")
+    print(f"{review.looked_at} of {len(review.order)} images of {dataset} are looked at.")
 
 
 def _answer_no_other_origin(app: "FastAPI") -> None:
@@ -77,7 +77,7 @@ def _answer_no_other_origin(app: "FastAPI") -> None:
     from gradio.route_utils import CustomCORSMiddleware
 
     app.user_middleware = [
-        each for each in app.user_middleware if each.cls is not CustomCORSMiddleware
+        layer for layer in app.user_middleware if layer.cls is not CustomCORSMiddleware
     ]
     app.middleware_stack = app.build_middleware_stack()
 

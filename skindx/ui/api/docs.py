@@ -19,16 +19,16 @@ def _routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "method": method.upper(),
             "path": path,
-            "summary": each.get("summary", ""),
-            "about": each.get("description", ""),
-            "fields": _fields(openapi, each),
+            "summary": route.get("summary", ""),
+            "about": route.get("description", ""),
+            "fields": _fields(openapi, route),
             "answers": [
                 {"status": status, "about": said["description"], **_body(openapi, said)}
-                for status, said in each["responses"].items()
+                for status, said in route["responses"].items()
             ],
         }
         for path, methods in openapi["paths"].items()
-        for method, each in methods.items()
+        for method, route in methods.items()
     ]
 
 
@@ -65,11 +65,11 @@ def _rows(openapi: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any
     return [
         {
             "name": name,
-            "kind": _kind(openapi, each),
+            "kind": _kind(openapi, field),
             "needed": name in needed,
-            "about": each.get("description", ""),
+            "about": field.get("description", ""),
         }
-        for name, each in found.get("properties", {}).items()
+        for name, field in found.get("properties", {}).items()
     ]
 
 
@@ -83,9 +83,9 @@ def _resolved(openapi: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]
 
 def _kind(openapi: dict[str, Any], schema: dict[str, Any]) -> str:
     if "enum" in schema:
-        return ", ".join(str(each) for each in schema["enum"])
+        return ", ".join(str(value) for value in schema["enum"])
     if "anyOf" in schema:
-        return " or ".join(_kind(openapi, each) for each in schema["anyOf"])
+        return " or ".join(_kind(openapi, option) for option in schema["anyOf"])
     if "$ref" in schema:
         return str(schema["$ref"].rpartition("/")[2])
     if schema.get("type") == "array":

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-FAMILIARITY_EDGES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+P_VALUE_EDGES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 def class_shares(metrics: dict[str, Any] | None) -> dict[str, float]:
     """Return how often each class was put first in the bundle's evaluation; empty: unknown."""
     try:
-        keys = [each["key"] for each in metrics["classes"]]  # type: ignore[index]
+        keys = [skin_class["key"] for skin_class in metrics["classes"]]  # type: ignore[index]
         confusion = metrics["confusion"]  # type: ignore[index]
         called = [sum(row[column] for row in confusion) for column in range(len(keys))]
         total = sum(called)
@@ -20,18 +20,18 @@ def class_shares(metrics: dict[str, Any] | None) -> dict[str, float]:
 
 
 def score_shares(metrics: dict[str, Any] | None) -> dict[float, float]:
-    """Return upper edge -> share of pictures whose highest probability lay in that bin."""
+    """Return upper edge -> share of images whose highest probability lay in that bin."""
     try:
-        bins = {each["high"]: each["n"] for each in metrics["reliability"]}  # type: ignore[index]
+        bins = {row["high"]: row["n"] for row in metrics["reliability"]}  # type: ignore[index]
         total = sum(bins.values())
         return {float(high): n / total for high, n in bins.items()} if total else {}
     except (KeyError, TypeError, ValueError):
         return {}
 
 
-def familiarity_shares() -> dict[float, float]:
+def p_value_shares() -> dict[float, float]:
     """Return upper edge -> share; the OOD check's p-value is uniform."""
-    return {high: high - low for low, high in pairwise((0.0, *FAMILIARITY_EDGES))}
+    return {high: high - low for low, high in pairwise((0.0, *P_VALUE_EDGES))}
 
 
 def shift(seen: Sequence[float], expected: Sequence[float]) -> float:

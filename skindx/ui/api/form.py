@@ -9,7 +9,7 @@ from starlette.requests import Request
 from skindx.diagnosis.case import MAX_PHOTOS, SITES, Case, Duration, Patient, Sex, SkinType
 from skindx.diagnosis.diagnose import MAX_BYTES
 from skindx.errors import UserError
-from skindx.ui.api.speak import INCLUDES
+from skindx.ui.api.schemas import INCLUDES
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "sex": get_args(Sex),
@@ -49,7 +49,7 @@ async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
                 raise UserError(f"a file is named {name!r}; {_HOW}.")
     finally:
         await form.close()
-    include = tuple(each for each in told.pop("include", "").split(",") if each)
+    include = tuple(part for part in told.pop("include", "").split(",") if part)
     return Case(tuple(photos), _patient(told)), _checked(include)
 
 
@@ -68,9 +68,9 @@ def _patient(told: dict[str, str]) -> Patient:
 
 
 def _checked(include: tuple[str, ...]) -> tuple[str, ...]:
-    for each in include:
-        if each not in INCLUDES:
-            raise UserError(f"{each[:20]!r} cannot be included; valid: {', '.join(INCLUDES)}.")
+    for part in include:
+        if part not in INCLUDES:
+            raise UserError(f"{part[:20]!r} cannot be included; valid: {', '.join(INCLUDES)}.")
     return include
 
 

@@ -7,7 +7,7 @@ from collections import Counter as Counted
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.case import Case
@@ -15,12 +15,9 @@ from skindx.diagnosis.record import Diagnosis
 from skindx.diagnosis.refusal import Refused
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
-from skindx.ui.api.expected import class_shares, familiarity_shares, score_shares, shift
+from skindx.ui.api.expected import class_shares, p_value_shares, score_shares, shift
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers.pool import PoolStatus
-
-if TYPE_CHECKING:
-    pass
 
 WINDOW = 1000
 """Drift is told of the last so many answers, "last" since the server started."""
@@ -78,7 +75,7 @@ class Metrics:
         self._drift = {
             "class": _Drift("class_first", list(first), list(first.values()), here),
             "score": _Drift("top_probability", *_bins(score_shares(measured)), here),
-            "familiarity": _Drift("familiarity", *_bins(familiarity_shares()), here),
+            "familiarity": _Drift("familiarity", *_bins(p_value_shares()), here),
         }
 
     def text(self) -> bytes:
@@ -108,7 +105,7 @@ class Metrics:
             self._drift["familiarity"].see_number(diagnosis.familiarity)
 
 
-class Watched:
+class CountingDiagnoser:
     """A Diagnoser that counts what another one answers."""
 
     def __init__(self, diagnoser: Diagnoser, metrics: Metrics, way: str) -> None:
@@ -158,16 +155,16 @@ class _Drift:
         about = "Share of the last answers" if bins else "Unknown: the bundle was not measured"
         seen = Gauge(f"skindx_{name}_seen", f"{about}, by bin.", [label], **here)
         wanted = Gauge(f"skindx_{name}_expected", "The same when measured.", [label], **here)
-        for each, share in zip(bins, expected, strict=True):
-            shown = each if isinstance(each, str) else f"{each:.3g}"
-            seen.labels(shown).set_function(partial(self._share, each))
+        for edge, share in zip(bins, expected, strict=True):
+            shown = edge if isinstance(edge, str) else f"{edge:.3g}"
+            seen.labels(shown).set_function(partial(self._share, edge))
             if known:
                 wanted.labels(shown).set(share)
         if known:
             Gauge(
                 f"skindx_{name}_shift",
                 f"Population stability index of the last {WINDOW} answers against the expected "
-                "shares; above 0.25 the pictures are others than those the bundle was made for. "
+                "shares; above 0.25 the photos are others than those the bundle was made for. "
                 f"NaN before {LEAST} answers.",
                 **here,
             ).set_function(self._shift)
@@ -179,14 +176,14 @@ class _Drift:
         if self._bins:
             self.see(self._bins[min(bisect_left(self._bins, value), len(self._bins) - 1)])
 
-    def _share(self, each: Any) -> float:
-        return self._last.count(each) / len(self._last) if self._last else 0.0
+    def _share(self, edge: Any) -> float:
+        return self._last.count(edge) / len(self._last) if self._last else 0.0
 
     def _shift(self) -> float:
         if len(self._last) < LEAST:
             return math.nan
         counts = Counted(self._last)
-        return shift([counts[each] / len(self._last) for each in self._bins], self._expected)
+        return shift([counts[edge] / len(self._last) for edge in self._bins], self._expected)
 
 
 def _bins(shares: dict[float, float]) -> tuple[list[float], list[float]]:

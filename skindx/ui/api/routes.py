@@ -17,7 +17,7 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
-from skindx.ui.api.speak import INCLUDES, Answered, Health, Problem, form_schema
+from skindx.ui.api.schemas import INCLUDES, Answered, Health, Problem, form_schema
 from skindx.ui.html import sentence
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers.pool import PoolStatus
@@ -125,27 +125,27 @@ def problem(
         "gate": refused.gate if refused else None,
         "photo": refused.photo if refused else None,
         "refusals": [
-            {"photo": each.photo, "gate": each.gate, "error": sentence(each.message)}
-            for each in (refused.refusals if refused else ())
+            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.message)}
+            for refusal in (refused.refusals if refused else ())
         ],
     }
     return JSONResponse(said, status, headers)
 
 
 def _said(answer: Answer, include: Sequence[str], measured: dict[str, Any] | None) -> Response:
-    pictures: dict[str, Any] = {}
+    included: dict[str, Any] = {}
     if "views" in include:
-        pictures["views"] = [_text(each.jpeg) for each in answer.views]
+        included["views"] = [_text(view.jpeg) for view in answer.views]
     if "heat" in include:
-        pictures["heat"] = [_text(each.heat) for each in answer.views]
+        included["heat"] = [_text(view.heat) for view in answer.views]
     if "thumbnails" in include:
-        pictures["thumbnails"] = [_text(each) for each in answer.thumbnails]
+        included["thumbnails"] = [_text(thumbnail) for thumbnail in answer.thumbnails]
     if "pdf" in include:
-        from skindx.diagnosis.report import report_pdf
+        from skindx.diagnosis.report.pdf import report_pdf
 
-        pictures["pdf"] = _text(report_pdf(answer, measured, datetime.now().astimezone()))
-    said = Answered(diagnosis=answer.diagnosis, **pictures)
-    unasked = {name for name in INCLUDES if name not in pictures}
+        included["pdf"] = _text(report_pdf(answer, measured, datetime.now().astimezone()))
+    said = Answered(diagnosis=answer.diagnosis, **included)
+    unasked = {name for name in INCLUDES if name not in included}
     return Response(said.model_dump_json(exclude=unasked), media_type="application/json")
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def owner_of(request: Any) -> str:
+def login_name(request: Any) -> str:
     """Return the login name of a Gradio request, "" where nobody logs in."""
     scope = getattr(getattr(request, "request", None), "scope", None) or {}
     return str(scope.get("skindx_user") or getattr(request, "username", None) or "")

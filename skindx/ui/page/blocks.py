@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.book import Casebook
+from skindx.casebook.casebook import Casebook
 from skindx.diagnosis.answer import Answer, Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
@@ -16,11 +16,11 @@ from skindx.models.bundle.least_side import least_side
 from skindx.system import go_offline
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
-from skindx.ui.page.asker import owner_of
-from skindx.ui.page.book import add_book, book_error
+from skindx.ui.page.asker import login_name
+from skindx.ui.page.assets import script
+from skindx.ui.page.casebook_tab import add_casebook_tab, casebook_error
 from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
-from skindx.ui.page.look import script
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
 from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 
@@ -59,7 +59,7 @@ def build_page(
                 with gr.Tab("Diagnosis", id="diagnosis"):
                     _add_diagnosis(diagnoser, bundle, casebook)
                 with gr.Tab("Case book", id="book") as tab:
-                    add_book(tab, casebook, bundle.taxonomy)
+                    add_casebook_tab(tab, casebook, bundle.taxonomy)
 
         def forget(request: gr.Request) -> None:
             # Gradio remembers what a tab shows, photos included, long after the tab is closed.
@@ -139,14 +139,14 @@ def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
         patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
         try:
             casebook.keep(
-                owner_of(request),
+                login_name(request),
                 answer,
                 patient=patient,
                 lesion=lesion,
                 consent=sent.get("consent") == "yes",
             )
         except UserError as error:
-            return followup_html(answer, metrics, keeps=True, problem=book_error(error))
+            return followup_html(answer, metrics, keeps=True, problem=casebook_error(error))
         except Exception as error:
             log_fault(log, "a case could not be kept", error)
             return followup_html(answer, metrics, keeps=True, problem=FAILED)
@@ -161,7 +161,7 @@ def _told(
 ) -> dict[str, Any]:
     """Return what the form is told; no two are the same, so that it notices each.
 
-    `shown` are pictures of photos that a browser may be unable to show, by their place in the case.
+    `shown` are photos of photos that a browser may be unable to show, by their place in the case.
     """
     return {
         "kind": kind,

@@ -5,7 +5,7 @@ from typing import Any
 
 from skindx.casebook.case import CONSENT
 from skindx.diagnosis.answer import Answer
-from skindx.diagnosis.report import report_pdf
+from skindx.diagnosis.report.pdf import report_pdf
 from skindx.errors import UserError
 from skindx.ui.html import data_url, render, sentence
 

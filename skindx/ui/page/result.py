@@ -12,7 +12,7 @@ from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
 from skindx.ui.html import data_url, render, sentence
-from skindx.ui.page.look import styles
+from skindx.ui.page.assets import styles
 
 TIERS: dict[Urgency, str] = {
     "urgent": "Urgent",
@@ -59,30 +59,30 @@ def problem_html(message: str) -> str:
 def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
     """Return the whole answer; photos are in the HTML itself, so that no file of them is kept."""
     diagnosis = answer.diagnosis
-    shown = sum(each.probability for each in diagnosis.candidates)
+    shown = sum(candidate.probability for candidate in diagnosis.candidates)
     return render(
         "result.html.jinja",
         diagnosis=diagnosis,
         cannot_rule_out=CANNOT_RULE_OUT,
-        likely=[each for each in diagnosis.candidates if each.in_set],
-        others=[each for each in diagnosis.candidates if not each.in_set],
+        likely=[candidate for candidate in diagnosis.candidates if candidate.in_set],
+        others=[candidate for candidate in diagnosis.candidates if not candidate.in_set],
         rest=max(0.0, 1 - shown),
         tiers=TIERS,
         guarantee=guarantee(diagnosis),
         knows=knows(diagnosis.known),
         lacks=lacks(diagnosis.unknown_urgent),
-        familiar=familiar(diagnosis),
+        ood=ood_sentence(diagnosis),
         measured=measured(metrics),
         risk_guarantee=risk_guarantee(diagnosis),
         percent=percent,
-        names={each.key: each.name for each in diagnosis.candidates},
-        pictures=_pictures(diagnosis, answer.views),
+        names={candidate.key: candidate.name for candidate in diagnosis.candidates},
+        views=_views(diagnosis, answer.views),
         has_heat=any(view.heat for view in answer.views),
         similar=_similar(answer),
     )
 
 
-def familiar(diagnosis: Diagnosis) -> str:
+def ood_sentence(diagnosis: Diagnosis) -> str:
     """Return what the out-of-distribution check found, in plain words."""
     if diagnosis.familiarity is None:
         return "This bundle cannot tell whether a photo is unlike the images it was trained on."
@@ -92,7 +92,7 @@ def familiar(diagnosis: Diagnosis) -> str:
     )
 
 
-def _pictures(diagnosis: Diagnosis, views: Sequence[View]) -> list[dict[str, Any]]:
+def _views(diagnosis: Diagnosis, views: Sequence[View]) -> list[dict[str, Any]]:
     return [
         {
             "photo": photo,

@@ -8,7 +8,7 @@ from pathlib import Path
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.formats import photo_format
-from skindx.diagnosis.opening import read_picture
+from skindx.diagnosis.opening import read_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import small_view
 from skindx.errors import UserError
@@ -26,7 +26,7 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
     """
     inside = [_inside(path, folder) for path in paths]
     try:
-        return tuple(read_picture(_checked(path)) for path in inside)
+        return tuple(read_photo(_checked(path)) for path in inside)
     finally:
         for path in inside:
             if path is not None:
@@ -36,9 +36,9 @@ def take_uploads(paths: Sequence[object], folder: Path) -> tuple[bytes, ...]:
 
 
 def shown_by_server(case: Case, answer: Answer) -> dict[int, str]:
-    """Return small pictures of a case's HEIC photos, as addresses, by their place in it.
+    """Return small photos of a case's HEIC photos, as addresses, by their place in it.
 
-    Most browsers cannot show HEIC. The pictures are made of what the page shows of the photos.
+    Most browsers cannot show HEIC. The photos are made of what the page shows of the photos.
     """
     small = {
         place: small_view(photo, decode(view.jpeg))

@@ -28,9 +28,13 @@ def validate(
     `classifier` is in evaluation mode, `own` this rank's share; every rank calls this. Raises
     ValidationStoppedError when any rank is `asked` to stop meanwhile.
     """
-    judge = Member(member.name, classifier, member.preprocess)
+    predictor = Member(member.name, classifier, member.preprocess)
     try:
-        log_NC = judge.judge(_until(asked, own.squares())) if len(own) else None
+        log_NC = (
+            predictor.log_probabilities_of_squares(_until(asked, own.squares()))
+            if len(own)
+            else None
+        )
         stopped = False
     except ValidationStoppedError:
         log_NC, stopped = None, True

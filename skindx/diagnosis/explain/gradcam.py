@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.diagnosis.places import places
-from skindx.diagnosis.token_heat import token_heat
+from skindx.diagnosis.explain.feature_map import places
+from skindx.diagnosis.explain.token_heat import token_heat
 from skindx.models.classifier.preprocess import Preprocess, centre_square
 from skindx.models.ensemble.ensemble import Ensemble, Member
 
@@ -41,7 +41,7 @@ def heat_maps(
     with the weights of their combination.
     """
     given = ensemble.combination.weights or (1.0,) * len(ensemble.members)
-    canvases = [np.zeros(_canvas(*each.shape[:2]), np.float32) for each in photos_N]
+    canvases = [np.zeros(_canvas(*photo.shape[:2]), np.float32) for photo in photos_N]
     for member, map_, weight in zip(ensemble.members, maps, given, strict=True):
         heat_Nhw = grad_cam(member, map_, classes_N)
         if not heat_Nhw.any():
@@ -49,7 +49,7 @@ def heat_maps(
         for canvas, cam_hw in zip(canvases, heat_Nhw, strict=True):
             if cam_hw.max() > 0:
                 _add(canvas, weight * cam_hw / cam_hw.max(), member.preprocess)
-    return [each / each.max() if each.max() > 0 else None for each in canvases]
+    return [canvas / canvas.max() if canvas.max() > 0 else None for canvas in canvases]
 
 
 def grad_cam(member: Member, map_: Tensor, classes_N: Sequence[int]) -> NDArray[np.float32]:
@@ -57,12 +57,12 @@ def grad_cam(member: Member, map_: Tensor, classes_N: Sequence[int]) -> NDArray[
     # A copy: what was made in inference mode cannot be differentiated.
     leaf = map_.detach().clone().requires_grad_()
     with torch.enable_grad():
-        logits_NC = member.classifier.head(leaf)
+        logits_NC = member.classifier.forward_head(leaf)
         wanted = torch.tensor(list(classes_N), device=logits_NC.device)
         score = logits_NC.gather(1, wanted[:, None]).sum()
         (slope,) = torch.autograd.grad(score, leaf)
     net = member.classifier.net
-    map_NDhw, slope_NDhw = (places(each.detach().float(), net) for each in (leaf, slope))
+    map_NDhw, slope_NDhw = (places(tensor.detach().float(), net) for tensor in (leaf, slope))
     weight_ND11 = slope_NDhw.mean(dim=(2, 3), keepdim=True)
     cam_Nhw: NDArray[np.float32] = (weight_ND11 * map_NDhw).sum(1).relu().cpu().numpy()
     return cam_Nhw
@@ -76,7 +76,7 @@ def _asked_again(
 ) -> NDArray[np.float32]:
     """Return the heat of a member whose last map has none; `cold_Nhw` where it finds none too."""
     device = next(member.classifier.parameters()).device
-    squares_NSS3 = np.stack([centre_square(each, member.preprocess) for each in photos_N])
+    squares_NSS3 = np.stack([centre_square(photo, member.preprocess) for photo in photos_N])
     heat_Nhw = token_heat(member.classifier, torch.from_numpy(squares_NSS3).to(device), classes_N)
     return cold_Nhw if heat_Nhw is None else heat_Nhw
 
@@ -88,11 +88,11 @@ def heat_png(heat_HW: NDArray[np.float32]) -> bytes:
 
     steps = np.linspace(0, 255, _LEVELS).round().astype(np.uint8)
     colours_L3 = cv2.applyColorMap(steps[:, None], cv2.COLORMAP_VIRIDIS)[:, 0, ::-1]
-    picture = Image.fromarray((heat_HW * (_LEVELS - 1)).round().astype(np.uint8), "P")
-    picture.putpalette(colours_L3.tobytes())
+    image = Image.fromarray((heat_HW * (_LEVELS - 1)).round().astype(np.uint8), "P")
+    image.putpalette(colours_L3.tobytes())
     file = io.BytesIO()
     opacity_L = _STRONGEST * (steps / 255.0 - _COLD).clip(0) / (1 - _COLD)
-    picture.save(file, "PNG", transparency=(255 * opacity_L).round().astype(np.uint8).tobytes())
+    image.save(file, "PNG", transparency=(255 * opacity_L).round().astype(np.uint8).tobytes())
     return file.getvalue()
 
 

@@ -27,9 +27,9 @@ function make(tag, properties, ...children) {
 
 function show() {
   at(".sx-photos").replaceChildren(...photos.map((photo, index) => {
-    const picture = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
-    // A browser that cannot show HEIC still sends it; whatever is said of it brings a small picture.
-    picture.onerror = () => picture.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot show it before it is sent"));
+    const preview = make("img", { src: photo.url, alt: `Photo ${index + 1}: ${photo.file.name}` });
+    // A browser that cannot show HEIC still sends it; the answer or refusal brings a preview.
+    preview.onerror = () => preview.replaceWith(make("span", { className: "sx-no-preview" }, "This browser cannot preview this photo; it can still be sent"));
     const remove = make("button", { type: "button", className: "sx-remove", textContent: "Remove" });
     remove.setAttribute("aria-label", `Remove photo ${index + 1}`);
     remove.onclick = () => {
@@ -41,7 +41,7 @@ function show() {
     const about = make("div", { className: "sx-about" },
       make("b", {}, `Photo ${index + 1}`), make("span", { className: "sx-hint" }, size(photo.file.size)), remove,
       make("span", { className: "sx-hint sx-file-name" }, photo.file.name));
-    const item = make("li", { className: "sx-photo" }, picture, about);
+    const item = make("li", { className: "sx-photo" }, preview, about);
     if (photo.refusal) {
       item.classList.add("sx-refused");
       item.append(make("p", { className: "sx-refusal", role: "alert" }, photo.refusal));
@@ -93,7 +93,7 @@ function fold(on) {
   at(".sx-asked").hidden = !on;
   at(".sx-form").hidden = on;
   if (!on) return;
-  at(".sx-told").textContent = told();
+  at(".sx-summary").textContent = told();
   at(".sx-minis").replaceChildren(...photos.map((photo) => {
     const mini = make("img", { src: photo.url, alt: "" });
     mini.onerror = () => mini.remove();
@@ -136,7 +136,7 @@ watch("value", () => {
     show();
     form.querySelector(".sx-refusal:not(:empty)")?.scrollIntoView({ block: "center" });
   } else if (kind === "again") {
-    for (const each of photos.splice(0)) URL.revokeObjectURL(each.url);
+    for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
     form.reset();
     at(".sx-skin-told").textContent = "not told";
     at(".sx-skin").open = false;

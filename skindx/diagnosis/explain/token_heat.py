@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from skindx.diagnosis.places import places
+from skindx.diagnosis.explain.feature_map import places
 from skindx.models.classifier.classifier import Classifier
 
 # N = photos, S = side, T = tokens, D = channels, h, w = places

@@ -8,9 +8,9 @@ from skindx.diagnosis.answer import Answer, View
 from skindx.diagnosis.guarantee import guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
+from skindx.diagnosis.report.sheet import Sheet
 from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
-from skindx.diagnosis.sheet import Sheet
 from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
 
@@ -28,7 +28,7 @@ _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
 _TWICE = 2
 _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
-"""A heading and its first row of pictures."""
+"""A heading and its first row of photos."""
 _LACKING = (
     "Some letters above stand as “?” or without their accents: no font of the computer that made "
     "this report has them."
@@ -73,13 +73,13 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
     rows += [
         (
-            "yes" if each.in_set else "",
-            f"{each.name}. {each.description}".strip(),
-            each.icd10 or "–",
-            each.urgency,
-            percent(each.probability),
+            "yes" if candidate.in_set else "",
+            f"{candidate.name}. {candidate.description}".strip(),
+            candidate.icd10 or "–",
+            candidate.urgency,
+            percent(candidate.probability),
         )
-        for each in diagnosis.candidates
+        for candidate in diagnosis.candidates
     ]
     if abstained:
         sheet.table([row[1:] for row in rows], (69, 12, 12, 14), faint=True)
@@ -95,17 +95,17 @@ def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
 
 def _photos(sheet: Sheet, answer: Answer) -> None:
     sheet.heading("Photos", _PHOTO_ROOM_MM)
-    pictures, captions = [], []
+    images, captions = [], []
     for place, (photo, view) in enumerate(zip(answer.diagnosis.photos, answer.views, strict=True)):
-        pictures.append(_outlined(photo, view))
+        images.append(_outlined(photo, view))
         captions.append(" ".join((f"Photo {place + 1}.", photo.boxes_found, *photo.remarks)))
         if view.heat:
-            pictures.append(_heated(view))
+            images.append(_heated(view))
             captions.append(
                 f"Photo {place + 1}: where the networks see signs of "
                 f"{answer.diagnosis.candidates[0].name} (Grad-CAM, yellow the most)."
             )
-    sheet.pictures(pictures, captions, _TWICE)
+    sheet.images(images, captions, _TWICE)
     if answer.diagnosis.no_heat:
         sheet.text(answer.diagnosis.no_heat, faint=True)
 
@@ -116,15 +116,15 @@ def _similar(sheet: Sheet, answer: Answer) -> None:
         return
     sheet.heading("Similar cases that the networks learned from", _SIMILAR_ROOM_MM)
     shown = [
-        (_opened(jpeg), f"{each.name}, cosine {each.similarity:.2f}. {each.credit} {each.licence}")
-        for each, jpeg in zip(similar, answer.thumbnails, strict=True)
+        (_opened(jpeg), f"{case.name}, cosine {case.similarity:.2f}. {case.credit} {case.licence}")
+        for case, jpeg in zip(similar, answer.thumbnails, strict=True)
         if jpeg
     ]
     if shown:
-        sheet.pictures([each for each, _ in shown], [words for _, words in shown], 6)
+        sheet.images([image for image, _ in shown], [caption for _, caption in shown], 6)
     hidden = [
-        f"{each.name} ({each.similarity:.2f})"
-        for each, jpeg in zip(similar, answer.thumbnails, strict=True)
+        f"{case.name} ({case.similarity:.2f})"
+        for case, jpeg in zip(similar, answer.thumbnails, strict=True)
         if not jpeg
     ]
     if hidden:
@@ -142,7 +142,7 @@ def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) 
     if not source.calibrated:
         sheet.text("Its probabilities were not calibrated: take them as too sure.")
     sheet.text(measured(metrics) or "How good its answers are has not been measured.")
-    hashes = ", ".join(each.sha256[:16] for each in diagnosis.photos)
+    hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
     sheet.text(f"SHA-256 of the photos' files begin with {hashes}.", faint=True)
 
 
@@ -155,19 +155,19 @@ def _opened(data: bytes) -> "Image.Image":
 def _outlined(photo: Photo, view: View) -> "Image.Image":
     from PIL import ImageDraw
 
-    picture = _opened(view.jpeg).convert("RGB")
-    scale = picture.width / photo.width
-    draw = ImageDraw.Draw(picture)
-    thick = max(1, picture.width // 250)
+    image = _opened(view.jpeg).convert("RGB")
+    scale = image.width / photo.width
+    draw = ImageDraw.Draw(image)
+    thick = max(1, image.width // 250)
     for box in photo.boxes or ():
         corners = _corners(box, scale)
         draw.rectangle(corners, outline=_OUTLINE_RIM, width=3 * thick)
         draw.rectangle(
-            [each + sign * thick for each, sign in zip(corners, (1, 1, -1, -1), strict=True)],
+            [corner + sign * thick for corner, sign in zip(corners, (1, 1, -1, -1), strict=True)],
             outline=_OUTLINE,
             width=thick,
         )
-    return picture
+    return image
 
 
 def _corners(box: LesionBox, scale: float) -> list[float]:
@@ -179,6 +179,6 @@ def _corners(box: LesionBox, scale: float) -> list[float]:
 def _heated(view: View) -> "Image.Image":
     from PIL import Image
 
-    picture = _opened(view.jpeg).convert("RGBA")
-    heat = _opened(view.heat).convert("RGBA").resize(picture.size, Image.Resampling.BILINEAR)
-    return Image.alpha_composite(picture, heat).convert("RGB")
+    image = _opened(view.jpeg).convert("RGBA")
+    heat = _opened(view.heat).convert("RGBA").resize(image.size, Image.Resampling.BILINEAR)
+    return Image.alpha_composite(image, heat).convert("RGB")

@@ -20,7 +20,7 @@ _MEANINGS = {
 
 
 class Answered(BaseModel):
-    """A diagnosis, and the pictures that were asked for, all base64."""
+    """A diagnosis, and the photos that were asked for, all base64."""
 
     diagnosis: Diagnosis
     views: tuple[str, ...] | None = Field(None, description="JPEG of each photo, upright.")

@@ -3,16 +3,16 @@
 import logging
 from typing import TYPE_CHECKING, Any
 
-from skindx.casebook.book import Casebook
 from skindx.casebook.case import KeptCase
+from skindx.casebook.casebook import Casebook
 from skindx.casebook.key_file import KeyFileError
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import data_url, render, sentence
-from skindx.ui.page.asker import owner_of
-from skindx.ui.page.look import script
+from skindx.ui.page.asker import login_name
+from skindx.ui.page.assets import script
 from skindx.ui.page.result import TIERS
 
 if TYPE_CHECKING:
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def add_book(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
+def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
     """Put the case book into a tab; it is read anew whenever the tab is opened."""
     import gradio as gr
 
     shown = gr.HTML("", apply_default_css=False, js_on_load=script("act"), elem_id="sx-book")
 
     def open_book(request: gr.Request) -> str:
-        return _shown(casebook, taxonomy, owner_of(request), {})
+        return _shown(casebook, taxonomy, login_name(request), {})
 
     def act(event: gr.EventData, request: gr.Request) -> str:
         sent = event._data if isinstance(event._data, dict) else {}
         told = {str(key): str(value) for key, value in sent.items()}
-        return _shown(casebook, taxonomy, owner_of(request), told)
+        return _shown(casebook, taxonomy, login_name(request), told)
 
     tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
 
 
-def book_error(error: UserError) -> str:
+def casebook_error(error: UserError) -> str:
     """Return what a person reads of an error; where files lie is for the log."""
     if not isinstance(error, KeyFileError):
         return str(error)
@@ -51,7 +51,7 @@ def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
     try:
         return act_on(casebook, taxonomy, owner, sent)
     except UserError as error:
-        return render("book_problem.html.jinja", message=sentence(book_error(error)))
+        return render("book_problem.html.jinja", message=sentence(casebook_error(error)))
     except Exception as error:
         log_fault(log, "the case book could not be shown", error)
         return render("book_problem.html.jinja", message=FAILED)
@@ -74,11 +74,13 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
             casebook.delete(owner, sent.get("case", ""))
             done = "The case is deleted, photos and all."
     except UserError as error:
-        problem, unsaved = sentence(book_error(error)), sent.get("note", "")
-    return book_html(casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved)
+        problem, unsaved = sentence(casebook_error(error)), sent.get("note", "")
+    return casebook_html(
+        casebook, taxonomy, owner, sent, done=done, problem=problem, unsaved=unsaved
+    )
 
 
-def book_html(
+def casebook_html(
     casebook: Casebook,
     taxonomy: Taxonomy,
     owner: str,
@@ -94,7 +96,7 @@ def book_html(
     """
     lesions = casebook.lesions(owner)
     asked = (sent.get("patient", ""), sent.get("lesion", ""))
-    chosen = next((each for each in lesions if (each.patient, each.lesion) == asked), None)
+    chosen = next((lesion for lesion in lesions if (lesion.patient, lesion.lesion) == asked), None)
     cases = casebook.cases(owner, chosen.patient, chosen.lesion) if chosen else []
     before, after = _pair(cases, sent.get("before", ""), sent.get("after", ""))
     return render(
@@ -102,7 +104,7 @@ def book_html(
         lesions=lesions,
         chosen=chosen,
         cases=cases,
-        shown=[shown_case(each) for each in (before, after) if each],
+        shown=[shown_case(case) for case in (before, after) if case],
         before=before,
         after=after,
         days=(after.taken - before.taken).days if before and after else 0,
@@ -134,7 +136,7 @@ def _pair(
     """
     if not cases:
         return None, None
-    by_id = {each.id: each for each in cases}
+    by_id = {case.id: case for case in cases}
     pair = [by_id.get(before, cases[0]), by_id.get(after, cases[-1])]
-    first, last = sorted(pair, key=lambda each: each.taken)
+    first, last = sorted(pair, key=lambda case: case.taken)
     return (None, last) if first.id == last.id else (first, last)

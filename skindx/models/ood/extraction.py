@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.errors import UserError
-from skindx.models.ensemble.ensemble import Ensemble, Look
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.features import Features, Singles
 from skindx.models.ood.fitted import Need
@@ -22,15 +22,15 @@ SERVED: frozenset[Need] = frozenset({"pooled", "logits", "image"})
 def features_of(
     ensemble: Ensemble,
     photos: Sequence[NDArray[np.uint8]],
-    look: Look,
+    output: EnsembleOutput,
     needs: Collection[Need] = SERVED,
     places: slice = slice(None),
 ) -> Features:
-    """Return what `needs` names of decoded photos that `ensemble.look` saw at `places`."""
+    """Return what `needs` names of decoded photos that `output` holds at `places`."""
     nothing_N0 = np.zeros((len(photos), 0), dtype=np.float32)
     return Features(
-        tuple(part[places] for part in look.pooled_MND) if "pooled" in needs else (),
-        _logits(ensemble, look, places) if "logits" in needs else (),
+        tuple(part[places] for part in output.pooled_MND) if "pooled" in needs else (),
+        _logits(ensemble, output, places) if "logits" in needs else (),
         image_statistics(photos) if "image" in needs else nothing_N0,
     )
 
@@ -43,7 +43,9 @@ def try_check(check: OodCheck, ensemble: Ensemble) -> None:
     blank_SS3 = np.zeros((64, 64, 3), dtype=np.uint8)
     try:
         with np.errstate(all="ignore"):
-            features = features_of(ensemble, [blank_SS3], ensemble.look([blank_SS3]), check.needs)
+            features = features_of(
+                ensemble, [blank_SS3], ensemble.predict_with_features([blank_SS3]), check.needs
+            )
             finite = bool(np.isfinite(check.scores(features)).all())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
@@ -58,11 +60,11 @@ def try_check(check: OodCheck, ensemble: Ensemble) -> None:
         )
 
 
-def _logits(ensemble: Ensemble, look: Look, places: slice) -> tuple[Singles, ...]:
+def _logits(ensemble: Ensemble, output: EnsembleOutput, places: slice) -> tuple[Singles, ...]:
     with torch.inference_mode():
         return tuple(
-            member.classifier.head(map_[places]).float().cpu().numpy()
-            for member, map_ in zip(ensemble.members, look.maps, strict=True)
+            member.classifier.forward_head(map_[places]).float().cpu().numpy()
+            for member, map_ in zip(ensemble.members, output.maps, strict=True)
         )
 
 

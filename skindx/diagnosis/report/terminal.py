@@ -50,7 +50,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     if missing := lacks(diagnosis.unknown_urgent):
         console.print(Text(missing))
     if diagnosis.similar:
-        nearest = ", ".join(f"{each.name} ({each.similarity:.2f})" for each in diagnosis.similar)
+        nearest = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in diagnosis.similar)
         console.print(Text(f"Most similar cases learned from: {nearest}."))
     if told := patient_facts(diagnosis.patient):
         console.print(Text("As told: " + "; ".join(f"{name} {value}" for name, value in told)))
@@ -72,14 +72,14 @@ def _candidates(diagnosis: Diagnosis) -> Table:
     for column in ("", "looks most like" if abstained else "may be", "ICD-10", "urgency"):
         table.add_column(column)
     table.add_column("probability")
-    for each in diagnosis.candidates:
-        bar = "" if abstained else "█" * round(each.probability * _BAR)
+    for candidate in diagnosis.candidates:
+        bar = "" if abstained else "█" * round(candidate.probability * _BAR)
         table.add_row(
-            Text("●" if each.in_set and not abstained else " "),
-            Text(each.name),
-            Text(each.icd10 or "–"),
-            Text(each.urgency, style=_STYLE[each.urgency]),
-            Text(f"{percent(each.probability):>6} {bar}"),
+            Text("●" if candidate.in_set and not abstained else " "),
+            Text(candidate.name),
+            Text(candidate.icd10 or "–"),
+            Text(candidate.urgency, style=_STYLE[candidate.urgency]),
+            Text(f"{percent(candidate.probability):>6} {bar}"),
             style="dim" if abstained else None,
         )
     return table

@@ -13,32 +13,32 @@ COARSE = 200
 
 
 @dataclass(frozen=True)
-class Seen:
+class CheckedPhoto:
     """A photo that passed its gates, and what is not good about it all the same."""
 
     opened: Opened
     remarks: tuple[str, ...]
 
 
-def see(
+def check_photos(
     case: Case, needed: int | None = None, least: int = MIN_SIDE
-) -> tuple[dict[int, Seen], list[Refusal]]:
+) -> tuple[dict[int, CheckedPhoto], list[Refusal]]:
     """Return a case's photos that pass, by their place in it, and why the others do not.
 
     Every photo is looked at, whatever is wrong with another. `needed` and `least` are as
     `open_photo` has them.
     """
-    seen: dict[int, Seen] = {}
+    seen: dict[int, CheckedPhoto] = {}
     refusals: list[Refusal] = []
     for photo, data in enumerate(case.photos):
         try:
-            seen[photo] = _see(data, photo, needed, least)
+            seen[photo] = _check_photo(data, photo, needed, least)
         except Refused as refused:
             refusals.extend(refused.refusals)
     return seen, refusals
 
 
-def _see(data: bytes, photo: int, needed: int | None, least: int) -> Seen:
+def _check_photo(data: bytes, photo: int, needed: int | None, least: int) -> CheckedPhoto:
     opened = open_photo(data, photo, needed=needed, least=least)
     remarks = []
     if min(opened.width, opened.height) < COARSE:
@@ -50,4 +50,4 @@ def _see(data: bytes, photo: int, needed: int | None, least: int) -> Seen:
             refusal = Refusal(photo, gate, finding.message, shown)
             raise Refused(gate, finding.message, photo, (refusal,))
         remarks.append(finding.message)
-    return Seen(opened, tuple(remarks))
+    return CheckedPhoto(opened, tuple(remarks))

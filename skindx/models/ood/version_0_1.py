@@ -25,7 +25,7 @@ _TENSORS = {
 }
 
 
-class NoveltySpec(Settings):
+class OodSpecV01(Settings):
     """What the index of such a bundle says of its check."""
 
     pictures: int = Field(ge=FEWEST)
@@ -37,7 +37,7 @@ class NoveltySpec(Settings):
         return rate_of(self.pictures)
 
 
-def load_novelty(folder: Path, spec: NoveltySpec) -> OodCheck:
+def load_check_v0_1(folder: Path, spec: OodSpecV01) -> OodCheck:
     """Read it from a bundle's folder: Mahalanobis distance of the embedding, alone.
 
     Raises UserError for numbers that make no check.

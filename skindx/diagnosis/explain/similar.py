@@ -24,17 +24,17 @@ def similar_cases(
     mean_D = embeddings_PD.mean(axis=0)
     mean_D = (mean_D / max(float(np.linalg.norm(mean_D)), 1e-12)).astype(np.float32)
     near = predictor.gallery.nearest(mean_D, count)
-    names = {each.key: each.name for each in predictor.taxonomy.classes}
+    names = {skin_class.key: skin_class.name for skin_class in predictor.taxonomy.classes}
     cases = tuple(
         Similar(
-            key=each.row.label,
-            name=names.get(each.row.label, each.row.label),
-            similarity=each.cosine,
-            sha256=each.row.sha256,
-            licence=each.row.licence,
-            credit=each.row.attribution or each.row.creator,
-            page_url=each.row.page_url,
+            key=neighbour.row.label,
+            name=names.get(neighbour.row.label, neighbour.row.label),
+            similarity=neighbour.cosine,
+            sha256=neighbour.row.sha256,
+            licence=neighbour.row.licence,
+            credit=neighbour.row.attribution or neighbour.row.creator,
+            page_url=neighbour.row.page_url,
         )
-        for each in near
+        for neighbour in near
     )
-    return cases, tuple(each.thumbnail for each in near)
+    return cases, tuple(neighbour.thumbnail for neighbour in near)

@@ -1,4 +1,4 @@
-"""The dataset's pictures over HTTP, by SHA-256 alone: no path ever comes from the browser."""
+"""The dataset's images over HTTP, by SHA-256 alone: no path ever comes from the browser."""
 
 import logging
 import re
@@ -16,22 +16,22 @@ from skindx.ui.asgi import App, Message, Receive, Send
 
 log = logging.getLogger(__name__)
 
-_ROUTE = re.compile(r"/pictures/([0-9a-f]{64})\.jpg")
+_ROUTE = re.compile(r"/images/([0-9a-f]{64})\.jpg")
 
 
 def address(sha256: str) -> str:
-    """Return where the page finds a picture."""
-    return f"/pictures/{sha256}.jpg"
+    """Return where the page finds an image."""
+    return f"/images/{sha256}.jpg"
 
 
-class Pictures:
-    """ASGI middleware that answers for the pictures of a review."""
+class ReviewImages:
+    """ASGI middleware that answers for the images of a review."""
 
     def __init__(self, app: App, review: Review) -> None:
         self.app, self.review = app, review
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/pictures/"):
+        if scope["type"] != "http" or not scope["path"].startswith("/images/"):
             await self.app(scope, receive, send)
             return
         from starlette.concurrency import run_in_threadpool
@@ -53,7 +53,7 @@ class Pictures:
             record = self.review.record(asked[1])
             return _jpeg_as_shown(decode((self.review.dataset / record.path).read_bytes()))
         except (UserError, OSError, DamagedImage) as error:
-            log.warning("picture %s cannot be shown: %s", asked[1][:12], error)
+            log.warning("image %s cannot be shown: %s", asked[1][:12], error)
             return None
 
 

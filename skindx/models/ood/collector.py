@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
-from skindx.models.ensemble.ensemble import Ensemble, Look
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput
+from skindx.models.ood.extraction import features_of, last_layers
 from skindx.models.ood.features import Features
 from skindx.models.ood.fitted import Need
 from skindx.models.ood.images import OodImages, OodRow
 from skindx.models.ood.kinds import DEFAULT, DETECTORS, AnyDetector
-from skindx.models.ood.measuring import features_of, last_layers
-from skindx.models.ood.storing import OodPart
+from skindx.models.ood.stored import OodPart
 
 CAP = 5_000
 """Training images that a check is fitted on: more change its figures little and its size much."""
@@ -35,22 +35,22 @@ class Collector:
         self._features: list[Features] = []
 
     def train(
-        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], look: Look
+        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
     ) -> None:
         """Take a batch of training images that the ensemble looked at."""
         mine_N = np.array([record.sha256 in self._learned for record in records], dtype=bool)
         if mine_N.any():
             self._add(
-                "train", records, mine_N, features_of(self._ensemble, photos, look, self._needs)
+                "train", records, mine_N, features_of(self._ensemble, photos, output, self._needs)
             )
 
     def calibration(
-        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], look: Look
+        self, records: Sequence[Record], photos: Sequence[NDArray[np.uint8]], output: EnsembleOutput
     ) -> None:
         """Take a batch of calibration images that the ensemble looked at."""
         all_N = np.ones(len(records), dtype=bool)
         self._add(
-            "calibration", records, all_N, features_of(self._ensemble, photos, look, self._needs)
+            "calibration", records, all_N, features_of(self._ensemble, photos, output, self._needs)
         )
 
     def part(self) -> OodPart | None:

@@ -1,4 +1,4 @@
-"""A printed page in plain parts: headings, paragraphs, tables, rows of pictures."""
+"""A printed page in plain parts: headings, paragraphs, tables, rows of photos."""
 
 import re
 import unicodedata
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from skindx.diagnosis import fonts
+from skindx.diagnosis.report import fonts
 from skindx.errors import UserError
 from skindx.text import printable
 
@@ -25,7 +25,7 @@ class Sheet:
     matplotlib brings that font along. Without it the PDF's own Helvetica is taken, which knows
     Western European letters alone: others are shown without their accents, or as question marks.
     Letters that DejaVu lacks come from a further font where one is installed, see
-    `skindx.diagnosis.fonts`.
+    `skindx.diagnosis.report.fonts`.
     """
 
     def __init__(self, title: str, when: datetime) -> None:
@@ -40,7 +40,7 @@ class Sheet:
         """Whether a letter was replaced so far, since no font has it."""
         self.pdf = FPDF(format="A4")
         self.pdf.set_margin(MARGIN_MM)
-        self.pdf.c_margin = 0  # words, pictures and lines begin at the same place
+        self.pdf.c_margin = 0  # words, photos and lines begin at the same place
         self.pdf.set_auto_page_break(True, MARGIN_MM)
         self.pdf.set_title(title)
         self.pdf.set_lang("en")
@@ -102,25 +102,23 @@ class Sheet:
         ) as table:
             for row in rows:
                 cells = table.row()
-                for each in row:
-                    cells.cell(self._known(each), align="L")
+                for cell in row:
+                    cells.cell(self._known(cell), align="L")
         self.pdf.ln(1.5)
 
-    def pictures(
-        self, pictures: Sequence["Image.Image"], captions: Sequence[str], across: int
-    ) -> None:
-        """Set pictures in rows of `across`, each with a line below."""
+    def images(self, images: Sequence["Image.Image"], captions: Sequence[str], across: int) -> None:
+        """Set images in rows of `across`, each with a line below."""
         width = (_WIDTH_MM - (across - 1) * GAP_MM) / across
-        for start in range(0, len(pictures), across):
-            row = list(zip(pictures, captions, strict=True))[start : start + across]
-            height = max(width * each.height / each.width for each, _ in row)
+        for start in range(0, len(images), across):
+            row = list(zip(images, captions, strict=True))[start : start + across]
+            height = max(width * cell.height / cell.width for cell, _ in row)
             height = min(height, 1.2 * width)
             if self.pdf.will_page_break(height + 10):
                 self.pdf.add_page()
             top, lowest = self.pdf.get_y(), 0.0
-            for place, (each, caption) in enumerate(row):
+            for place, (image, caption) in enumerate(row):
                 left = MARGIN_MM + place * (width + GAP_MM)
-                self.pdf.image(each, left, top, width, height, keep_aspect_ratio=True)
+                self.pdf.image(image, left, top, width, height, keep_aspect_ratio=True)
                 self.pdf.set_xy(left, top + height + 1)
                 self._ink(7.5, faint=True)
                 self.pdf.multi_cell(width, 3.6, self._known(caption), align="L")

@@ -9,19 +9,19 @@ from typing import Any
 from skindx.data.box import Box
 from skindx.data.boxes.review import Review
 from skindx.errors import UserError
-from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, picture_in
+from skindx.ui.annotator.canvas import canvas_boxes, colours_of, drawn_boxes, image_in
+from skindx.ui.annotator.images import address
 from skindx.ui.annotator.names import Names
-from skindx.ui.annotator.pictures import address
 
 log = logging.getLogger(__name__)
 
 Shown = tuple[Any, str]
 """The canvas's value, and what the page says."""
 
-_FAILED = "Something went wrong here, and this picture may not be saved; see the terminal."
+_FAILED = "Something went wrong here, and this image may not be saved; see the terminal."
 
 
-class Desk:
+class ReviewController:
     """The page's way to a review; one request at a time."""
 
     def __init__(self, review: Review) -> None:
@@ -31,14 +31,14 @@ class Desk:
         self._one = threading.Lock()
 
     def open(self) -> Shown:
-        """Show the first picture that nobody has looked at."""
+        """Show the first image that nobody has looked at."""
         return self._answer(lambda: self._show(self.review.first), None)
 
     def save(self, canvas: object) -> Shown:
-        """Keep the boxes, and show the next picture."""
+        """Keep the boxes, and show the next image."""
 
         def work() -> Shown:
-            sha256 = picture_in(canvas)
+            sha256 = image_in(canvas)
             record = self.review.record(sha256)
             size_wh = (record.width, record.height)
             before = self.names.shown(self.review.boxes(sha256))
@@ -49,26 +49,28 @@ class Desk:
         return self._answer(work, canvas)
 
     def skip(self, canvas: object) -> Shown:
-        """Show the next picture; this one stays as it was."""
+        """Show the next image; this one stays as it was."""
         return self._step(canvas, 1)
 
     def back(self, canvas: object) -> Shown:
-        """Show the picture before; this one stays as it was."""
+        """Show the image before; this one stays as it was."""
         return self._step(canvas, -1)
 
     def undo(self, canvas: object) -> Shown:
-        """Take back what was saved last, and show that picture."""
+        """Take back what was saved last, and show that image."""
 
         def work() -> Shown:
             last = self.review.undo()
             if last is None:
-                raise UserError("nothing was saved since this page's start: nothing is undone.")
-            return self._show(last, "Undone: this picture has again what it had before.")
+                raise UserError(
+                    "nothing was saved since the page was opened, so there is nothing to undo."
+                )
+            return self._show(last, "Undone: this image has the boxes that it had before.")
 
         return self._answer(work, canvas)
 
     def _step(self, canvas: object, by: int) -> Shown:
-        return self._answer(lambda: self._show(self.review.step(picture_in(canvas), by)), canvas)
+        return self._answer(lambda: self._show(self.review.step(image_in(canvas), by)), canvas)
 
     def _answer(self, work: Callable[[], Shown], canvas: object) -> Shown:
         """Return what `work` shows; where it fails, the canvas stays as it was sent."""
@@ -77,10 +79,10 @@ class Desk:
                 return work()
             except UserError as error:
                 text = str(error)
-                return canvas, _told(text[:1].upper() + text[1:], alert=True)
+                return canvas, _message_html(text[:1].upper() + text[1:], alert=True)
             except Exception:
-                log.exception("a picture could not be worked on")
-                return canvas, _told(_FAILED, alert=True)
+                log.exception("an image could not be worked on")
+                return canvas, _message_html(_FAILED, alert=True)
 
     def _show(self, sha256: str, said: str = "") -> Shown:
         review = self.review
@@ -90,11 +92,11 @@ class Desk:
         total = len(review.order)
         lines = (
             said,
-            f"Picture {review.place(sha256) + 1} of {total} ({self.names.name(record.label)}): "
+            f"Image {review.place(sha256) + 1} of {total} ({self.names.name(record.label)}): "
             f"{review.state(sha256)}. {review.looked_at} of {total} looked at.",
         )
         value = {"image": {"url": address(sha256)}, "boxes": boxes, "orientation": 0}
-        return value, _told(" ".join(filter(None, lines))) + _fitting(size_wh)
+        return value, _message_html(" ".join(filter(None, lines))) + _fitting(size_wh)
 
 
 def _count(boxes: tuple[Box, ...]) -> str:
@@ -104,10 +106,10 @@ def _count(boxes: tuple[Box, ...]) -> str:
 
 
 def _fitting(size_wh: tuple[int, int]) -> str:
-    """Return the style that lets annotator.css make the picture as high as the window has room."""
+    """Return the style that lets annotator.css make the image as high as the window has room."""
     return f"<style>#sx-canvas {{ --sx-aspect: {size_wh[0] / size_wh[1]:.4f} }}</style>"
 
 
-def _told(text: str, *, alert: bool = False) -> str:
+def _message_html(text: str, *, alert: bool = False) -> str:
     role = "alert" if alert else "status"
-    return f'<p class="sx-told" role="{role}">{html.escape(text)}</p>'
+    return f'<p class="sx-message" role="{role}">{html.escape(text)}</p>'

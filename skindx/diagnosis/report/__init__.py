@@ -1,0 +1,1 @@
+"""A diagnosis as a document: PDF and terminal."""
