@@ -67,7 +67,7 @@ GPU_OUT ?= runs/gpu-check
 gpu-check: GPU_SITE := $(GPU_OUT)/site
 gpu-check:
 	-$(PYTHON) -m skindx.bench.gpu.wheels install $(GPU_WHEELS) $(GPU_SITE)
-	PYTHONPATH=$(CURDIR):$(CURDIR)/$(GPU_SITE) $(PYTHON) -m skindx bench gpu \
+	PYTHONPATH=$(CURDIR):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx bench gpu \
 	  --set folder=$(GPU_OUT) $(GPU_SET)
 
 lock:

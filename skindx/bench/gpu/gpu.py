@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 import skindx
-from skindx.bench.gpu.parts import Outcome, Part, run_part, test_counts
+from skindx.bench.gpu.parts import Outcome, Part, count_tests, run_part
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result, hardware
 from skindx.config import Settings
@@ -73,7 +73,7 @@ def run(settings: Config) -> Result:
         outcome = run_part(part, environment, folder)
         facts = outcome.facts()
         if part.name == "tests":
-            facts |= test_counts(outcome.log)
+            facts |= count_tests(outcome.log)
         else:
             more, notes = _written(folder / "trainer.json", outcome)
             figures |= more

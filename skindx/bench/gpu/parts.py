@@ -1,5 +1,6 @@
 """The parts of the check: each a process of its own, with a time limit and a log."""
 
+import contextlib
 import os
 import re
 import signal
@@ -64,10 +65,8 @@ def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcom
         except subprocess.TimeoutExpired:
             status = "timed out"
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # ranks and data loaders with it
-            except ProcessLookupError:
-                pass
     outcome = Outcome(status, time.monotonic() - start, log)
     if status != "passed":
         print("\n".join(_text(log).splitlines()[-_SHOWN_LINES:]))
@@ -75,7 +74,7 @@ def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcom
     return outcome
 
 
-def test_counts(log: Path) -> dict[str, Any]:
+def count_tests(log: Path) -> dict[str, Any]:
     """Return how many tests passed, and which ones failed or were skipped.
 
     Read line by line, so that a run which was ended tells what it had done.

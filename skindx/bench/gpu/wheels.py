@@ -25,11 +25,9 @@ CARRIED = (
     "albucore",
     "albumentations",
     "annotated-types",
-    "brotli",
     "deepspeed",
     "defusedxml",
     "hjson",
-    "imagehash",
     "jinja2",
     "msgpack",
     "ninja",
@@ -49,7 +47,7 @@ CARRIED = (
     "typing-extensions",
     "typing-inspection",
 )
-"""What the check needs beside torch, torchvision and numerical packages; all in wheels are small."""
+"""What the check needs beside torch, torchvision and numerical packages: small wheels."""
 
 EXPECTED = (
     "torch",
