@@ -71,6 +71,22 @@ network:
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 >/dev/null; } || \
 	  echo "ip and tc are not here and cannot be installed: tests of the emulated cluster will skip"
 
+# What the check of a GPU needs, for a machine without a network: at most 64 MiB of wheels.
+GPU_WHEELS := gpu-wheels
+.PHONY: gpu-wheels gpu-check
+gpu-wheels: install
+	$(BIN)/python -m skindx.bench.gpu.wheels fill $(GPU_WHEELS)
+
+# Needs a GPU and a Python with torch (PYTHON=...), no network and no `make install`; takes at most
+# ten minutes. Writes $(GPU_OUT)/gpu-NAME.json, for docs/measured. GPU_SET="--set fake=true" tries
+# it on a CPU.
+GPU_OUT ?= runs/gpu-check
+gpu-check: GPU_SITE := $(GPU_OUT)/site
+gpu-check:
+	-$(PYTHON) -m skindx.bench.gpu.wheels install $(GPU_WHEELS) $(GPU_SITE)
+	PYTHONPATH=$(CURDIR):$(abspath $(GPU_SITE)) $(PYTHON) -m skindx bench gpu \
+	  --set folder=$(GPU_OUT) $(GPU_SET)
+
 lock:
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --extra all pyproject.toml --upgrade -o requirements.lock

@@ -41,6 +41,22 @@ def real() -> Path:
     return Path(where)
 
 
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Return the device of the tests marked `gpu`: cuda, or cpu where that stands in."""
+    import torch
+
+    wanted = os.environ.get("SKINDX_GPU", "")
+    if wanted == "fake":
+        return "cpu"
+    if not torch.cuda.is_available():
+        told = f"torch {torch.__version__} sees no GPU; SKINDX_GPU=fake lets the CPU stand in"
+        if wanted == "cuda":
+            pytest.fail(told)
+        pytest.skip(told)
+    return "cuda"
+
+
 @pytest.fixture
 def skindx(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Skindx":
     """Return a function that runs a command line in this process: (exit code, stdout, stderr)."""

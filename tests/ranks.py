@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 from unittest.mock import patch
 
@@ -49,13 +49,21 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120):
+def run_ranks(
+    world: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    timeout_s: float = 120,
+    device: str = "cpu",
+) -> list[Any]:
     """Call `function(*arguments)` in `world` processes and return their results in rank order.
 
-    `function` is importable by name. Fails with the first worker's traceback, or after
-    `timeout_s`, which counts from the first rank's start; no process outlives the call.
+    `function` is importable by name. Ranks on a GPU are new processes: CUDA survives no fork.
+    Fails with the first worker's traceback, or after `timeout_s`, which counts from the first rank's start; no process outlives the call.
     """
-    context, port = forking(), free_port()
+    context: ForkServerContext | SpawnContext
+    context = forking() if device == "cpu" else multiprocessing.get_context("spawn")
+    port = free_port()
     workers = []
     for rank in range(world):
         ours, theirs = context.Pipe()

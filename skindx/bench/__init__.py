@@ -21,6 +21,7 @@ BENCHES: dict[str, str] = {
     "detector": "skindx.bench.detector.detector",
     "exchange": "skindx.bench.exchange.exchange",
     "families": "skindx.bench.families.families",
+    "gpu": "skindx.bench.gpu.gpu",
     "heat": "skindx.bench.heat.heat",
     "intervals": "skindx.bench.intervals.intervals",
     "loader": "skindx.bench.data.loader",

@@ -73,6 +73,8 @@ class Result:
     notes: tuple[str, ...] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Plain values of each model that was compared, where models are."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Status, seconds and more of each part, where a bench has parts that can fail."""
     headings: tuple[str, str] = MEDIANS
     """What the values and spreads of the figures are."""
 
@@ -102,6 +104,7 @@ class Result:
                 "versions": dict(self.versions),
                 **({"notes": list(self.notes)} if self.notes else {}),
                 **({"models": dict(self.models)} if self.models else {}),
+                **({"parts": dict(self.parts)} if self.parts else {}),
             },
         )
 

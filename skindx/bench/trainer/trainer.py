@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -30,6 +31,11 @@ class Config(Settings):
     gpu_batch: int = Field(256, ge=2)
     """Batch of the ResNet-50 that is trained where there is a GPU."""
     gpu_steps: int = Field(30, ge=2)
+    gpu_model: str = "resnet50"
+    gpu_size: int = Field(224, ge=32)
+    gpu_peers: tuple[Literal["timm", "torchvision"], ...] = ("timm", "torchvision")
+    fake_gpu: bool = False
+    """Let the CPU stand in for the GPU, to see that its part runs; choose tiny sizes."""
 
 
 def run(settings: Config) -> Result:
@@ -71,13 +77,20 @@ def run(settings: Config) -> Result:
             for name, samples in seconds.items()
         }
         gpu_note = "ResNet-50 against timm's and torchvision's scripts: not measured, no GPU here."
-        if on_gpu:
+        if on_gpu or settings.fake_gpu:
             from skindx.bench.trainer.gpu import measure
 
-            more, gpu_rates, gpu_note = measure(
-                Path(name), settings.gpu_batch, settings.gpu_steps, settings.rounds, mesh
+            more, gpu_note = measure(
+                Path(name),
+                mesh,
+                model=settings.gpu_model,
+                side=settings.gpu_size,
+                batch=settings.gpu_batch,
+                steps=settings.gpu_steps,
+                rounds=settings.rounds,
+                peers=settings.gpu_peers,
             )
-            figures, rates = figures | more, rates | gpu_rates
+            figures |= more
         leave()
     return Result("trainer", figures, rates, notes=(*_notes(settings, files), gpu_note))
 

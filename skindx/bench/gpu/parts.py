@@ -1,0 +1,91 @@
+"""The parts of the check: each a process of its own, with a time limit and a log."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+_SHOWN_LINES = 60
+
+_OUTCOME = re.compile(
+    r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)(?: \((.*)\))?", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command, and the seconds that it may take."""
+
+    name: str
+    command: Sequence[str]
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a part ended."""
+
+    status: Literal["passed", "failed", "timed out"]
+    seconds: float
+    log: Path
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the JSON says of every part."""
+        return {"status": self.status, "seconds": round(self.seconds, 1)}
+
+
+def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcome:
+    """Run a part to its end or its time limit; the end of a log that is no success is printed.
+
+    No process of the part outlives the call.
+    """
+    log = folder / f"{part.name}.log"
+    print(f"{part.name}: {' '.join(part.command)} (at most {part.limit_s:g} s, log: {log})")
+    start = time.monotonic()
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            part.command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        status: Literal["passed", "failed", "timed out"]
+        try:
+            status = "failed" if process.wait(part.limit_s) else "passed"
+        except subprocess.TimeoutExpired:
+            status = "timed out"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # ranks and data loaders with it
+    outcome = Outcome(status, time.monotonic() - start, log)
+    if status != "passed":
+        print("\n".join(_text(log).splitlines()[-_SHOWN_LINES:]))
+    print(f"{part.name}: {status} in {outcome.seconds:.0f} s", flush=True)
+    return outcome
+
+
+def count_tests(log: Path) -> dict[str, Any]:
+    """Return how many tests passed, and which ones failed or were skipped.
+
+    Read line by line, so that a run which was ended tells what it had done.
+    """
+    ended = _OUTCOME.findall(_text(log))
+    return {
+        "passed": sum(word == "PASSED" for _, word, _ in ended),
+        "failed": [test for test, word, _ in ended if word in ("FAILED", "ERROR")],
+        "skipped": {test: why for test, word, why in ended if word == "SKIPPED"},
+    }
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")

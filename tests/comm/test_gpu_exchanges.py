@@ -1,0 +1,186 @@
+"""Gradient exchanges on a GPU give what they give on a CPU, and so does their selection."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from exchanges import Net
+from ranks import run_ranks
+from torch import Tensor
+
+from skindx.comm import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
+from skindx.comm.fabric import Fabric, Transfer
+from skindx.comm.fused import FusedSettings
+from skindx.comm.gradients import Gradients
+from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.hierarchical import HierarchicalSettings
+from skindx.comm.multicolor import MulticolorSettings
+from skindx.comm.powersgd import PowerSGDSettings
+from skindx.comm.reducer import Reducer
+from skindx.comm.selection import add_and_select
+from skindx.comm.sparse import Sparse, add_all, largest, merge
+from skindx.comm.topk import TopKSettings
+
+pytestmark = pytest.mark.gpu
+
+KINDS: dict[str, ExchangeSettings] = {
+    "fused": FusedSettings(tune=False),
+    "fused, bf16 on the wire": FusedSettings(tune=False, wire="bf16"),
+    "topk": TopKSettings(density=0.1, warmup=(0.5,)),
+    "topk, momentum": TopKSettings(density=0.1, warmup=(), momentum=0.9),
+    "gtopk": GTopKSettings(density=0.1, warmup=()),
+    "hierarchical": HierarchicalSettings(ranks_per_node=1, chunks=2),
+    "multicolor": MulticolorSettings(chunks=2),
+    "powersgd": PowerSGDSettings(rank=2),
+}
+STEPS = 4
+
+
+class _ArrivesByHost:
+    """A message under way to the host's memory, which is copied to the device when it is there."""
+
+    def __init__(self, work: dist.Work, host: Tensor, tensor: Tensor) -> None:
+        self._work, self._host, self._tensor = work, host, tensor
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._tensor.copy_(self._host)
+
+
+class HostFabric(Fabric):
+    """Two ranks that share a GPU talk by gloo, which sends messages from host memory only."""
+
+    def expect(self, receive: Transfer) -> Transfer:
+        host = torch.empty_like(receive.tensor, device="cpu")
+        work = super().expect(replace(receive, tensor=host)).work
+        assert work is not None
+        arrives: Any = _ArrivesByHost(work, host, receive.tensor)
+        return replace(receive, work=arrives)
+
+    def swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        expected = [each if each.work else self.expect(each) for each in receives]
+        super().swap([replace(each, tensor=each.tensor.cpu()) for each in sends], expected)
+
+
+def _updates(device: str, backend: str) -> dict[str, list[np.ndarray]]:
+    """Return what every kind makes of the same gradients, step by step."""
+    dist.init_process_group(backend, timeout=timedelta(seconds=60))
+    where = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    kind_of_fabric = HostFabric if backend == "gloo" else Fabric
+    fabric = kind_of_fabric(where, timedelta(seconds=60))
+    found = {name: _steps(settings, fabric) for name, settings in KINDS.items()}
+    dist.destroy_process_group()
+    return found
+
+
+def _steps(settings: ExchangeSettings, fabric: Fabric) -> list[np.ndarray]:
+    net = Net().to(fabric.device)
+    exchange = build_exchange(settings)
+    assert exchange is not None
+    gradients = Gradients(list(net.named_parameters()))
+    exchange.attach(fabric, gradients, 2)
+    reducer = Reducer(gradients, exchange)
+    flats = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(10 * step + fabric.rank)
+        for parameter in net.parameters():
+            parameter.grad = None
+        reducer.begin()
+        reducer.arm()
+        loss = torch.zeros((), device=fabric.device)
+        for name, parameter in net.named_parameters():
+            if name != "unused":  # the gradient of this sum is `wanted` itself, on every device
+                wanted = torch.randn(parameter.shape, generator=generator)
+                loss = loss + (parameter * wanted.to(fabric.device)).sum()
+        loss.backward()
+        assert reducer.finish() is not None
+        flats.append(gradients.flat.cpu().numpy().copy())
+    reducer.close()
+    return flats
+
+
+def _compare(ranks: list[dict[str, Any]], on_cpu: list[dict[str, Any]]) -> None:
+    for rank, reference in zip(ranks, on_cpu, strict=True):
+        for name, steps in reference.items():
+            tolerance = 1e-3 if name in ("powersgd", "fused, bf16 on the wire") else 1e-6
+            for found, wanted in zip(rank[name], steps, strict=True):
+                np.testing.assert_allclose(
+                    found, wanted, rtol=tolerance, atol=tolerance, err_msg=name
+                )
+
+
+def test_every_kind_is_tried() -> None:
+    assert {type(each) for each in KINDS.values()} == EXCHANGES.keys() - {DenseSettings}
+
+
+@pytest.mark.distributed
+def test_two_ranks_that_share_the_device(device: str) -> None:
+    on_cpu = run_ranks(2, _updates, "cpu", "gloo")
+    _compare(run_ranks(2, _updates, device, "gloo", device=device), on_cpu)
+
+
+@pytest.mark.distributed
+def test_one_rank_under_the_devices_own_backend(device: str) -> None:
+    on_cpu = run_ranks(1, _updates, "cpu", "gloo")
+    backend = "nccl" if device == "cuda" else "gloo"
+    _compare(run_ranks(1, _updates, device, backend, device=device), on_cpu)
+
+
+@pytest.mark.parametrize("size", [1000, 300_000])
+@pytest.mark.parametrize("density", [0.001, 0.3, 1.0])
+def test_the_same_elements_are_selected(device: str, size: int, density: float) -> None:
+    generator = torch.Generator().manual_seed(size)
+    gradient_M, residual_M = torch.randn(2, size, generator=generator)
+    k = max(1, int(density * size))
+    here = add_and_select(gradient_M.clone(), residual_M, k)
+    there = add_and_select(gradient_M.to(device), residual_M.to(device), k)
+    assert here is not None
+    assert there is not None
+    _same(there, here)
+
+
+def test_what_is_not_finite_is_found(device: str) -> None:
+    for bad in (float("nan"), float("inf")):
+        gradient_M = torch.ones(500, device=device)
+        gradient_M[77] = bad
+        assert add_and_select(gradient_M, torch.zeros(500, device=device), 5) is None
+
+
+def test_sums_of_sparse_vectors_are_the_same(device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def sparse() -> Sparse:
+        at_K = torch.randperm(400, generator=generator)[:60].sort().values.int()
+        return Sparse(at_K, torch.randn(60, generator=generator))
+
+    def moved(part: Sparse) -> Sparse:
+        return Sparse(part.at_K.to(device), part.values_K.to(device))
+
+    parts = [sparse() for _ in range(3)]
+    _same(add_all([moved(each) for each in parts]), add_all(parts))
+    for found, wanted in zip(
+        merge(moved(parts[0]), moved(parts[1]), 40), merge(parts[0], parts[1], 40), strict=True
+    ):
+        _same(found, wanted)
+    unpacked = Sparse.unpack(moved(parts[0]).pack())
+    _same(unpacked, parts[0])
+    flat_M = torch.zeros(400, device=device)
+    unpacked.scatter(flat_M, 0.5)
+    assert float(flat_M.abs().sum()) == pytest.approx(float(parts[0].values_K.abs().sum()) / 2)
+    assert not merge(Sparse.poison(40, torch.device(device)), moved(parts[1]), 40)[0].finite
+
+
+def test_the_first_of_equal_magnitudes_are_kept(device: str) -> None:
+    values_N = torch.tensor([1.0, -2.0, 2.0, -2.0, 0.5, 3.0])
+    for k in range(1, 7):
+        assert largest(values_N.to(device), k).tolist() == largest(values_N, k).tolist()
+
+
+def _same(found: Sparse, wanted: Sparse) -> None:
+    assert found.at_K.tolist() == wanted.at_K.tolist()
+    torch.testing.assert_close(found.values_K.cpu(), wanted.values_K)
