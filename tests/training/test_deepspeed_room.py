@@ -15,7 +15,7 @@ ALLOWED = {
     "bench/exchange": "DeepSpeed's own reduction is a peer that is measured",
     "bench/harness/result.py": "a result names the versions of packages",
     "bench/trainer/trainer.py": "a note of the result says what was timed",
-    "cli/__init__.py": "the help of an option",
+    "cli": "the help of an option",
     "demo/__init__.py": "a line that the demo prints",
     "doctor": "names of packages, and what a finding is called",
     "training/config/engine.py": "engine.deepspeed is a setting of the user",
