@@ -61,7 +61,7 @@ def test_each_picture_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> Non
     assert (again.looked, fake.looks) == (0, 12)
     assert again.flagged == first.flagged
     assert read_flags(tmp_path) == flags
-    assert "12 images, 0 of them looked at now." in list(summary_lines(again))
+    assert "12 images, 0 of them examined now." in list(summary_lines(again))
 
 
 def test_other_thresholds_look_again(fake: type[Fake], tmp_path: Path) -> None:
@@ -122,7 +122,8 @@ def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -
     tiny_dataset(tmp_path / "killed", 40)
     tiny_dataset(tmp_path / "whole", 40)
     folder = str(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
+    paths = [str(ROOT), str(ROOT / "tests"), folder]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "killed"), folder], env=environment
     )
