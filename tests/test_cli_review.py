@@ -11,7 +11,7 @@ def test_an_audit_reaches_nobody_and_says_nothing_odd(tmp_path: Path) -> None:
     done = run_guarded(["-m", "skindx", "audit", tmp_path / "data", "--workers", "1"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert (done.calls, done.stderr) == ([], "")
-    assert "4 pictures, 4 of them looked at now." in done.stdout
+    assert "4 images, 4 of them examined now." in done.stdout
     assert (tmp_path / "data" / "flags.parquet").is_file()
 
 
@@ -35,7 +35,7 @@ def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
         "dedup", "sweep", str(tmp_path / "data"), "--out", str(tmp_path / "out"), *sets
     )
     assert code == 0, err
-    assert "training pictures" in said
+    assert "training images" in said
     assert (tmp_path / "out" / "sweep.png").is_file()
 
 

@@ -11,7 +11,7 @@ import pytest
 from skindx import doctor
 from skindx.doctor import Finding, examine, render
 from skindx.doctor import accelerator as accelerators
-from skindx.doctor.accelerator import TorchFacts, judge, nvidia_driver, torch_facts
+from skindx.doctor.accelerator import TorchFacts, nvidia_driver, torch_facts, torch_finding
 from skindx.doctor.packages import DISTRIBUTIONS, OPENCV, extras, opencv
 from skindx.doctor.storage import disk, writable
 from skindx.doctor.tools import compiler, headers, ninja, prebuild, python
@@ -147,14 +147,14 @@ def test_torch_and_driver_are_matched(
     monkeypatch: pytest.MonkeyPatch, facts: TorchFacts, driver: str, ok: bool, said: str
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = judge(facts, driver)
+    found = torch_finding(facts, driver)
     assert found.ok is ok
     assert re.search(said, f"{found.detail} {found.advice}")
 
 
 def test_a_hidden_gpu_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "CUDA_VISIBLE_DEVICES='' may hide" in judge(GPU_BUILD, "580.1").advice
+    assert "CUDA_VISIBLE_DEVICES='' may hide" in torch_finding(GPU_BUILD, "580.1").advice
 
 
 def test_torch_that_crashes_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_the_interval_of_an_area_resamples_groups() -> None:
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     measure: Measure = Ranked.auroc(*simulate(64, 3))
     whole = bootstrap_interval(measure, np.arange(64), draws=50)
-    monkeypatch.setattr("skindx.metrics.inputss._CHUNK", 640)
+    monkeypatch.setattr("skindx.metrics.intervals._CHUNK", 640)
     assert bootstrap_interval(measure, np.arange(64), draws=50) == whole
 
 

@@ -55,8 +55,8 @@ def diagnose(
     from skindx.diagnosis.report.terminal import render
     from skindx.files import atomic_file
 
-    told = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
-    patient = Patient.parse(told, origin="patient")
+    given = {"age": age, "sex": sex, "site": site, "duration": duration, "skin_type": skin_type}
+    patient = Patient.parse(given, origin="patient")
     predictor = Predictor.load(bundle, expect=expect, miss_rate=miss_rate)
     answered = answer(predictor, Case(read_photos(photos), patient))
     if pdf:

@@ -71,7 +71,7 @@ def remove(
         )
     # Whether a bundle can be opened is known before anything is changed.
     used = [(path, _used(path, planned)) for path in bundle or []]
-    _tell(planned, dry_run)
+    _print_plan(planned, dry_run)
     for path, uses in used:
         for line in (*_bundle_lines(path, uses), *_part_lines(path, planned)):
             print(line)
@@ -214,7 +214,7 @@ def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:
     return lines or [f"bundle {path} did not learn from them."]
 
 
-def _tell(planned: "Plan", dry_run: bool) -> None:
+def _print_plan(planned: "Plan", dry_run: bool) -> None:
     from rich.table import Table
 
     table = Table("dataset", "image", "label", "split", "because", "URL")

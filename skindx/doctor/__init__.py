@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skindx.doctor.accelerator import judge, nvidia_driver, torch_facts
+from skindx.doctor.accelerator import nvidia_driver, torch_facts, torch_finding
 from skindx.doctor.finding import Finding, installed
 from skindx.doctor.packages import extras, opencv
 from skindx.doctor.storage import cache, disk, writable
@@ -25,7 +25,7 @@ def examine(*, build: bool = True) -> list[Finding]:
     findings = [
         python(sys.version_info[:3]),
         *tools,
-        judge(torch_facts(), nvidia_driver()),
+        torch_finding(torch_facts(), nvidia_driver()),
         *extras(),
         opencv(),
         chromium(),

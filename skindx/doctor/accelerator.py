@@ -71,7 +71,7 @@ def nvidia_driver() -> str:
     return "of unknown version" if Path("/proc/driver/nvidia/version").exists() else ""
 
 
-def judge(facts: TorchFacts, driver: str) -> Finding:
+def torch_finding(facts: TorchFacts, driver: str) -> Finding:
     """Judge torch's own account against the NVIDIA driver; see `torch_facts`, `nvidia_driver`."""
     name = "torch and accelerator"
     if not facts.version:

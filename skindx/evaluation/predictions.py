@@ -54,7 +54,7 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
     if answers.steps is not None:
         columns["next_step"] = list(answers.steps)
     rule = answers.urgent_risk
-    told = {
+    metadata = {
         "urgent_risk": rule.model_dump(mode="json") if rule else None,
         "miss_rate": answers.miss_rate,
         "classes": [skin_class.model_dump(mode="json") for skin_class in answers.classes],
@@ -63,7 +63,7 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
         "urgent_level": answers.urgent_level,
         "fitted_types": answers.fitted_types,
     }
-    table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(told).encode()})
+    table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(metadata).encode()})
     with atomic_file(path) as temporary:
         pq.write_table(table, temporary)
 
@@ -79,11 +79,11 @@ def read_predictions(evaluation: Path) -> Answers:
                         "give a folder that `skindx evaluate` wrote.")  # fmt: skip
     try:
         table = pq.read_table(path)
-        told = json.loads((table.schema.metadata or {})[_KEY])
-        classes = tuple(SkinClass.model_validate(skin_class) for skin_class in told["classes"])
-        members = tuple(map(str, told["members"]))
+        metadata = json.loads((table.schema.metadata or {})[_KEY])
+        classes = tuple(SkinClass.model_validate(skin_class) for skin_class in metadata["classes"])
+        members = tuple(map(str, metadata["members"]))
         keys = [skin_class.key for skin_class in classes]
-        rule = told.get("urgent_risk")
+        rule = metadata.get("urgent_risk")
         number = {key: i for i, key in enumerate(keys)}
         columns = {name: table.column(name).to_pylist() for name in _NEEDED}
         answers = Answers(
@@ -99,11 +99,11 @@ def read_predictions(evaluation: Path) -> Answers:
             skin_types=tuple(columns["skin_type"]),
             sources=tuple(columns["source"]),
             sets_NC=_sets(table, keys),
-            level=told["level"],
-            urgent_level=told.get("urgent_level"),
-            fitted_types=tuple(told.get("fitted_types", ())),
+            level=metadata["level"],
+            urgent_level=metadata.get("urgent_level"),
+            fitted_types=tuple(metadata.get("fitted_types", ())),
             urgent_risk=UrgentRisk.model_validate(rule) if rule else None,
-            miss_rate=_rate(told.get("miss_rate")),
+            miss_rate=_rate(metadata.get("miss_rate")),
             steps=_steps(table),
         )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

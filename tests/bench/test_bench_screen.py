@@ -9,7 +9,7 @@ from skindx.bench.data import images, screen
 def test_keys_units_and_what_was_measured() -> None:
     result = run_bench("screen", smallest=True)
     units = {key: each.unit for key, each in result.figures.items()}
-    assert units.pop("hash_per_core") == "pictures/s"
+    assert units.pop("hash_per_core") == "images/s"
     assert units["screen_over_decode"] == "×"
     assert 0 < result.figures["screen_over_decode"].value < 1
     assert any("500 x 375 pixels, quality 90" in note for note in result.notes)

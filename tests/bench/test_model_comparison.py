@@ -33,7 +33,7 @@ def _answers(fold: int) -> Answers:
 
 def _rows() -> list[ModelRow]:
     scores = pool_answers([_answers(0), _answers(1)], ["0", "1"], draws=50)
-    speed = Figure(12.0, "pictures/s", 5, (11.0, 13.0))
+    speed = Figure(12.0, "images/s", 5, (11.0, 13.0))
     return [
         ModelRow("r18", scores, "resnet18", 160, 11_200_000, 1_800_000_000, 0.9, speed, speed, 3.0),
         ModelRow(ENSEMBLE, scores),

@@ -31,7 +31,7 @@ class Fake:
     def __init__(self, settings: PrivacySettings) -> None:
         self.settings = settings
 
-    def look(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
+    def detect(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
         Fake.looks += 1
         mean = int(pixels_HWC.mean() * 100)
         return [] if mean % 2 else [Sighting("face", 0.5, f"face at {mean}")]
@@ -53,22 +53,22 @@ def test_each_picture_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> Non
     write_flags(tmp_path, [Flag("aa", "label", 0.5), Flag("gone", "face", 0.5)], ["label", "face"])
     first = run(tmp_path)
     flags = read_flags(tmp_path)
-    assert (first.pictures, first.looked, fake.looks) == (12, 12, 12)
+    assert (first.pictures, first.examined, fake.looks) == (12, 12, 12)
     assert 0 < first.flagged["face"] == first.waiting < 12
     assert Flag("aa", "label", 0.5) in flags, "flags of other reasons stay"
     assert "gone" not in {flag.sha256 for flag in flags}, "of images that left, none"
     again = run(tmp_path)
-    assert (again.looked, fake.looks) == (0, 12)
+    assert (again.examined, fake.looks) == (0, 12)
     assert again.flagged == first.flagged
     assert read_flags(tmp_path) == flags
-    assert "12 images, 0 of them looked at now." in list(summary_lines(again))
+    assert "12 images, 0 of them examined now." in list(summary_lines(again))
 
 
 def test_other_thresholds_look_again(fake: type[Fake], tmp_path: Path) -> None:
     tiny_dataset(tmp_path, 4)
     run(tmp_path)
-    assert run(tmp_path, face=0.9).looked == 4
-    assert run(tmp_path).looked == 0, "what the first thresholds saw is not forgotten"
+    assert run(tmp_path, face=0.9).examined == 4
+    assert run(tmp_path).examined == 0, "what the first thresholds saw is not forgotten"
 
 
 def test_only_what_is_new_is_looked_at(fake: type[Fake], tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_only_what_is_new_is_looked_at(fake: type[Fake], tmp_path: Path) -> None
     new = Record(path, sha256, "0" * 16, 120, 96, "a", "new", "train")
     write_manifest(tmp_path, [*records[2:], new])
     summary = run(tmp_path)
-    assert (summary.pictures, summary.looked) == (7, 1)
+    assert (summary.pictures, summary.examined) == (7, 1)
     assert {flag.sha256 for flag in read_flags(tmp_path)} <= {r.sha256 for r in [*records, new]}
 
 
@@ -95,7 +95,7 @@ def test_a_torn_line_is_looked_at_again(fake: type[Fake], tmp_path: Path) -> Non
     run(tmp_path)
     flags, journal = read_flags(tmp_path), tmp_path / JOURNAL
     journal.write_bytes(journal.read_bytes()[:-9])
-    assert run(tmp_path).looked == 1
+    assert run(tmp_path).examined == 1
     assert read_flags(tmp_path) == flags
     assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 6
     journal.write_text("nonsense\n")
@@ -110,9 +110,9 @@ sys.path.insert(0, sys.argv[2])
 import test_audit
 from skindx.curation.audit import audit as module
 class Slow(test_audit.Fake):
-    def look(self, pixels_HWC):
+    def detect(self, pixels_HWC):
         time.sleep(0.05)
-        return super().look(pixels_HWC)
+        return super().detect(pixels_HWC)
 module.PrivacyDetector = Slow
 test_audit.run(Path(sys.argv[1]))
 """
@@ -122,10 +122,8 @@ def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -
     tiny_dataset(tmp_path / "killed", 40)
     tiny_dataset(tmp_path / "whole", 40)
     folder = str(Path(__file__).parent)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), folder]),
-    }
+    paths = [str(ROOT), str(ROOT / "tests"), folder]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "killed"), folder], env=environment
     )
@@ -140,7 +138,7 @@ def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -
     done = journal.read_text().count("\n")
     assert read_flags(tmp_path / "killed") == []
     summary = run(tmp_path / "killed")
-    assert 0 < summary.looked == 40 - done
+    assert 0 < summary.examined == 40 - done
     run(tmp_path / "whole")
     assert read_flags(tmp_path / "killed") == read_flags(tmp_path / "whole")
 

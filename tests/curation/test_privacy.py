@@ -48,14 +48,14 @@ def test_faces_are_found(
     pixels = photograph(package, path)
     if upside_down:
         pixels = np.ascontiguousarray(pixels[::-1, ::-1])
-    faces = [each for each in detector.look(pixels) if each.reason == "face"]
+    faces = [each for each in detector.detect(pixels) if each.reason == "face"]
     assert faces
     assert max(face.score for face in faces) > 0.5
 
 
 def test_the_box_lies_on_the_face(detector: PrivacyDetector) -> None:
     pixels = photograph("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
-    (face,) = [each for each in detector.look(pixels) if each.reason == "face"]
+    (face,) = [each for each in detector.detect(pixels) if each.reason == "face"]
     kind, _, where = face.detail.partition(" at ")
     (x1, y1), (x2, y2) = ([int(v) for v in corner.split(",")] for corner in where.split(" to "))
     assert kind in ("face female", "face male")
@@ -69,7 +69,7 @@ def test_a_name_is_found_where_it_stands_and_is_not_repeated(
     detector: PrivacyDetector, turns: int
 ) -> None:
     pixels = np.ascontiguousarray(np.rot90(tagged(NAME, (20, 200)), turns))
-    found = [each for each in detector.look(pixels) if each.reason == "text"]
+    found = [each for each in detector.detect(pixels) if each.reason == "text"]
     assert found
     for each in found:
         assert each.score >= 0.5
@@ -85,19 +85,19 @@ def test_skin_alone_and_a_ruler_are_no_text(detector: PrivacyDetector) -> None:
     for n in range(30):
         cv2.line(ruled, (10 + 10 * n, 230), (10 + 10 * n, 218 if n % 5 else 210), (0, 0, 0), 1)
     for pixels in (plain, ruled):
-        assert [each for each in detector.look(pixels) if each.reason in ("text", "face")] == []
+        assert [each for each in detector.detect(pixels) if each.reason in ("text", "face")] == []
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (256, 64), (16, 400)])
 def test_odd_sizes_are_looked_at(detector: PrivacyDetector, shape: tuple[int, int]) -> None:
-    detector.look(np.full((*shape, 3), 180, np.uint8))
+    detector.detect(np.full((*shape, 3), 180, np.uint8))
 
 
 def test_the_threshold_decides(detector: PrivacyDetector) -> None:
     pixels = photograph("matplotlib", "mpl-data/sample_data/grace_hopper.jpg")
-    assert any(each.reason == "face" for each in detector.look(pixels))
+    assert any(each.reason == "face" for each in detector.detect(pixels))
     strict = PrivacyDetector(PrivacySettings(face=0.99, intimate=0.99, text=1.0))
-    assert strict.look(pixels) == []
+    assert strict.detect(pixels) == []
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_nobody_is_called(detector: PrivacyDetector, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    PrivacyDetector(PrivacySettings()).look(tagged(NAME, (20, 100)))
+    PrivacyDetector(PrivacySettings()).detect(tagged(NAME, (20, 100)))

@@ -184,7 +184,7 @@ def test_the_evaluation_tells_what_is_served(evaluated: tuple[Path, Evaluation])
     report = (out / "report.html").read_text()
     ET.fromstring(report.replace("<!DOCTYPE html>", ""))
     assert "Urgent or not: misses against over-triage" in report
-    assert "would be sent on as urgent in vain" not in report
+    assert "would be wrongly sent on as urgent" not in report
     console = Console(file=io.StringIO(), width=200)
     print_table(evaluation, console)
     line = f"5.0 % (default): {level.misses.missed} of {level.misses.n} images of urgent classes"
@@ -213,7 +213,7 @@ def test_the_chosen_level_leads_the_report(tmp_path: Path) -> None:
     assert f"<strong>At the level {name}: {misses.missed} of {misses.n}" in report
     assert f"{name} (chosen)" in report
     assert f"which was done here: {name}." in report
-    assert f"What the next step says, at the level {name}." in report
+    assert f"The next step at the level {name}." in report
     console = Console(file=io.StringIO(), width=200)
     print_table(evaluation, console)
     said = console.file.getvalue()
@@ -227,7 +227,7 @@ def test_without_a_threshold_the_report_says_what_decides(tmp_path: Path) -> Non
     assert evaluation.urgent_risk is None
     report = (out / "report.html").read_text()
     assert "The next step follows the most urgent class of the set." in report
-    assert "would be sent on as urgent in vain" in report
+    assert "would be wrongly sent on as urgent" in report
     assert read_predictions(out).urgent_risk is None
 
 

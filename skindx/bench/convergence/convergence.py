@@ -63,9 +63,9 @@ def run(settings: Config) -> Result:
         data = fold_view(settings.dataset, out / "folds" / f"{fold}", fold, settings.folds)
         for name, training in arms.items():
             home = out / "arms" / name / f"fold-{fold}"
-            said = _evaluated(home, data, training)
-            answers[name].append(said)
-            runs[name] += [_run(name, fold, seed, home, said) for seed in settings.seeds]
+            evaluated = _evaluated(home, data, training)
+            answers[name].append(evaluated)
+            runs[name] += [_run(name, fold, seed, home, evaluated) for seed in settings.seeds]
     compared = [
         difference
         for pair in study.pairs
@@ -105,25 +105,25 @@ def _evaluated(home: Path, data: Path, training: TrainSettings) -> Answers:
         if left := unfinished(run, data, training):
             # A training that is asked to stop saves and ends well.
             raise JobError(f"{', '.join(left)} was stopped; run the same command again to go on")
-    said = read_predictions(evaluation) if (evaluation / PREDICTIONS).is_file() else None
-    if said is None or not names <= set(said.members):
+    evaluated = read_predictions(evaluation) if (evaluation / PREDICTIONS).is_file() else None
+    if evaluated is None or not names <= set(evaluated.members):
         run_skindx("evaluate", run / "bundle", data, "--out", evaluation)
-        said = read_predictions(evaluation)
-    return said
+        evaluated = read_predictions(evaluation)
+    return evaluated
 
 
-def _run(arm: str, fold: int, seed: int, home: Path, said: Answers) -> Run:
-    figures = {key: measure(said, key, seed).value for key in JUDGED}
+def _run(arm: str, fold: int, seed: int, home: Path, evaluated: Answers) -> Run:
+    figures = {key: measure(evaluated, key, seed).value for key in JUDGED}
     return Run(arm, fold, seed, figures, read_history(home / "run", member_name(seed)))
 
 
-def _dataset_note(settings: Config, out: Path, said: Sequence[Answers]) -> str:
+def _dataset_note(settings: Config, out: Path, evaluated: Sequence[Answers]) -> str:
     trained = [
         len(split_of(read_manifest(out / "folds" / f"{fold}"), "train")) for fold in settings.use
     ]
     return (
         f"{settings.dataset.resolve().parent.name}: folds {', '.join(map(str, settings.use))} of "
-        f"{settings.folds}, whole groups only, {sum(map(len, said))} test images in all, "
+        f"{settings.folds}, whole groups only, {sum(map(len, evaluated))} test images in all, "
         f"{min(trained)} to {max(trained)} to train on; seeds "
         f"{', '.join(map(str, settings.seeds))}. Settings: {settings.config.name}."
     )

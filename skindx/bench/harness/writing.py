@@ -21,8 +21,8 @@ def bracketed(figure: Figure, form: str = ".1f") -> str:
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table; every row has a cell for each heading."""
     assert all(len(row) == len(headings) for row in rows)
-    lines = [headings, ("---",) * len(headings), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    head, *lines = (f"| {' | '.join(line)} |\n" for line in (headings, *rows))
+    return "".join((head, "|---" * len(headings) + "|\n", *lines))
 
 
 def terminal_table(

@@ -52,14 +52,14 @@ def load_measured(file: Path) -> Measured:
     return scores, groups
 
 
-def measure(bundle: Path, dataset: Path, kept: Path, painted: int) -> Measured:
+def measure(bundle: Path, dataset: Path, view: Path, painted: int) -> Measured:
     """Return scores by (detector, kind of images), and the groups of the images by kind.
 
-    `bundle` was trained on `kept`, a view of `dataset` without some classes. Raises UserError for
+    `bundle` was trained on `view`, a view of `dataset` without some classes. Raises UserError for
     a dataset without calibration or test images.
     """
     ensemble = open_bundle(bundle).ensemble()
-    own = {record.sha256 for record in read_manifest(kept)}
+    own = {record.sha256 for record in read_manifest(view)}
     records = read_manifest(dataset)
     inside = [record for record in records if record.sha256 in own]
     outside = [record for record in records if record.sha256 not in own]

@@ -52,11 +52,11 @@ def run(settings: Config) -> Result:
     trainings = []
     for left_out in parts:
         home = settings.out / "-".join(left_out)
-        kept = class_view(settings.dataset, home / "data", left_out)
+        view = class_view(settings.dataset, home / "data", left_out)
         file = home / SCORES.format(painted=settings.painted)
-        if _train(home, kept, training) or not file.is_file():
+        if _train(home, view, training) or not file.is_file():
             bundle = home / "run" / "bundle"
-            save_measured(file, measure(bundle, settings.dataset, kept, settings.painted))
+            save_measured(file, measure(bundle, settings.dataset, view, settings.painted))
         trainings.append(load_measured(file))
     found = {candidate: refusals(candidate, trainings) for candidate in CANDIDATES}
     chosen = choose(found, RATE)
@@ -73,15 +73,15 @@ def run(settings: Config) -> Result:
     )
 
 
-def _train(home: Path, kept: Path, training: TrainSettings) -> bool:
-    """Train what is missing; return whether anything was."""
+def _train(home: Path, view: Path, training: TrainSettings) -> bool:
+    """Train what is missing; return whether anything was missing."""
     run_folder = home / "run"
     training.save(home / "train.yaml")
-    missing = bool(unfinished(run_folder, kept, training))
+    missing = bool(unfinished(run_folder, view, training))
     if missing or not (run_folder / "bundle").is_dir():
         missing = True
-        run_skindx("train", kept, "--config", home / "train.yaml", "--out", run_folder)
-    if left := unfinished(run_folder, kept, training):
+        run_skindx("train", view, "--config", home / "train.yaml", "--out", run_folder)
+    if left := unfinished(run_folder, view, training):
         raise JobError(f"{', '.join(left)} was stopped; run the same command again to go on")
     return missing
 

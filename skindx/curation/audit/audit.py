@@ -30,7 +30,7 @@ class AuditSummary:
     """What an audit found; an image may be flagged for several reasons."""
 
     pictures: int
-    looked: int
+    examined: int
     """Images that this run examined; earlier runs have examined the others."""
     flagged: Mapping[str, int]
     """Reason -> images."""
@@ -56,9 +56,10 @@ def audit(
     seen = {sha: found for sha, found in _read_journal(dataset, by).items() if sha in paths}
     todo = [sha256 for sha256 in sorted(paths) if sha256 not in seen]
     progress("look", len(seen), len(paths))  # loading the models takes a while
-    looks = _look_at([dataset / paths[sha256] for sha256 in todo], settings, workers or cpu_count())
+    images = [dataset / paths[sha256] for sha256 in todo]
+    found = _detect_all(images, settings, workers or cpu_count())
     with _journal(dataset).open("a", encoding="utf-8") as journal:
-        for sha256, sightings in zip(todo, looks, strict=True):
+        for sha256, sightings in zip(todo, found, strict=True):
             seen[sha256] = sightings
             line = {
                 "sha256": sha256,
@@ -106,19 +107,19 @@ def _read_journal(dataset: Path, by: str) -> dict[str, list[Sighting]]:
     return seen
 
 
-def _look_at(
+def _detect_all(
     paths: Sequence[Path], settings: PrivacySettings, workers: int
 ) -> Iterator[list[Sighting]]:
     """Yield each image's sightings in order, from `workers` processes of one thread each."""
     if workers == 1 or len(paths) <= _FEW:
         _start(settings)
-        yield from map(_look, paths)
+        yield from map(_detect, paths)
         return
     pool = ProcessPoolExecutor(
         min(workers, len(paths)), get_context("spawn"), initializer=_start, initargs=(settings,)
     )
     try:
-        yield from pool.map(_look, paths, chunksize=4)
+        yield from pool.map(_detect, paths, chunksize=4)
     except BrokenProcessPool:
         raise UserError(
             "an audit process died, most likely for want of memory; "
@@ -138,18 +139,18 @@ def _start(settings: PrivacySettings) -> None:
     _detector = PrivacyDetector(settings)
 
 
-def _look(path: Path) -> list[Sighting]:
+def _detect(path: Path) -> list[Sighting]:
     assert _detector is not None
     try:
         pixels_HWC = decode(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); run `skindx build` again.") from None
-    return _detector.look(pixels_HWC)
+    return _detector.detect(pixels_HWC)
 
 
 def summary_lines(summary: AuditSummary) -> Iterable[str]:
     """Tell an audit in plain sentences."""
-    yield f"{summary.pictures} images, {summary.looked} of them examined now."
+    yield f"{summary.pictures} images, {summary.examined} of them examined now."
     for reason, count in summary.flagged.items():
         yield f"  {count} flagged: {reason}"
     if summary.waiting:

@@ -92,7 +92,7 @@ class PrivacyDetector:
         self._parts = [names[number] for number in range(len(names))]
         self._read = _reader()
 
-    def look(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
+    def detect(self, pixels_HWC: NDArray[np.uint8]) -> list[Sighting]:
         """Return what a person should see before this image is given away."""
         return [*self._bodies(pixels_HWC), *self._texts(pixels_HWC)]
 

@@ -63,7 +63,7 @@ def _tokens_and_slope(
         return None
     with _tokens_of(blocks[0]) as kept, torch.inference_mode(False), torch.enable_grad():
         logits_NC = classifier(squares_NSS3.clone())
-        if len(kept) != 1:
+        if len(kept) != 1 or len(kept[0]) != len(squares_NSS3):  # TNT's first tokens are pixels
             return None
         wanted = torch.tensor(list(classes_N), device=logits_NC.device)
         score = logits_NC.gather(1, wanted[:, None]).sum()

@@ -110,9 +110,9 @@ def align(first: Answers, second: Answers, names: tuple[str, str]) -> Answers:
     """Return `second` in the images' and classes' order of `first`. Raises UserError."""
     keys, theirs = ([skin_class.key for skin_class in side.classes] for side in (first, second))
     if set(keys) != set(theirs):
-        strange = sorted(set(keys) ^ set(theirs))
+        unshared = sorted(set(keys) ^ set(theirs))
         raise UserError(
-            f"{names[0]} and {names[1]} know different classes, such as {strange[0]}; "
+            f"{names[0]} and {names[1]} know different classes, such as {unshared[0]}; "
             "compare predictors of the same taxonomy."
         )
     place = {str(sha256): row for row, sha256 in enumerate(second.sha256_N)}
@@ -149,13 +149,13 @@ def _parts(first: Answers, second: Answers) -> Iterator[tuple[str, str, Bools, B
     """Yield attribute, value, the images meant, and which of all each predictor finds."""
     kind_C = np.array([cancer_of(skin_class) for skin_class in first.classes])
     urgent_C = np.array([skin_class.urgency == "urgent" for skin_class in first.classes])
-    truth_N, said = first.truth_N, (first.predicted_N, second.predicted_N)
+    truth_N, predictions = first.truth_N, (first.predicted_N, second.predicted_N)
     if urgent_C[truth_N].any():
         yield ("not to be missed", "urgent classes", urgent_C[truth_N],
-               urgent_C[said[0]], urgent_C[said[1]])  # fmt: skip
+               urgent_C[predictions[0]], urgent_C[predictions[1]])  # fmt: skip
     for name in CANCERS:
         if (kind_C[truth_N] == name).any():
-            ours_N, theirs_N = (kind_C[predicted] == name for predicted in said)
+            ours_N, theirs_N = (kind_C[predicted] == name for predicted in predictions)
             yield "not to be missed", name, kind_C[truth_N] == name, ours_N, theirs_N
     yield from _by_step(first, second, urgent_C[truth_N])
     for i, info in enumerate(first.classes):

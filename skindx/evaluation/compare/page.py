@@ -43,14 +43,14 @@ def verdict(comparison: Comparison) -> str:
     difference = next(
         figure.difference for figure in comparison.figures if figure.key == "balanced_accuracy"
     )
-    said = f"In balanced accuracy A − B is {shown_difference(difference, 'balanced_accuracy')}"
+    sentence = f"In balanced accuracy A − B is {shown_difference(difference, 'balanced_accuracy')}"
     if math.isnan(difference.low):
-        return f"{said}: with a single group nothing bounds it."
+        return f"{sentence}: with a single group nothing bounds it."
     if difference.low > 0:
-        return f"{said}: A is better on these images."
+        return f"{sentence}: A is better on these images."
     if difference.high < 0:
-        return f"{said}: B is better on these images."
-    return f"{said}: the interval holds 0, so these images cannot tell them apart."
+        return f"{sentence}: B is better on these images."
+    return f"{sentence}: the interval holds 0, so these images cannot tell them apart."
 
 
 def print_comparison(comparison: Comparison, console: "Console") -> None:

@@ -126,59 +126,59 @@ def print_table(evaluation: Evaluation, console: "Console") -> None:
 
 def sentences(evaluation: Evaluation) -> list[str]:
     """Return what stands under the printed table, most important first."""
-    said = []
+    lines = []
     if evaluation.urgent:
         urgent = evaluation.urgent
-        said.append(
+        lines.append(
             f"Missed: {urgent.missed} of {urgent.n} images of urgent classes, "
             f"{percent(urgent.rate)} {bounds(urgent.rate)}."
         )
-    said += [
+    lines += [
         f"Missed: {cancer.missed} of {cancer.n} of {cancer.name.lower()}, {percent(cancer.rate)} "
         f"{bounds(cancer.rate)}; no cancer named for {cancer.unwarned}."
         for cancer in evaluation.cancers
         if cancer.n
     ]
     if evaluation.urgent_risk:
-        said += _said_of_risk(evaluation.urgent_risk)
-    said.append(verdict(evaluation))
+        lines += _risk_lines(evaluation.urgent_risk)
+    lines.append(verdict(evaluation))
     if evaluation.sets:
         sets = evaluation.sets
-        said.append(
+        lines.append(
             f"Conformal sets for {percent(sets.level)}: {percent(sets.coverage)} "
             f"{bounds(sets.coverage)} hold the true class, with {sets.size.value:.2f} classes."
         )
-        said += _said_of_groups(sets)
+        lines += _group_lines(sets)
     if evaluation.ood:
         ood = evaluation.ood
-        said.append(
+        lines.append(
             f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
             f"images are refused, {percent(ood.promised)} promised for the bundle's own kind."
         )
-    said += [
+    lines += [
         f"By {breakdown.attribute}: {breakdown.note}."
         for breakdown in evaluation.breakdowns
         if breakdown.note == MISSING
     ]
     if evaluation.seen:
-        said.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
+        lines.append(f"{evaluation.seen} images are left out: the bundle was made from them.")
     if evaluation.external:
         external = evaluation.external
-        said.append(
+        lines.append(
             f"The dataset has other classes: {external.left_out} images of classes that the "
             "bundle does not know are left out."
         )
     if evaluation.detector:
         found = evaluation.detector
-        said.append(
+        lines.append(
             f"Detector: mAP50 {found.map50:.3f}, mAP50-95 {found.map50_95:.3f} "
             f"on {found.pictures} images with {found.boxes} boxes."
         )
-    return said
+    return lines
 
 
-def _said_of_groups(sets: SetScores) -> list[str]:
-    said = [
+def _group_lines(sets: SetScores) -> list[str]:
+    lines = [
         f"Sets of {group.name}: {percent(group.coverage)} {bounds(group.coverage)} hold the true "
         f"class, fitted for about {percent(group.promised)}, {group.n} images."
         for group in sets.by_group
@@ -186,20 +186,20 @@ def _said_of_groups(sets: SetScores) -> list[str]:
     ]
     if sets.urgent_missed:
         missed = sets.urgent_missed
-        said.append(
+        lines.append(
             f"No urgent class in the set: {missed.missed} of {missed.n} images of urgent "
             f"classes, {percent(missed.rate)} {bounds(missed.rate)}."
         )
     if sets.false_alarms:
         alarms = sets.false_alarms
-        said.append(
+        lines.append(
             f"An urgent class in the set: {alarms.raised} of {alarms.n} images of other "
             f"classes, {percent(alarms.rate)} {bounds(alarms.rate)}."
         )
-    return said
+    return lines
 
 
-def _said_of_risk(scores: UrgentRiskScores) -> list[str]:
+def _risk_lines(scores: UrgentRiskScores) -> list[str]:
     notes = {scores.chosen: " (chosen)", scores.default: " (default)"}
     headline_first = sorted(scores.levels, key=lambda level: level.miss_rate != scores.chosen)
     return [
@@ -219,14 +219,14 @@ def verdict(evaluation: Evaluation) -> str:
     if difference is None:
         return "The bundle has one member, so there is no ensemble to compare it with."
     top1 = difference.top1
-    said = (
+    sentence = (
         f"Ensemble minus its best member ({difference.member}): top-1 {points(top1.value)} points, "
         f"{100 * evaluation.level:.0f} % interval {bounds(top1, 'points')}."
     )
     if math.isnan(top1.low):
-        return said
+        return sentence
     if top1.low > 0:
-        return f"{said} The ensemble is better on this split."
+        return f"{sentence} The ensemble is better on this split."
     if top1.high < 0:
-        return f"{said} The member is better on this split."
-    return f"{said} The interval holds 0, so this split cannot tell them apart."
+        return f"{sentence} The member is better on this split."
+    return f"{sentence} The interval holds 0, so this split cannot tell them apart."
