@@ -129,10 +129,7 @@ def evaluate_served(
     draws: int = 1000,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Score a loaded predictor on records of a dataset, and write `out`. Raises UserError.
-
-    `digest` is that of its bundle.
-    """
+    """Score a loaded predictor, of a bundle with this digest; write `out`. Raises UserError."""
     manifest = sha256_file(dataset / MANIFEST)
     if split == "all" and predictor.trained_on == manifest:
         raise UserError(
@@ -190,10 +187,9 @@ def evaluate_served(
 def leave_out_seen(
     records: Sequence[Record], seen: Mapping[str, Split] | None, split: Part, bundle: str
 ) -> list[Record]:
-    """Return the records without those that made the bundle: an image it knows measures nothing.
+    """Return the records of `test` or `all` without the images that made the bundle.
 
-    Asked for val or calibration by name, one wants to see just these. Raises UserError when none
-    is left.
+    Other splits are returned whole. Raises UserError when no record is left.
     """
     if not seen or split not in ("test", "all"):
         return list(records)

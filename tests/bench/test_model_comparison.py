@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from skindx.bench.harness.clock import Figure
-from skindx.bench.model_comparison.comparison import Config, difference, run
+from skindx.bench.model_comparison.comparison import Config, run
+from skindx.bench.model_comparison.result import difference
 from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, markdown, write_tables
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers

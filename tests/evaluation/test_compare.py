@@ -145,7 +145,7 @@ def test_folders_are_compared_on_disk(tmp_path: Path) -> None:
         compare_folders(one, two, tmp_path)
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "bundle.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is a bundle; say with --dataset"):
+    with pytest.raises(UserError, match=r"is a bundle; name the images with --dataset"):
         compare_folders(tmp_path / "bundle", two, tmp_path / "new")
     with pytest.raises(UserError, match="is no evaluation"):
         compare_folders(tmp_path / "nowhere", two, tmp_path / "new")

@@ -1,6 +1,5 @@
 """Compare CNNs: all trained with the same settings and evaluated on the same grouped folds."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from skindx.bench.harness.clock import Figure, interleave, median
 from skindx.bench.harness.result import MEANS, Result
 from skindx.bench.harness.runs import end_on_sigterm, read_history, run_skindx
 from skindx.bench.meters.energy import EnergyMeter
+from skindx.bench.model_comparison.result import alone_in, figures_of
 from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, write_tables
 from skindx.bench.presets import preset
 from skindx.config import Settings
@@ -19,10 +19,9 @@ from skindx.data.manifest import read_manifest, split_of
 from skindx.data.splits.fold_view import fold_view
 from skindx.errors import JobError, UserError
 from skindx.evaluation.answers import Answers
-from skindx.evaluation.compare.folds import images_of_all, pool_answers
+from skindx.evaluation.compare.folds import pool_answers
 from skindx.evaluation.predictions import read_predictions
 from skindx.files import write_json
-from skindx.metrics import Interval, Statistic, paired_interval
 from skindx.models.bundle.bundle import Bundle, open_bundle
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.finished.member import member_folder
@@ -62,7 +61,7 @@ def run(settings: Config) -> Result:
     rows = _rows(settings, training, homes, answers)
     result = Result(
         "model-comparison",
-        _figures(rows, answers),
+        figures_of(rows, answers),
         notes=_notes(settings, training, homes),
         models={row.name: row.to_dict() for row in rows},
         headings=MEANS,
@@ -119,7 +118,7 @@ def _rows(
                 size=member.preprocess.size,
                 parameters=facts[0],
                 flops=facts[1],
-                scores=pool_answers([_alone_in(fold, member.name) for fold in answers], homes),
+                scores=pool_answers([alone_in(fold, member.name) for fold in answers], homes),
                 validation=float(np.mean([history[-1]["val_balanced"] for history in histories])),
                 train_per_s=median(
                     [row["pictures_per_s"] for history in histories for row in history[-3:]],
@@ -136,12 +135,6 @@ def _rows(
         )
     rows.append(ModelRow(name=ENSEMBLE, scores=pool_answers(answers, homes)))
     return rows
-
-
-def _alone_in(answers: Answers, name: str) -> Answers:
-    """Return the answers of one member as those of the whole predictor."""
-    own_NC = answers.members_NMC[:, answers.members.index(name)]
-    return dataclasses.replace(answers, ensemble_NC=own_NC)
 
 
 def _inference(bundle: Bundle, settings: Config) -> dict[str, Figure]:
@@ -192,49 +185,6 @@ def _joules(
             return None
         per_image.append(joules / (_training_images(home) * len(history)))
     return float(np.mean(per_image))
-
-
-def _figures(rows: Sequence[ModelRow], answers: Sequence[Answers]) -> dict[str, Figure]:
-    """Return the headline figures: the member that validation would choose, and the ensemble."""
-    singles = [row for row in rows if row.name != ENSEMBLE]
-    chosen = max(singles, key=lambda row: row.validation or 0.0)
-    best = max(singles, key=lambda row: row.balanced.mean)
-    gain = difference(answers, best.name)
-    n = len(answers)
-    ensemble = rows[-1].scores.figures
-    return {
-        "best_by_validation_balanced": _figure(100 * chosen.balanced.mean, chosen.balanced.pooled),
-        "ensemble_balanced": _figure(
-            100 * ensemble["balanced_accuracy"].mean, ensemble["balanced_accuracy"].pooled
-        ),
-        "ensemble_minus_best_balanced": Figure(
-            100 * gain.value, "points", n, (100 * gain.low, 100 * gain.high)
-        ),
-        "ensemble_calibration_error": Figure(
-            ensemble["calibration_error"].pooled.value,
-            "",
-            n,
-            (
-                ensemble["calibration_error"].pooled.low,
-                ensemble["calibration_error"].pooled.high,
-            ),
-        ),
-    }
-
-
-def _figure(percent: float, pooled: Interval) -> Figure:
-    return Figure(percent, "%", 1, (100 * pooled.low, 100 * pooled.high))
-
-
-def difference(answers: Sequence[Answers], name: str) -> Interval:
-    """Return the balanced accuracy of the ensembles minus a member's, paired over all folds."""
-    truth_N, groups_N, ensemble_NC = images_of_all(answers)
-    *_, member_NC = images_of_all([_alone_in(fold, name) for fold in answers])
-    return paired_interval(
-        Statistic.balanced_accuracy(ensemble_NC, truth_N),
-        Statistic.balanced_accuracy(member_NC, truth_N),
-        groups_N,
-    )
 
 
 def _notes(settings: Config, training: TrainSettings, homes: Sequence[Path]) -> tuple[str, ...]:
