@@ -18,6 +18,7 @@ ALLOWED = {
     "cli": "the help of an option",
     "demo/__init__.py": "a line that the demo prints",
     "doctor": "names of packages, and what a finding is called",
+    "training/ensembles/trust.py": "engine.deepspeed is a setting of the user",
     "training/config/engine.py": "engine.deepspeed is a setting of the user",
 }
 """Folder or file -> why it names DeepSpeed."""

@@ -10,7 +10,7 @@ from skindx.training.deepspeed.library import unlink_shared_buffer
 
 COUNT = """
 import resource, sys, torch
-from skindx.training.deepspeed.memory import keep_freed_memory
+from skindx.training.memory import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def step():

@@ -1,6 +1,5 @@
 """How a rank loads its images: threads, batches ahead of the consumer, memory for them."""
 
-import os
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from skindx.data.loader.load import Fill, load
 from skindx.data.loader.pool import Allocate, Pool
+from skindx.system import cpu_count
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ def threads_for(wanted: int | str, ranks_on_node: int) -> int:
     """Return the loader's threads in one rank."""
     if isinstance(wanted, int):
         return wanted
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // ranks_on_node)
+    return max(1, cpu_count() // ranks_on_node)
 
 
 def memory_for(device: torch.device) -> Allocate:
