@@ -134,9 +134,9 @@ def test_turned_codes_are_brute_force(
 
 
 JOIN = (
-    "import sys; from skindx.data.dedup import hashes; assert 'numba' not in sys.modules;"
+    "import sys; from skindx.data.dedup import links; assert 'numba' not in sys.modules;"
     "import numpy;"
-    "print(len(hashes.near_links(numpy.zeros((5, 2, 8), numpy.uint64), 4)))"
+    "print(len(links.near_links(numpy.zeros((5, 2, 8), numpy.uint64), 4)))"
 )
 
 
