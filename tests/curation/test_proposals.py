@@ -113,13 +113,21 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return a bundle without a detector."""
+    return pack_tiny(tmp_path_factory.mktemp("bare") / "bundle")
+
+
 @pytest.mark.parametrize("detector", [True, False])
-def test_only_where_nobody_looked(dataset: Path, tmp_path: Path, detector: bool) -> None:
-    bundle = pack_tiny(tmp_path / "bundle", detector=detector)
+def test_only_where_nobody_looked(
+    dataset: Path, tiny_bundle: Path, bare: Bundle, detector: bool
+) -> None:
+    bundle = tiny_bundle if detector else bare.path
     before = (dataset / MANIFEST).read_bytes()
-    done = propose(dataset, bundle.path)
+    done = propose(dataset, bundle)
     part = "detector" if detector else "resnet"
-    assert done.model == f"tiny/{part}@{sha256_file(bundle.path / INDEX)[:12]}"
+    assert done.model == f"tiny/{part}@{sha256_file(bundle / INDEX)[:12]}"
     assert (done.pictures, done.skipped, bool(done.note)) == (6, 2, not detector)
     assert (dataset / MANIFEST).read_bytes() == before
     rows = read_proposals(dataset)
@@ -135,9 +143,10 @@ def test_only_where_nobody_looked(dataset: Path, tmp_path: Path, detector: bool)
             assert box.score is not None
 
 
-def test_other_proposals_stay_and_everybody_looked_is_told(dataset: Path, tmp_path: Path) -> None:
-    bundle = pack_tiny(tmp_path / "bundle")
-    propose(dataset, bundle.path, everywhere=True)
+def test_other_proposals_stay_and_everybody_looked_is_told(
+    dataset: Path, bare: Bundle, tmp_path: Path
+) -> None:
+    propose(dataset, bare.path, everywhere=True)
     assert len(read_proposals(dataset)) == 8
     other = pack_tiny(tmp_path / "other", temperature=0.7)
     done = propose(dataset, other.path)
@@ -146,16 +155,15 @@ def test_other_proposals_stay_and_everybody_looked_is_told(dataset: Path, tmp_pa
     records = [dataclasses.replace(each, boxes=()) for each in read_manifest(dataset)]
     write_manifest(dataset, records)
     with pytest.raises(UserError, match="add --everywhere"):
-        propose(dataset, bundle.path)
+        propose(dataset, bare.path)
 
 
 def test_a_bundle_that_cannot_propose_is_one_sentence(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path, bare: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = pack_tiny(tmp_path / "bundle")
-    whole_ensemble = bundle.ensemble()
+    whole_ensemble = bare.ensemble()
     vit = dataclasses.replace(whole_ensemble, members=whole_ensemble.members[1:])
     monkeypatch.setattr(Bundle, "ensemble", lambda self: vit)
     with pytest.raises(UserError, match="neither a usable detector"):
-        propose(dataset, bundle.path)
+        propose(dataset, bare.path)
     assert not (dataset / PROPOSALS).exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_bundle import pack_tiny, pack_whole
+from tiny_bundle import pack_whole
 from tiny_dataset import jpeg, tiny_dataset
 
 from skindx.diagnosis.predictor import Predictor
@@ -59,12 +59,11 @@ def test_report_of_a_bundle(whole: Path, tmp_path: Path) -> None:
     assert len(rows) == 10
 
 
-def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
-    bundle = pack_tiny(tmp_path / "bundle")
+def test_what_cannot_be_measured_is_one_sentence(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no out-of-distribution check"):
-        check_of(Predictor.load(bundle.path))
+        check_of(Predictor.load(tiny_bundle))
     with pytest.raises(UserError, match="holds no JPEG or PNG"):
-        gates.main(["--bundle", str(bundle.path), str(tmp_path), str(tmp_path / "bundle")])
+        gates.main(["--bundle", str(tiny_bundle), str(tmp_path), str(tiny_bundle)])
 
 
 def test_photos_of_folders(

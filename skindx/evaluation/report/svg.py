@@ -54,10 +54,10 @@ class Plot:
         clean.attrib |= {"role": "img", "aria-label": self.label}
         for child in root:
             clean.extend(_cleaned(child, marks, self.titles))
-        text = ET.tostring(clean, encoding="unicode")
+        written = ET.tostring(clean, encoding="unicode")
         for colour, variable in _VARIABLES.items():
-            text = text.replace(f": {colour}", f": var(--{variable})")
-        return Markup(text)  # noqa: S704 - ElementTree has escaped every value
+            written = written.replace(f": {colour}", f": var(--{variable})")
+        return Markup(written)  # noqa: S704 - ElementTree has escaped every value
 
 
 def new_plot(width: float, height: float, label: str) -> Plot:
