@@ -14,8 +14,7 @@ from skindx.data.loader.settings import DiskCache, LoaderSettings
 from skindx.data.manifest import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_json
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.arrays import read_arrays
 from skindx.training.callbacks.history import HISTORY, write_history
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others

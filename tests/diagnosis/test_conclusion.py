@@ -107,7 +107,7 @@ def test_members_who_contradict_each_other_are_not_believed() -> None:
 
 def test_a_strange_photo_is_not_named_and_never_told_to_wait() -> None:
     said = concluded(of(0.99), ood_p_value=0.04)
-    assert "does not look much like" in said.abstained
+    assert "is unlike most of the images" in said.abstained
     assert (said.next_step.urgency, said.next_step.advice) == ("unknown", "See a clinician.")
     assert concluded(of(0.99), ood_p_value=0.06).abstained == ""
     urgent = concluded(of(0.01, 0.01, 0.97), ood_p_value=0.04)

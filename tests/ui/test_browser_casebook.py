@@ -70,7 +70,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("[name=label]").select_option("Melanoma")
     last.locator("[name=note]").fill("histology <b>done</b>")
     last.locator("button[value=confirm]").click()
-    page.wait_for_selector("text=are written down")
+    page.wait_for_selector("text=note are saved")
     kept = Casebook.open(painted.book).all_cases("ann")
     assert [kept_case.confirmed for kept_case in kept] == ["", "Melanoma"]
     assert "<b>done" not in page.locator(".sx-book").inner_html()
@@ -166,7 +166,7 @@ def test_of_two_tabs_the_older_note_is_refused_and_shown(
         page.wait_for_selector(".sx-seen")
     first.fill("[name=note]", "/ the newer note")  # no path, though it begins like one
     first.click("button[value=confirm]")
-    first.wait_for_selector("text=are written down")
+    first.wait_for_selector("text=note are saved")
     second.fill("[name=note]", "an older <i>note")
     second.click("button[value=confirm]")
     second.wait_for_selector("text=was changed in another window")
@@ -176,7 +176,7 @@ def test_of_two_tabs_the_older_note_is_refused_and_shown(
     assert case.note == "/ the newer note"
     second.fill("[name=note]", "both notes")
     second.click("button[value=confirm]")
-    second.wait_for_selector("text=are written down")
+    second.wait_for_selector("text=note are saved")
     assert second.locator(".sx-unsaved").count() == 0
 
 

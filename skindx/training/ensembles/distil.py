@@ -30,8 +30,7 @@ from skindx.models.ensemble.combination import (
 from skindx.models.ensemble.predicting import (
     predict_records,
 )
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.states import UnfitStateError, check_like
 from skindx.training.config.ensemble import (
     EnsembleSettings,

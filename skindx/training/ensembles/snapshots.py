@@ -6,8 +6,7 @@ from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.config.run import MemberSettings
 from skindx.training.ensembles.soup import State
 from skindx.training.member import FinishedMember, member_folder
