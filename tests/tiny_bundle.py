@@ -68,7 +68,10 @@ def pack_tiny(
             settings = settings.model_copy(update={"model_args": {"img_size": 64}})
         state = build_classifier(settings, len(taxonomy.classes)).net.state_dict()
         if broken:
-            state = {key: value * torch.nan for key, value in state.items()}
+            state = {
+                key: value * torch.nan if value.is_floating_point() else value
+                for key, value in state.items()
+            }
         members.append((MemberSpec(name=name, classifier=settings), state))
     parts = _detector() if detector else None
     return pack(

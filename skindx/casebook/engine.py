@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skindx.errors import UserError
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -16,14 +17,10 @@ def open_engine(where: str | Path, *, create: bool) -> "Engine":
 
     Raises UserError for a missing driver, a wrong URL and a file that cannot be opened.
     """
-    try:
-        import cryptography  # noqa: F401 (so that it is not missed in the middle)
-        from sqlalchemy import create_engine
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-    except ImportError:
-        raise UserError(
-            "a case book needs SQLAlchemy and cryptography; run `pip install 'skindx[app]'`."
-        ) from None
+    require_extra("app", "sqlalchemy", "cryptography", purpose="a case book")
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
     file, text = sqlite_file(where), str(where)
     if file is not None:
         return _sqlite(file, create)

@@ -1,4 +1,4 @@
-"""The record of a diagnosis, put together from what the networks and the gates say."""
+"""The record of a diagnosis, assembled from the outputs of networks and gates."""
 
 import hashlib
 from typing import TYPE_CHECKING
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from skindx.diagnosis.predictor import Predictor
 
 TOP = 5
-"""Candidates that are told in any case; all of the conformal set are."""
+"""Candidates that a record holds at least; the whole conformal set is always in it."""
 
-_NO_DETECTOR = "The bundle has no lesion detector, so nothing is outlined."
+_NO_DETECTOR = "The bundle has no lesion detector, so no lesion is outlined."
 _NO_GALLERY = "The bundle holds no images to compare with, so no similar cases are shown."
-_NO_HEAT = "The networks' answer depends on no places of the photo, so there is no heat map."
+_NO_HEAT = (
+    "The networks' answer does not depend on any region of the photo, so there is no heat map."
+)
 _UNKNOWN_NO_HEAT = (
-    "There is no heat map: it would explain a name that the model does not stand behind."
+    "There is no heat map, since the model names no condition that one could explain."
 )
 
 _ADDED_LATER = ("ood", "urgent_risk", "whole_urgent_risk")
@@ -86,7 +88,7 @@ def assemble(
 
 
 def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction) -> Photo:
-    """Return what is told of one photo."""
+    """Return the record of one photo."""
     return Photo(
         width=seen.opened.width,
         height=seen.opened.height,
@@ -98,7 +100,7 @@ def photo_of(predictor: "Predictor", seen: CheckedPhoto, prediction: Prediction)
 
 
 def source_of(bundle: Bundle, backend: str) -> Source:
-    """Return who answers."""
+    """Return the record of the bundle that answers."""
     temperatures = (
         bundle.spec.temperature,
         *(member.temperature for member in bundle.spec.members),

@@ -1,4 +1,4 @@
-"""What a person brings: one to three photos of one place on the skin, and what they care to say."""
+"""A case: one to three photos of one place on the skin, and optional facts about the person."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -20,10 +20,10 @@ SITES: tuple[Site, ...] = get_args(Site)
 
 
 class Patient(Settings):
-    """What was told about the person; all of it optional, asked and never guessed.
+    """Information given about the person; all of it is optional and none is guessed.
 
     The networks see photos alone. Skin type chooses the conformal threshold where the calibration
-    photos know it; the rest stands in the report for whoever reads it.
+    images include it; the rest is printed in the report for whoever reads it.
     """
 
     age: int | None = Field(None, ge=0, le=120)
@@ -49,3 +49,15 @@ class Case:
             raise UserError(
                 f"{len(self.photos)} photos came; give 1 to {MAX_PHOTOS} of the same place."
             )
+
+
+def patient_facts(patient: Patient) -> list[tuple[str, str]]:
+    """Return the given facts as (name, value) for a reader; the others are left out."""
+    facts = {
+        "age": f"{patient.age} years" if patient.age is not None else "",
+        "sex": patient.sex or "",
+        "place": patient.site or "",
+        "there for": (patient.duration or "").replace("always", "as long as remembered"),
+        "Fitzpatrick skin type": str(patient.skin_type or ""),
+    }
+    return [(name, value) for name, value in facts.items() if value]

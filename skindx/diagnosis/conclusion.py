@@ -1,4 +1,4 @@
-"""What follows from the probabilities: the set of classes, the next step, or an honest abstention.
+"""What follows from the probabilities: the set of classes, the next step, or an abstention.
 
 The urgent risk decides whether the next step is urgent; the conformal set names conditions, and
 decides where the bundle has no threshold of the risk.
@@ -18,7 +18,7 @@ from skindx.models.ensemble.combination import mutual_information
 from skindx.taxonomy import URGENCY_ADVICE, SkinClass, Taxonomy
 
 LARGEST_SET = 5
-"""A set of more classes, or of more than half of all, is no answer."""
+"""With more classes in the set, or more than half of all, the model abstains."""
 MOST_DISAGREEMENT = 0.4
 """Of 1, at which each member is sure of another class."""
 LEAST_OOD_P_VALUE = 0.05
@@ -92,12 +92,15 @@ def conclude(
     risk = _urgent_risk(predictor, probabilities_PC, skin_type)
     step = next_step(ranked, risk, doubtful=bool(doubtful))
     if abstained and step.urgency == "routine":
-        # Who does not know what it is cannot say that it may wait.
+        # An abstention must not advise waiting.
         step = step.model_copy(
             update={
                 "urgency": "unknown",
                 "advice": URGENCY_ADVICE["unknown"],
-                "because": "Nothing urgent stands out, but the answer is not sure enough to wait.",
+                "because": (
+                    "No urgent condition stands out, but the answer is too unsure to "
+                    "advise waiting."
+                ),
             }
         )
     promise = _promise(predictor, skin_type)
@@ -108,8 +111,8 @@ def _nearly_out_of_distribution(ood_p_value: float | None) -> str:
     if ood_p_value is None or ood_p_value > LEAST_OOD_P_VALUE:
         return ""
     return (
-        "This does not look much like anything the networks learned from, so what they say of it "
-        "may mean little; let a clinician look at it."
+        "The photo is unlike most of the images that the networks were trained on, so their answer "
+        "may be wrong; let a clinician look at it."
     )
 
 
@@ -118,8 +121,9 @@ def _differing(probabilities_PC: NDArray[np.float64]) -> str:
     if float(mutual_information(probabilities_PC[:, None])[0]) <= MOST_DISAGREEMENT:
         return ""
     return (
-        "The photos seem to show different things, so none of the conditions is named with "
-        "confidence; give photos of one and the same place."
+        "The photos seem to show different conditions, so none is named with confidence; "
+        "give photos "
+        "of one and the same place."
     )
 
 
@@ -128,7 +132,7 @@ def _too_many(possible: int, classes: int) -> str:
         return ""
     return (
         f"The conditions cannot be told apart here: {possible} of {classes} remain possible; "
-        "a sharper, closer photo may help, a clinician will."
+        "a sharper, closer photo may help; a clinician can tell more."
     )
 
 
@@ -136,8 +140,9 @@ def _contradicting(disagreement: float, first_M: NDArray[np.bool_]) -> str:
     if disagreement <= MOST_DISAGREEMENT and first_M.mean() >= 0.5:
         return ""
     return (
-        "The networks contradict each other about this, so none of the conditions is named with "
-        "confidence; let a clinician look at it."
+        "The networks disagree, so none of the conditions is named with confidence; let a "
+        "clinician "
+        "look at it."
     )
 
 

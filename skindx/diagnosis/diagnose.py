@@ -51,7 +51,7 @@ class _Concluded:
 def answer(predictor: "Predictor", case: Case) -> Answer:
     """Return the answer to a case.
 
-    Raises Refused for a photo that cannot be concluded, and UserError for a damaged bundle.
+    Raises Refused for a photo that is refused, and UserError for a damaged bundle.
     """
     (answered,) = answer_many(predictor, [case])
     if isinstance(answered, UserError):

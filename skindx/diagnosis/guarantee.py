@@ -1,4 +1,4 @@
-"""What the set of conditions guarantees: one text for the page, the terminal, paper and the API."""
+"""What the set of conditions and the risk threshold guarantee: the text of every output."""
 
 from skindx.diagnosis.record import SET_HOLDS, Diagnosis, Promise, Share
 
@@ -8,8 +8,8 @@ _URGENT_APART = (
 )
 _NO_SETS = "This bundle has no calibrated sets."
 _NOTHING = (
-    "How often the true condition is among these is not known, nor how often something urgent is "
-    "missed."
+    "How often the true condition is among these is not known, nor how often an urgent condition "
+    "is missed."
 )
 
 
@@ -39,7 +39,7 @@ def coverage(promise: Promise, count: int) -> str:
     if promise.urgent_level is not None and promise.urgent_apart:
         urgent = f", of urgent conditions about {100 * promise.urgent_level:.0f}"
         apart = f" {_URGENT_APART}"
-    fitted = f"fitted on {promise.pictures:,} photos{whose}"
+    fitted = f"fitted on {promise.pictures:,} images{whose}"
     return f"{these} the set: {set_holds(promise.level)}{urgent} ({fitted}).{apart}"
 
 
@@ -48,7 +48,8 @@ def missed(promise: Promise) -> str:
     if promise.urgent_missed is None:
         return "How often such a set misses an urgent condition could not be measured."
     return (
-        f"Of urgent calibration photos, {_share(promise.urgent_missed)} had no urgent condition in "
+        f"Of calibration images of urgent conditions, {_share(promise.urgent_missed)} had no "
+        "urgent condition in "
         "their set."
     )
 
@@ -56,5 +57,25 @@ def missed(promise: Promise) -> str:
 def _share(share: Share) -> str:
     return (
         f"{100 * share.value:.1f} % (95 % interval {100 * share.low:.1f} to "
-        f"{100 * share.high:.1f} %, {share.pictures:,} photos)"
+        f"{100 * share.high:.1f} %, {share.pictures:,} images)"
+    )
+
+
+def risk_guarantee(diagnosis: Diagnosis) -> str:
+    """Return the guarantee with its confidence, or why there is none.
+
+    Empty for an answer that abstains, since the guarantee is about photos like the calibration
+    images, and for a record of an older version.
+    """
+    risk = diagnosis.urgent_risk
+    if risk is None:
+        return diagnosis.no_urgent_risk
+    if diagnosis.abstained:
+        return ""
+    whose = "" if risk.group == "all" else f" of {risk.group}"
+    return (
+        f"The threshold was set on {risk.lesions:,} calibration lesions{whose} with an urgent "
+        f"condition: of 100 such lesions, at most {100 * risk.miss_rate:g} are expected below it "
+        f"(confidence that it keeps to this rate: {100 * risk.confidence:.0f} %; with 95 % "
+        f"confidence at most {100 * risk.bound:.1f} are below it)."
     )

@@ -1,4 +1,4 @@
-"""From the bytes of a photo to pixels; whatever is wrong with them is told in a sentence."""
+"""Decode a photo's bytes to pixels; a photo that cannot be used is refused with the reason."""
 
 import hashlib
 import math
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.formats import Format, photo_format
 from skindx.diagnosis.refusal import Gate, Refused
 from skindx.diagnosis.view import LONGEST_SIDE
 from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
+from skindx.imaging.formats import PhotoFormat, photo_format
 from skindx.imaging.heic import can_read_heic, decode_heic
 from skindx.imaging.jpeg import upright_jpeg_size
 
@@ -24,7 +24,7 @@ MIN_SIDE = 64
 MAX_RATIO = 10
 MAX_KEPT_PIXELS = 12_000_000
 """A larger photo is made smaller as it is opened: several of them wait in memory side by side, and
-no judge needs more, not even of the view around a small box."""
+no network needs more, not even for the crop around a small box."""
 
 _REASONS = {
     "decode-memory": "it takes too much memory",
@@ -130,7 +130,9 @@ def open_photo(
     return Opened(pixels_HWC, width, height, hashlib.sha256(data).hexdigest())
 
 
-def _decoded(data: bytes, form: Format, needed: int | None) -> tuple[NDArray[np.uint8], int, int]:
+def _decoded(
+    data: bytes, form: PhotoFormat, needed: int | None
+) -> tuple[NDArray[np.uint8], int, int]:
     """Return pixels_HWC, and height and width of the photo at full scale."""
     if form == "HEIC":
         pixels_HWC = decode_heic(data)

@@ -38,7 +38,7 @@ class Predictor:
     fusion: FusionSpec | None = None
     """How the crop around the best box is judged beside the whole image."""
     gallery: EmbeddingIndex | None = None
-    """Photos that the bundle learned from; None for a bundle of an older version."""
+    """The index of training images; None for a bundle of an older version."""
     ood: OodCheck | None = None
     """The out-of-distribution check; None without enough calibration images."""
     backend: str = EAGER
@@ -122,10 +122,12 @@ class Predictor:
             return ""
         if self._without_crops and self.bundle.spec.conformal:
             return (
-                "The sets of classes were fitted for answers that look at the detector's box as "
-                "well; without the detector they promise nothing, so none is shown."
+                "The sets of classes were fitted for answers that also use the detector's box; "
+                "without the detector they guarantee nothing, so none is shown."
             )
-        return "The bundle had no calibration images, so it can promise no set of classes."
+        return (
+            "The bundle had no calibration images, so it has no sets of classes with a guarantee."
+        )
 
     @property
     def urgent_risk(self) -> UrgentRisk | None:
@@ -143,8 +145,8 @@ class Predictor:
             return ""
         if self._without_crops and self.bundle.spec.urgent_risk:
             return (
-                "The threshold of the urgent risk was fitted for answers that look at the "
-                "detector's box as well, so the next step follows the conditions instead."
+                "The threshold of the urgent risk was fitted for answers that also use the "
+                "detector's box, so the next step follows the conditions instead."
             )
         return (
             "This bundle has no threshold for the risk of an urgent condition: it is of an older "
@@ -159,7 +161,7 @@ class Predictor:
 
     @property
     def seen(self) -> Mapping[str, Split] | None:
-        """The split of each photo that the bundle was made from; None where it does not say."""
+        """The split of each image that the bundle was made from; None where it does not say."""
         return self.bundle.seen()
 
     @property

@@ -1,4 +1,4 @@
-"""What a diagnosis says: plain values, for a page, a terminal or a file."""
+"""The record of a diagnosis: plain values for the page, the terminal and files."""
 
 from pydantic import ConfigDict, Field
 
@@ -7,11 +7,11 @@ from skindx.diagnosis.case import Patient
 from skindx.taxonomy import Urgency
 
 SET_HOLDS = (
-    "of 100 photos like the calibration photos, about {level} have their true condition in such "
+    "of 100 photos like the calibration images, about {level} have their true condition in such "
     "a set"
 )
 """Said of every set; `about`, since the share of one bundle varies around the level it was fitted
-for with the calibration photos that were drawn (Vovk 2012)."""
+for with the calibration images that were drawn (Vovk 2012)."""
 
 NOTICE = (
     "This is no medical device and no diagnosis: it is a research tool and can be wrong. "
@@ -37,14 +37,14 @@ def percent(probability: float) -> str:
     return f"{100 * probability:.0f} %"
 
 
-class _Said(Settings):
-    """A part of the record; what stands below a field describes it in the HTTP interface too."""
+class _Part(Settings):
+    """A part of the record; the docstring of a field is its description in the HTTP interface."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class Candidate(_Said):
-    """One class that the photo may show."""
+class Candidate(_Part):
+    """One class that the photos may show."""
 
     key: str
     name: str
@@ -54,10 +54,10 @@ class Candidate(_Said):
     description: str
     urgency: Urgency
     in_set: bool = False
-    """Whether the conformal set holds it; no candidate is where the bundle has no such sets."""
+    """Whether the conformal set holds it; false for all where the bundle has no such sets."""
 
 
-class LesionBox(_Said):
+class LesionBox(_Part):
     """Where the detector sees a lesion, in pixels of the upright photo."""
 
     x1: float
@@ -68,22 +68,22 @@ class LesionBox(_Said):
     score: float = Field(ge=0, le=1)
 
 
-class Photo(_Said):
-    """One photo that was looked at; `sha256` is of the file's bytes."""
+class Photo(_Part):
+    """One photo of the case; `sha256` is of the file's bytes."""
 
     width: int
     height: int
     """Pixels of the upright photo, in which boxes are measured."""
     sha256: str
     boxes: tuple[LesionBox, ...] | None = None
-    """Best first; None: nobody looked, and `no_boxes` says why."""
+    """Highest score first; None: no detector ran, and `no_boxes` says why."""
     no_boxes: str = ""
     remarks: tuple[str, ...] = ()
-    """What is not good about it, though good enough to be judged."""
+    """What limits its quality, though it is good enough for an answer."""
 
     @property
     def boxes_found(self) -> str:
-        """What the detector found, or why nobody looked."""
+        """What the detector found, or why it did not run."""
         if self.boxes is None:
             return self.no_boxes
         if not self.boxes:
@@ -92,33 +92,33 @@ class Photo(_Said):
         return f"The detector outlined {count} lesion{'s' if count > 1 else ''}."
 
 
-class Similar(_Said):
-    """A photo that the bundle learned from and that looks like this one to the networks."""
+class Similar(_Part):
+    """A training image whose embedding is near that of the photos."""
 
     key: str
     name: str
-    """Its class, as the dataset's label confirms it."""
+    """Its class by the dataset's label."""
     similarity: float = Field(ge=-1, le=1)
     """Cosine of the two embeddings."""
     sha256: str
     licence: str = ""
     credit: str = ""
-    """Creator and attribution, as its licence asks for."""
+    """Creator and attribution, as its licence requires."""
     page_url: str = ""
 
 
-class Share(_Said):
+class Share(_Part):
     """A measured share with its 95 % interval."""
 
     value: float = Field(ge=0, le=1)
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1)
     pictures: int = Field(ge=1)
-    """Out of so many."""
+    """The number of images that were counted."""
 
 
-class Promise(_Said):
-    """What the set of classes promises, and what that was found on."""
+class Promise(_Part):
+    """What the set of classes guarantees, and which images it was fitted on."""
 
     level: float = Field(
         gt=0,
@@ -126,13 +126,14 @@ class Promise(_Said):
         description=f"The level of the set: {SET_HOLDS.format(level='100 times this')}.",
     )
     urgent_level: float | None = Field(None, gt=0, lt=1)
-    """The same share of photos of urgent classes; None: they have no threshold of their own."""
+    """The same share for urgent classes; None: they have no threshold of their own."""
     pictures: int
-    """Calibration photos behind it."""
+    """Calibration images it was fitted on."""
     group: str = "all"
-    """Whose photos they were: `all`, or a skin type that the case names."""
+    """Which of them: `all`, or those of the skin type that the case names."""
     urgent_missed: Share | None = None
-    """How often the set of an urgent photo held no urgent class; None: nobody could measure."""
+    """Share of calibration images of urgent classes whose set holds no urgent class; None: not
+    measured."""
 
     @property
     def urgent_apart(self) -> bool:
@@ -140,7 +141,7 @@ class Promise(_Said):
         return self.urgent_level is not None and self.urgent_level != self.level
 
 
-class UrgentRisk(_Said):
+class UrgentRisk(_Part):
     """The estimated risk that it is an urgent condition, and the threshold it is compared with."""
 
     risk: float = Field(ge=0, le=1)
@@ -150,13 +151,13 @@ class UrgentRisk(_Said):
     miss_rate: float = Field(gt=0, lt=1)
     """The share of urgent lesions below the threshold is at most this, on average."""
     confidence: float = Field(ge=0, le=1)
-    """How sure it is that this threshold itself keeps to the miss rate."""
+    """Confidence that this threshold keeps to the miss rate."""
     bound: float = Field(ge=0, le=1)
     """The miss rate of this threshold is at most this, with 95 % confidence."""
     lesions: int = Field(ge=1)
     """Calibration lesions with an urgent condition behind the threshold."""
     group: str = "all"
-    """Whose lesions they were: `all`, or a skin type that the case names."""
+    """Which of them: `all`, or those of the skin type that the case names."""
 
     @property
     def is_urgent(self) -> bool:
@@ -164,7 +165,7 @@ class UrgentRisk(_Said):
         return self.risk >= self.threshold
 
 
-class Source(_Said):
+class Source(_Part):
     """The bundle that answered; `version` does not change when the bundle is evaluated."""
 
     name: str
@@ -174,15 +175,15 @@ class Source(_Said):
     digest: str = ""
     """SHA-256 of the bundle's index, as --expect takes it; empty in records of older versions."""
     backend: str = "eager"
-    """What ran the networks, such as `openvino bf16`: it rounds in its own way."""
+    """The runtime of the networks, such as `openvino bf16`; rounding differs between runtimes."""
     calibrated: bool
-    """Whether temperatures were fitted; without them a network is mostly too sure of itself."""
+    """Whether temperatures were fitted; without them probabilities are mostly too high."""
     taxonomy: str
     review: str
     """Whether a clinician has checked names, codes and urgencies."""
 
 
-class Vote(_Said):
+class Vote(_Part):
     """What one member of the ensemble puts first."""
 
     member: str
@@ -190,17 +191,17 @@ class Vote(_Said):
     probability: float = Field(ge=0, le=1)
 
 
-class NextStep(_Said):
+class NextStep(_Part):
     """What to do, by the urgent risk and by the most urgent class that remains likely."""
 
     urgency: Urgency
     advice: str = Field(description=f"What to do. {CANNOT_RULE_OUT}")
     because: str
     classes: int = Field(1, ge=1)
-    """So many classes were asked: those of the set, or the leading ones without sets."""
+    """How many classes it is based on: those of the set, or the leading ones without sets."""
 
 
-class Diagnosis(_Said):
+class Diagnosis(_Part):
     """One answer about the photos of one case."""
 
     notice: str = NOTICE
@@ -208,7 +209,7 @@ class Diagnosis(_Said):
     abstained: str = ""
     """Why no condition is named with confidence, in a sentence; empty where one or a few are."""
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """Most probable first; all of the conformal set are among them."""
+    """Most probable first; they include the whole conformal set."""
     promise: Promise | None = None
     """None for a bundle without conformal sets."""
     no_promise: str = ""
@@ -219,7 +220,7 @@ class Diagnosis(_Said):
     """Why there is none, in a sentence."""
     votes: tuple[Vote, ...] = Field(min_length=1)
     disagreement: float = Field(0.0, ge=0, le=1)
-    """How much the members contradict each other: 0 all say the same, 1 each is sure of another."""
+    """Disagreement of the members: 0: all say the same; 1: each is sure of another class."""
     familiarity: float | None = Field(None, ge=0, le=1)
     """p-value of the out-of-distribution check, the least of all photos; None: no check."""
     photos: tuple[Photo, ...] = Field(min_length=1)
@@ -230,7 +231,7 @@ class Diagnosis(_Said):
     no_heat: str = ""
     """Why there is no heat map, in a sentence."""
     known: tuple[str, ...] = ()
-    """Names of all conditions that the model knows; none for a record of an older version."""
+    """Names of all conditions that the model knows; empty in a record of an older version."""
     unknown_urgent: tuple[str, ...] = ()
     """Urgent conditions that it does not know; the list is not complete."""
     patient: Patient = Patient()
@@ -242,10 +243,10 @@ class Diagnosis(_Said):
         first, total = self.candidates[0], len(self.votes)
         same = sum(vote.key == first.key for vote in self.votes)
         if total == 1:
-            return "The bundle holds a single network, so nothing could disagree."
+            return "The bundle holds a single network, so there is no agreement to measure."
         if same == total:
             every = "Both" if total == 2 else f"All {total}"
             return f"{every} networks of the ensemble put {first.name} first."
         if same == 0:
-            return f"None of the {total} networks puts {first.name} first: only their mean does."
+            return f"None of the {total} networks puts {first.name} first; only their average does."
         return f"The networks disagree: {same} of {total} put {first.name} first."

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.formats import photo_format
+from skindx.imaging.formats import photo_format
 
 SMALL_SIDE = 240
 """Pixels of the longer side beside the form: twice as many as it takes there."""

@@ -1,5 +1,7 @@
 """What a file is by its first bytes; names and Content-Type are never believed."""
 
+from typing import Literal
+
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xff\xd8\xff", ".jpg"),
     (0, b"\x89PNG\r\n\x1a\n", ".png"),
@@ -67,3 +69,23 @@ def _unread_format(head: bytes) -> str:
     page = b"<html" in start or start.startswith(b"<!doctype html")  # may hold drawings
     may_be_svg = start.startswith((b"<svg", b"<?xml", b"<!")) and not page
     return "an SVG drawing" if may_be_svg and b"<svg" in start else ""
+
+
+PhotoFormat = Literal["JPEG", "PNG", "WebP", "HEIC"]
+"""Formats of an upload: what cameras and browsers make. A dataset takes others as well."""
+
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""`mif1` and `msf1` are HEIF of any coding; libheif decides whether it can decode it."""
+
+
+def photo_format(head: bytes) -> PhotoFormat | None:
+    """Return the format that the first 12 bytes of an upload show; None for any other."""
+    if head[:3] == b"\xff\xd8\xff":
+        return "JPEG"
+    if head[:8] == b"\x89PNG\r\n\x1a\n":
+        return "PNG"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
+        return "HEIC"
+    return None

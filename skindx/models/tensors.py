@@ -1,6 +1,7 @@
-"""Tensors of a safetensors file: what it declares is read within limits before what it holds."""
+"""Safetensors files: written, and read only after their header is within limits."""
 
 import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skindx.errors import UserError
@@ -44,6 +45,19 @@ def declared(path: Path) -> dict[str, Declared]:
             return found
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
         raise _damaged(path, error) from None
+
+
+def save_tensors(
+    tensors: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file. Raises OSError, also where safetensors wraps it."""
+    try:
+        save_file(tensors, file, metadata)
+    except SafetensorError as error:
+        if found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(file)) from None
+        raise
 
 
 def load_tensors(

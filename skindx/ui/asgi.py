@@ -23,6 +23,12 @@ def headers(scope: Message, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
+def login_name(request: Any) -> str:
+    """Return the login name of a Gradio request, "" where nobody logs in."""
+    scope = getattr(getattr(request, "request", None), "scope", None) or {}
+    return str(scope.get(USER) or getattr(request, "username", None) or "")
+
+
 async def respond(
     send: Send,
     status: int,

@@ -34,7 +34,7 @@ _NOT_NEEDED = ("/login", "/logout", "/mcp", "/monitoring")
 _JOIN_BYTES = 1 << 20
 _REMEMBERED = 10_000
 _NO_FUNCTION = "This page has no such function; reload it."
-_NO_FILE = "Only photos that were uploaded here are read; choose the photo again."
+_NO_FILE = "Only photos that were uploaded on this page can be read; choose the photo again."
 _FILES = "photos"
 """Where the page's form names files, beside Gradio's own `{"path": ...}`."""
 

@@ -4,6 +4,7 @@ import base64
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from skindx.data.publish.row import web_address
 from skindx.templates import html_environment, keep_units
 
 if TYPE_CHECKING:
@@ -23,11 +24,6 @@ def data_url(data: bytes, kind: str) -> str:
 def sentence(message: str) -> str:
     """Return a message with a capital letter at its start."""
     return message[:1].upper() + message[1:]
-
-
-def web_address(text: str) -> str:
-    """Return an address that a link may lead to, "" for any other, such as javascript:."""
-    return text if text.startswith(("https://", "http://")) else ""
 
 
 @cache

@@ -18,7 +18,7 @@ def client_of(scope: Message) -> str:
 def network(address: str) -> str:
     """Return the address whose share counts: of IPv6 the first 64 bits, which one client holds."""
     try:
-        parsed = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address.partition("%")[0])  # without a zone
     except ValueError:
         return address
     if isinstance(parsed, ipaddress.IPv6Address):

@@ -142,7 +142,7 @@ def test_a_photo_out_of_distribution_is_refused(predictor: Predictor) -> None:
     few = np.array([-np.inf] * 96 + [np.inf] * 3)
     doubtful = answer(replace(predictor, ood=check_of(few)), Case(PHOTOS[:1]))
     assert doubtful.diagnosis.familiarity == pytest.approx(0.04)
-    assert "does not look much like" in doubtful.diagnosis.abstained
+    assert "is unlike most of the images" in doubtful.diagnosis.abstained
 
 
 def test_a_case_of_no_photo_or_of_four_is_none() -> None:

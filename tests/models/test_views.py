@@ -3,9 +3,8 @@ import pytest
 import torch
 
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
-from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.classifier.preprocess import Preprocess, Views, views_of
 from skindx.models.ensemble.ensemble import Member
-from skindx.models.ensemble.views import Views, views_of
 
 SIZE = Preprocess(size=64, crop=1.0)
 

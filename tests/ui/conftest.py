@@ -114,13 +114,30 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
+_COLOUR_RULES = ["color-contrast", "link-in-text-block"]
+"""The rules of axe-core that depend on colours, and so on the scheme."""
+
+
 @pytest.fixture(scope="session")
 def axe() -> "Callable[[Page], list[dict[str, Any]]]":
-    """Return what finds the serious and critical accessibility findings of a page."""
+    """Return what finds the serious and critical accessibility findings of a page.
+
+    The page is checked by all rules in light colours and by the rules of colour in dark ones.
+    """
     engine = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
 
     def findings(page: "Page") -> list[dict[str, Any]]:
-        report = engine.run(page).response
+        found = run(page, {"resultTypes": ["violations"]})
+        # Without motion: no colour is measured on its way from light to dark.
+        page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+        page.wait_for_selector(".dark", state="attached")
+        found += run(page, {"resultTypes": ["violations"], "runOnly": _COLOUR_RULES})
+        page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+        page.wait_for_selector(".dark", state="detached")
+        return found
+
+    def run(page: "Page", options: dict[str, Any]) -> list[dict[str, Any]]:
+        report = engine.run(page, options=options).response
         return [
             {"rule": violation["id"], "at": [node["target"] for node in violation["nodes"]]}
             for violation in report["violations"]

@@ -189,7 +189,7 @@ def _photo(view: View, *, boxes: bool = True, remarks: tuple[str, ...] = ()) -> 
         height=height,
         sha256="0" * 64,
         boxes=(box,) if boxes else None,
-        no_boxes="" if boxes else "The bundle has no lesion detector, so nothing is outlined.",
+        no_boxes="" if boxes else "The bundle has no lesion detector, so no lesion is outlined.",
         remarks=remarks,
     )
 

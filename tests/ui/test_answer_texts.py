@@ -28,8 +28,8 @@ PROMISE = Promise(
 
 def test_the_guarantee_by_hand() -> None:
     assert coverage(PROMISE, 3) == (
-        "These 3 conditions are the set: of 100 photos like the calibration photos, about 90 have "
-        "their true condition in such a set (fitted on 1,232 photos of skin type 5)."
+        "These 3 conditions are the set: of 100 photos like the calibration images, about 90 have "
+        "their true condition in such a set (fitted on 1,232 images of skin type 5)."
     )
     assert coverage(PROMISE, 1).startswith("This condition is the set")
     apart = coverage(PROMISE.model_copy(update={"urgent_level": 0.95}), 3)
@@ -37,7 +37,7 @@ def test_the_guarantee_by_hand() -> None:
     assert apart.endswith("though it is less likely than another outside.")
     same = PROMISE.model_copy(update={"urgent_level": 0.9})
     assert coverage(same, 3) == coverage(PROMISE, 3)
-    assert "3.1 % (95 % interval 0.8 to 7.9 %, 64 photos)" in missed(PROMISE)
+    assert "3.1 % (95 % interval 0.8 to 7.9 %, 64 images)" in missed(PROMISE)
     assert "could not be measured" in missed(PROMISE.model_copy(update={"urgent_missed": None}))
 
 

@@ -64,13 +64,14 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
         assert case.diagnosis.next_step.because in shown.inner_text()
         in_set = [candidate.name for candidate in case.diagnosis.candidates if candidate.in_set]
         assert shown.locator(".sx-name").all_inner_texts() == in_set
-    assert axe(page) == [], told(axe(page))
+    findings = axe(page)
+    assert findings == [], told(findings)
 
     last = page.locator(".sx-seen").nth(1)
     last.locator("[name=label]").select_option("Melanoma")
     last.locator("[name=note]").fill("histology <b>done</b>")
     last.locator("button[value=confirm]").click()
-    page.wait_for_selector("text=are written down")
+    page.wait_for_selector("text=note are saved")
     kept = Casebook.open(painted.book).all_cases("ann")
     assert [kept_case.confirmed for kept_case in kept] == ["", "Melanoma"]
     assert "<b>done" not in page.locator(".sx-book").inner_html()
@@ -80,7 +81,8 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     last.locator("[data-ask]").click()
     sure = last.locator("dialog")
     assert "Delete the case of" in sure.inner_text()
-    assert axe(page) == [], told(axe(page))
+    findings = axe(page)
+    assert findings == [], told(findings)
     assert page.evaluate("document.activeElement.textContent") == "Keep it"
     page.keyboard.press("Enter")
     assert not sure.is_visible()
@@ -166,7 +168,7 @@ def test_of_two_tabs_the_older_note_is_refused_and_shown(
         page.wait_for_selector(".sx-seen")
     first.fill("[name=note]", "/ the newer note")  # no path, though it begins like one
     first.click("button[value=confirm]")
-    first.wait_for_selector("text=are written down")
+    first.wait_for_selector("text=note are saved")
     second.fill("[name=note]", "an older <i>note")
     second.click("button[value=confirm]")
     second.wait_for_selector("text=was changed in another window")
@@ -176,7 +178,7 @@ def test_of_two_tabs_the_older_note_is_refused_and_shown(
     assert case.note == "/ the newer note"
     second.fill("[name=note]", "both notes")
     second.click("button[value=confirm]")
-    second.wait_for_selector("text=are written down")
+    second.wait_for_selector("text=note are saved")
     assert second.locator(".sx-unsaved").count() == 0
 
 

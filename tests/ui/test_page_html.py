@@ -113,10 +113,10 @@ def test_an_old_bundle_s_answer_says_what_is_missing() -> None:
     for missing in (
         "no calibrated sets",
         "no heat map",
-        "no gallery",
+        "holds no training images",
         "no lesion detector",
-        "has not been measured",
-        "cannot tell whether a photo is unlike",
+        "has not been evaluated",
+        "has no check for photos that are unlike",
         "not calibrated",
     ):
         assert missing in html

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
+from skindx.diagnosis.guarantee import risk_guarantee
 from skindx.diagnosis.record import UrgentRisk
 from skindx.diagnosis.report.terminal import render
-from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.ui.page.result import result_html
 
 RISK = UrgentRisk(

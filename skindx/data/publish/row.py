@@ -120,7 +120,8 @@ def web_address(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return ""
-    return url if parts.scheme in ("http", "https") and "@" not in parts.netloc else ""
+    plain = "@" not in parts.netloc and not url[:1].isspace()
+    return url if parts.scheme in ("http", "https") and plain else ""
 
 
 def name_groups(rows: Sequence[Row]) -> list[Row]:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.diagnosis.gates.blur import blurred
-from skindx.diagnosis.gates.finding import Finding
-from skindx.diagnosis.gates.gate import Reduced
+from skindx.diagnosis.gates.gate import Finding, Reduced
 from skindx.diagnosis.gates.light import badly_lit
 from skindx.diagnosis.gates.skin import no_skin
 from skindx.diagnosis.refusal import Gate

@@ -1,4 +1,4 @@
-"""A photo at one fixed scale, so that a gate means the same for a phone and for a thumbnail."""
+"""What every gate takes and gives: a photo at one fixed scale, and a finding."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,3 +34,12 @@ class Reduced:
             self.pixels_HWC.astype(np.float32), cv2.COLOR_RGB2GRAY
         )
         return luma_HW
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence on what is wrong with a photo and what to do about it."""
+
+    message: str
+    fatal: bool
+    """Whether no diagnosis should rest on the photo; otherwise it is a remark beside one."""

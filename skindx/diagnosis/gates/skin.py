@@ -3,16 +3,14 @@
 Melanin and blood leave every skin type between violet red and greenish yellow, light or dark, and
 never quite grey; dermoscopes shift it within that range. So the hue decides, where there is any
 colour at all, and brightness does not: what sets light skin off from dark has no say in it.
-Of 200 dermoscopic photos none was refused and of 200 clinical ones 1, a tenth of their light or
-all of it. Painted documents, screens, landscapes, foliage, water and grey noise are all kept out;
-what has the colours of skin without being it, wood and noise of all colours, passes all and is
-left to the bundle's out-of-distribution check.
+Of 200 dermoscopic photos none was refused, of 200 clinical photos 1, at full and at a tenth of
+their light. The gate rejects painted documents, screens, landscapes, foliage, water and grey noise.
+Wood and colour noise pass it; the bundle's out-of-distribution detector handles them.
 """
 
 import numpy as np
 
-from skindx.diagnosis.gates.finding import Finding
-from skindx.diagnosis.gates.gate import Reduced
+from skindx.diagnosis.gates.gate import Finding, Reduced
 
 HUES_DEGREES = (-75.0, 115.0)
 """Angle in CIELAB's a*b* plane."""
@@ -37,6 +35,7 @@ def no_skin(photo: Reduced) -> Finding | None:
     if skin_share(photo) >= LEAST_SHARE:
         return None
     return Finding(
-        "no skin can be seen in this photo; take it in colour, so near that skin fills most of it.",
+        "no skin is visible in this photo; take a colour photo from so near that skin fills "
+        "most of it.",
         fatal=True,
     )

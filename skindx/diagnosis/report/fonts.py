@@ -1,6 +1,7 @@
-"""The fonts of this machine in which a report can be printed."""
+"""The letters that a report can be printed in: fonts of this machine, or Latin-1 without one."""
 
 import importlib.util
+import unicodedata
 from pathlib import Path
 
 _MORE = (
@@ -9,6 +10,10 @@ _MORE = (
 )
 """Below /usr/share/fonts, from Debian's fonts-wqy-microhei, which has Korean too, and
 fonts-droid-fallback."""
+
+_LATIN_SIGNS = str.maketrans(
+    {"–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "..."}
+)
 
 
 def dejavu() -> Path | None:
@@ -23,3 +28,18 @@ def dejavu() -> Path | None:
 def more_letters(fonts: Path = Path("/usr/share/fonts")) -> Path | None:
     """Return a font for Chinese and Japanese, which DejaVu lacks; None if there is none."""
     return next((fonts / name for name in _MORE if (fonts / name).is_file()), None)
+
+
+def in_latin(words: str) -> tuple[str, bool]:
+    """Return words in the letters of Latin-1, and whether none was replaced."""
+    plain = words.translate(_LATIN_SIGNS)
+    shown = "".join(_latin(char) for char in plain)
+    return shown, shown == plain
+
+
+def _latin(char: str) -> str:
+    try:
+        char.encode("latin-1")
+    except UnicodeEncodeError:
+        return unicodedata.normalize("NFKD", char).encode("latin-1", "ignore").decode() or "?"
+    return char

@@ -5,13 +5,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from skindx.diagnosis.answer import Answer, View
-from skindx.diagnosis.guarantee import guarantee
+from skindx.diagnosis.case import patient_facts
+from skindx.diagnosis.guarantee import guarantee, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, LesionBox, Photo, percent
 from skindx.diagnosis.report.sheet import Sheet
-from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
-from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
 
 if TYPE_CHECKING:
@@ -28,10 +27,10 @@ _OUTLINE, _OUTLINE_RIM = (255, 255, 255), (10, 30, 60)
 """Two lines side by side, one of which shows on any skin."""
 _TWICE = 2
 _PHOTO_ROOM_MM, _SIMILAR_ROOM_MM = 95, 55
-"""A heading and its first row of photos."""
+"""A heading and its first row of images."""
 _LACKING = (
-    "Some letters above stand as “?” or without their accents: no font of the computer that made "
-    "this report has them."
+    "Some letters above are printed as “?” or without their accents, because no font on the "
+    "computer that made this report has them."
 )
 
 
@@ -57,9 +56,9 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
     _conditions(sheet, diagnosis)
     _photos(sheet, answer)
     _similar(sheet, answer)
-    if told := patient_facts(diagnosis.patient):
-        sheet.heading("As told about the person")
-        sheet.text("; ".join(f"{name}: {value}" for name, value in told) + ".")
+    if facts := patient_facts(diagnosis.patient):
+        sheet.heading("Information given about the person")
+        sheet.text("; ".join(f"{name}: {value}" for name, value in facts) + ".")
     _source(sheet, diagnosis, metrics)
     if sheet.lacking:
         sheet.text(_LACKING, bold=True)
@@ -69,7 +68,7 @@ def report_pdf(answer: Answer, metrics: dict[str, Any] | None, when: datetime) -
 def _conditions(sheet: Sheet, diagnosis: Diagnosis) -> None:
     """Write the candidates; without set, guarantee and agreement where the model abstains."""
     abstained = bool(diagnosis.abstained)
-    sheet.heading("What it looks most like, which is no answer" if abstained else "What it may be")
+    sheet.heading("What it resembles most (not an answer)" if abstained else "What it may be")
     rows = [("in the set", "condition", "ICD-10", "urgency", "probability")]
     rows += [
         (
@@ -114,7 +113,7 @@ def _similar(sheet: Sheet, answer: Answer) -> None:
     similar = answer.diagnosis.similar
     if not similar:
         return
-    sheet.heading("Similar cases that the networks learned from", _SIMILAR_ROOM_MM)
+    sheet.heading("Similar images of the training data", _SIMILAR_ROOM_MM)
     shown = [
         (_opened(jpeg), f"{case.name}, cosine {case.similarity:.2f}. {case.credit} {case.licence}")
         for case, jpeg in zip(similar, answer.thumbnails, strict=True)
@@ -128,22 +127,22 @@ def _similar(sheet: Sheet, answer: Answer) -> None:
         if not jpeg
     ]
     if hidden:
-        sheet.text("Not shown, for their licence: " + ", ".join(hidden) + ".", faint=True)
+        sheet.text("Not shown, because of their licences: " + ", ".join(hidden) + ".", faint=True)
 
 
 def _source(sheet: Sheet, diagnosis: Diagnosis, metrics: dict[str, Any] | None) -> None:
     source = diagnosis.source
-    sheet.heading("What this rests on")
+    sheet.heading("Basis of this answer")
     sheet.text(
         f"Bundle {source.name} of {source.created[:10]}, version {source.version[:16]}, "
         f"digest {source.digest[:16] or 'unknown'}; "
         f"taxonomy {source.taxonomy}, {source.review}."
     )
     if not source.calibrated:
-        sheet.text("Its probabilities were not calibrated: take them as too sure.")
-    sheet.text(measured(metrics) or "How good its answers are has not been measured.")
+        sheet.text("Its probabilities were not calibrated: expect them to be too high.")
+    sheet.text(measured(metrics) or "How often this bundle is right has not been measured.")
     hashes = ", ".join(photo.sha256[:16] for photo in diagnosis.photos)
-    sheet.text(f"SHA-256 of the photos' files begin with {hashes}.", faint=True)
+    sheet.text(f"The SHA-256 hashes of the photo files begin with {hashes}.", faint=True)
 
 
 def _opened(data: bytes) -> "Image.Image":

@@ -1,13 +1,12 @@
-"""A printed page in plain parts: headings, paragraphs, tables, rows of photos."""
+"""A printed page in plain parts: headings, paragraphs, tables, rows of images."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from skindx.diagnosis.report import fonts
-from skindx.errors import UserError
+from skindx.system import require_extra
 from skindx.text import printable
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 MARGIN_MM, GAP_MM = 16, 3
 _WIDTH_MM = 210 - 2 * MARGIN_MM
 _INK, _FAINT, _LINE = (20, 28, 38), (95, 105, 118), (200, 206, 214)
-_PLAIN = str.maketrans({"–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "…": "..."})
 
 
 class Sheet:
@@ -30,17 +28,14 @@ class Sheet:
 
     def __init__(self, title: str, when: datetime) -> None:
         """Raise UserError without fpdf2, which the extra `app` has."""
-        try:
-            from fpdf import FPDF
-        except ModuleNotFoundError:
-            raise UserError(
-                "a PDF needs fpdf2, which is not installed; pip install 'skindx[app]'."
-            ) from None
+        require_extra("app", "fpdf", purpose="a PDF report")
+        from fpdf import FPDF
+
         self.lacking = False
         """Whether a letter was replaced so far, since no font has it."""
         self.pdf = FPDF(format="A4")
         self.pdf.set_margin(MARGIN_MM)
-        self.pdf.c_margin = 0  # words, photos and lines begin at the same place
+        self.pdf.c_margin = 0  # words, images and lines begin at the same place
         self.pdf.set_auto_page_break(True, MARGIN_MM)
         self.pdf.set_title(title)
         self.pdf.set_lang("en")
@@ -144,8 +139,8 @@ class Sheet:
         words = " ".join(printable(line) for line in words.splitlines())
         words = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", words)  # a figure keeps its unit
         if self._font == "Helvetica":
-            shown = "".join(_latin(char) for char in words.translate(_PLAIN))
-            self.lacking |= shown != words.translate(_PLAIN)
+            shown, complete = fonts.in_latin(words)
+            self.lacking |= not complete
             return shown
         known = self._letters()
         if not known.issuperset(map(ord, words)) and "more" not in self.pdf.fonts:
@@ -168,11 +163,3 @@ class Sheet:
             self.pdf.add_font("more", "", path)
             self.pdf.set_fallback_fonts(["more"], exact_match=False)
         return self._letters()
-
-
-def _latin(char: str) -> str:
-    try:
-        char.encode("latin-1")
-    except UnicodeEncodeError:
-        return unicodedata.normalize("NFKD", char).encode("latin-1", "ignore").decode() or "?"
-    return char

@@ -4,11 +4,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from skindx.diagnosis.guarantee import guarantee
+from skindx.diagnosis.case import patient_facts
+from skindx.diagnosis.guarantee import guarantee, risk_guarantee
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis, percent
-from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import knows, lacks
-from skindx.diagnosis.words import patient_facts
 from skindx.taxonomy import Urgency
 
 _STYLE: dict[Urgency, str] = {
@@ -34,8 +33,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.abstained:
         console.print(Text(f"The model does not know. {diagnosis.abstained}", style="bold"))
     console.print(_candidates(diagnosis))
-    if said := guarantee(diagnosis):
-        console.print(Text(said, style="dim"))
+    if sentence := guarantee(diagnosis):
+        console.print(Text(sentence, style="dim"))
     console.print(Text(diagnosis.agreement))
     for number, photo in enumerate(diagnosis.photos, 1):
         which = f"Photo {number}: " if len(diagnosis.photos) > 1 else ""
@@ -51,9 +50,9 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(missing))
     if diagnosis.similar:
         nearest = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in diagnosis.similar)
-        console.print(Text(f"Most similar cases learned from: {nearest}."))
-    if told := patient_facts(diagnosis.patient):
-        console.print(Text("As told: " + "; ".join(f"{name} {value}" for name, value in told)))
+        console.print(Text(f"Most similar training images: {nearest}."))
+    if facts := patient_facts(diagnosis.patient):
+        console.print(Text("Given: " + "; ".join(f"{name} {value}" for name, value in facts)))
     console.print(
         Text(
             f"Bundle {source.name}, version {source.version[:12]}, "
@@ -69,7 +68,7 @@ def _candidates(diagnosis: Diagnosis) -> Table:
     """Return the candidates; without set and bars where the model abstains."""
     abstained = bool(diagnosis.abstained)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "looks most like" if abstained else "may be", "ICD-10", "urgency"):
+    for column in ("", "resembles most" if abstained else "may be", "ICD-10", "urgency"):
         table.add_column(column)
     table.add_column("probability")
     for candidate in diagnosis.candidates:

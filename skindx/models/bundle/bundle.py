@@ -35,7 +35,7 @@ from skindx.models.ood.images import FEATURES, OodImages
 from skindx.models.ood.images import ROWS as OOD_ROWS
 from skindx.models.ood.stored import CHECK, OodPart, load_check
 from skindx.models.ood.version_0_1 import STATISTICS, load_check_v0_1
-from skindx.models.saving import save_tensors
+from skindx.models.tensors import save_tensors
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
 

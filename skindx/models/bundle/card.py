@@ -4,7 +4,11 @@ from typing import Any
 
 from skindx.models.bundle.provenance import card_title
 from skindx.models.bundle.spec import BundleSpec
-from skindx.models.bundle.urgent_risk_card import measured_risk_lines, urgent_risk_lines
+from skindx.models.bundle.urgent_risk_card import (
+    interval_text,
+    measured_risk_lines,
+    urgent_risk_lines,
+)
 from skindx.models.calibration.conformal import ALL
 from skindx.models.ood.check import rate_interval
 from skindx.taxonomy import Taxonomy
@@ -65,15 +69,15 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
         "|---" * (len(figures) + 1) + "|",
     ]
     for scores in (*metrics["members"], metrics["ensemble"]):
-        cells = [_interval(scores[key]) for key, _ in figures]
+        cells = [interval_text(scores[key]) for key, _ in figures]
         lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
     if misses := _misses(metrics):
         lines += ["", *misses]
     lines += ["", "| class | images | sensitivity | specificity |", "|---|---|---|---|"]
     for row in metrics["classes"]:
-        specificity = _interval(row["specificity"]) if "specificity" in row else "–"
+        specificity = interval_text(row["specificity"]) if "specificity" in row else "–"
         lines.append(
-            f"| {row['name']} | {row['n']} | {_interval(row['sensitivity'])} | {specificity} |"
+            f"| {row['name']} | {row['n']} | {interval_text(row['sensitivity'])} | {specificity} |"
         )
     if metrics["detector"]:
         lines += ["", f"Detector: mAP50 {metrics['detector']['map50']:.3f}."]
@@ -94,14 +98,14 @@ def _misses(metrics: dict[str, Any]) -> list[str]:
     lines += measured_risk_lines(metrics.get("urgent_risk"))
     if sets:
         lines.append(
-            f"- conformal sets for {sets['level']:.0%}: {_interval(sets['coverage'])} hold the "
-            f"true class, with {_interval(sets['size'])} classes"
+            f"- conformal sets for {sets['level']:.0%}: {interval_text(sets['coverage'])} hold the "
+            f"true class, with {interval_text(sets['size'])} classes"
         )
     return lines
 
 
 def _missed(row: dict[str, Any]) -> str:
-    return f"{row['missed']} of {row['n']} images missed, {_interval(row['rate'])}"
+    return f"{row['missed']} of {row['n']} images missed, {interval_text(row['rate'])}"
 
 
 def _sets(spec: BundleSpec) -> str:
@@ -150,9 +154,3 @@ def _out_of_distribution(spec: BundleSpec) -> str:
 
 def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _interval(value: dict[str, float | None]) -> str:
-    figures = [value[key] for key in ("value", "low", "high")]
-    middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
-    return f"{middle} [{low}, {high}]"

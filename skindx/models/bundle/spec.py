@@ -8,11 +8,11 @@ from skindx.config import Settings
 from skindx.models.calibration.conformal import Conformal
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.preprocess import Views
 from skindx.models.detector.detector import DetectorSpec
 from skindx.models.embedding_index.index import EmbeddingIndexSpec
 from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.crop_fusion import FusionSpec
-from skindx.models.ensemble.views import Views
 from skindx.models.ood.check import OodSpec
 from skindx.models.ood.version_0_1 import OodSpecV01
 

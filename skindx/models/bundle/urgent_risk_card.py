@@ -45,7 +45,7 @@ def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
     return [
         f"- at a miss rate of {level['miss_rate']:.0%}: "
         + "; ".join(
-            f"{part[count]} of {part['n']} {what}, {_interval(part['rate'])}"
+            f"{part[count]} of {part['n']} {what}, {interval_text(part['rate'])}"
             for part, count, what in (
                 (level["misses"], "missed", "urgent images missed"),
                 (level["false_alarms"], "raised", "others urgent in vain"),
@@ -56,7 +56,8 @@ def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def _interval(value: dict[str, float | None]) -> str:
+def interval_text(value: dict[str, float | None]) -> str:
+    """Return a measured figure with its interval, as the card writes it."""
     figures = [value[key] for key in ("value", "low", "high")]
     middle, low, high = ("–" if figure is None else f"{figure:.3f}" for figure in figures)
     return f"{middle} [{low}, {high}]"

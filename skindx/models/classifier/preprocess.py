@@ -1,15 +1,25 @@
-"""From a decoded image to the square that a classifier sees."""
+"""From a decoded image to the square that a classifier sees, and its flipped and turned views."""
 
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from skindx.config import Settings
 from skindx.data.loader.crop import shrink
 
-# H, W = height, width; S = side of the square
+# B = batch, H, W = height, width, S = side of the square
+
+
+Views = Literal[1, 2, 4, 8]
+"""1: as it is; 2: and mirrored; 4: both mirrors and the half turn; 8: and all quarter turns.
+
+Each set is a group: the mean over it is the same for every image of the set.
+"""
+
+_FLIPS: tuple[tuple[int, ...], ...] = ((), (2,), (1,), (1, 2))
 
 
 class Preprocess(Settings):
@@ -40,3 +50,10 @@ def centre_square(image_HW3: NDArray[np.uint8], preprocess: Preprocess) -> NDArr
     side = max(1, round(min(height, width) * preprocess.crop))
     top, left = (height - side) // 2, (width - side) // 2
     return shrink(image_HW3[top : top + side, left : left + side], preprocess.size)
+
+
+def views_of(squares_BSS3: Tensor, views: Views) -> list[Tensor]:
+    """Return the images as they are and in their other views, each B x S x S x 3."""
+    flips = _FLIPS[: min(views, 4)]
+    found = [squares_BSS3.flip(flip) if flip else squares_BSS3 for flip in flips]
+    return found if views < 8 else found + [view_BSS3.transpose(1, 2) for view_BSS3 in found]

@@ -15,8 +15,7 @@ from skindx.data.box import Box
 from skindx.errors import UserError
 from skindx.files import write_text
 from skindx.models.detector.network import build_detection_model, parse_config
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.system import go_offline, missing_modules
 from skindx.untrusted import read_plain_yaml
 

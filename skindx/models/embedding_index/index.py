@@ -16,9 +16,8 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.publish.row import web_address
 from skindx.errors import UserError
-from skindx.models.saving import save_tensors
 from skindx.models.tables import read_rows
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 
 ROWS, TENSORS = "gallery/rows.parquet", "gallery/pictures.safetensors"
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.classifier.classifier import Classifier
-from skindx.models.classifier.preprocess import Preprocess, centre_square
+from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.ensemble.combination import EQUAL, Combination, combine
-from skindx.models.ensemble.views import Views, views_of
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
 

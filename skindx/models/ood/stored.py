@@ -12,8 +12,7 @@ from skindx.errors import UserError
 from skindx.models.ood.check import OodCheck, OodSpec
 from skindx.models.ood.images import OodImages
 from skindx.models.ood.kinds import DETECTORS, AnyDetector
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_arrays
+from skindx.models.tensors import load_arrays, save_tensors
 
 CHECK = "ood/check.safetensors"
 _SCORES = "scores"

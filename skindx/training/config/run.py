@@ -9,7 +9,7 @@ from skindx.comm import AnyExchange, DenseSettings
 from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
-from skindx.models.ensemble.views import Views
+from skindx.models.classifier.preprocess import Views
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.engine import EngineSettings

@@ -28,7 +28,7 @@ from skindx.models.ensemble.combination import (
 from skindx.models.ensemble.predicting import (
     predict_records,
 )
-from skindx.models.saving import save_tensors
+from skindx.models.tensors import save_tensors
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.images import class_numbers

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from skindx.files import atomic_folder, write_csv, write_json
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.checkpoint.keeper import checkpoint_folder, refuse_others
 from skindx.training.finished.arrays import read_arrays
 from skindx.training.finished.fingerprint import matches

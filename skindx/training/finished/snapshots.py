@@ -8,8 +8,7 @@ from torch import Tensor
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
-from skindx.models.saving import save_tensors
-from skindx.models.tensors import load_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.training.config.run import MemberSettings
 from skindx.training.finished.member import FinishedMember, member_folder
 from skindx.training.parallel.mesh import Mesh

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The diagnosis, and what was to be included."},
-    400: {"model": Problem, "description": "The form is wrong."},
-    413: {"model": Problem, "description": "More bytes than a case may have."},
-    422: {"model": Problem, "description": "A photo cannot be judged."},
-    500: {"model": Problem, "description": "The server failed at this photo."},
-    503: {"model": Problem, "description": "Too many wait; `Retry-After` says when to come back."},
+    200: {"description": "The diagnosis, and what `include` asked for."},
+    400: {"model": Problem, "description": "The form is invalid."},
+    413: {"model": Problem, "description": "The request is too large."},
+    422: {"model": Problem, "description": "A photo was refused."},
+    500: {"model": Problem, "description": "The server failed on this case."},
+    503: {
+        "model": Problem,
+        "description": "Too many cases wait; `Retry-After` says when to try again.",
+    },
 }
 
 
@@ -52,13 +55,13 @@ def routes(
         "/diagnose",
         response_model=Answered,
         responses=_ANSWERS,
-        summary="Say what a lesion may be, and what to do next",
+        summary="Get a diagnosis: what a lesion may be, and what to do next",
         openapi_extra={"requestBody": form_schema(CHOICES, MAX_PHOTOS)},
     )
     async def diagnose(request: Request) -> Response:
-        """Answer 1 to 3 photos of one place on the skin.
+        """Send 1 to 3 photos of one place on the skin.
 
-        The photos are held in memory for this answer alone: never stored, logged or sent on.
+        The photos are held in memory for this answer only and never stored, logged or sent on.
 
         `curl -F photo=@lesion.jpg -F age=54 -F include=pdf http://127.0.0.1:7860/v1/diagnose`
         """
@@ -80,7 +83,9 @@ def routes(
         except UserError as error:
             return problem(422, str(error))
 
-    @router.get("/health", response_model=Health, summary="Whether it works, and how busy it is")
+    @router.get(
+        "/health", response_model=Health, summary="Get the state of the server and its load"
+    )
     def health() -> Response:
         """Return 503 while no worker is ready."""
         now = status()
@@ -100,7 +105,7 @@ def routes(
 
     @router.get(
         "/metrics",
-        summary="Counters for Prometheus, drift among them",
+        summary="Get counters and drift for Prometheus",
         responses={200: {"content": {"text/plain": {}}}},
         response_class=Response,
     )

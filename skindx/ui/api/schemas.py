@@ -1,4 +1,4 @@
-"""What the interface says: bodies of its answers and errors, each with an example."""
+"""The bodies of the interface's answers and errors, with examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,23 +12,31 @@ INCLUDES = ("views", "heat", "thumbnails", "pdf")
 """What a client may ask for beside the diagnosis; each costs bytes, so none comes unasked."""
 
 _MEANINGS = {
-    "sex": "Of the person.",
-    "site": "Where on the body it is.",
-    "duration": "For how long it has been there.",
-    "skin_type": "Fitzpatrick's, as the person says; it chooses the set's threshold where known.",
+    "sex": "Sex of the person.",
+    "site": "Where on the body the lesion is.",
+    "duration": "How long the lesion has been there.",
+    "skin_type": (
+        "Fitzpatrick skin type; it chooses the thresholds where the bundle has some for it."
+    ),
 }
 
 
 class Answered(BaseModel):
-    """A diagnosis, and the photos that were asked for, all base64."""
+    """A diagnosis, and the images and report that `include` asks for, in base64."""
 
     diagnosis: Diagnosis
-    views: tuple[str, ...] | None = Field(None, description="JPEG of each photo, upright.")
+    views: tuple[str, ...] | None = Field(None, description="Each photo as JPEG, upright.")
     heat: tuple[str, ...] | None = Field(
-        None, description="PNG to lie over each view; empty where no heat map was made."
+        None,
+        description=(
+            "Heat map of each photo, a PNG to overlay on its view; empty where there is none."
+        ),
     )
     thumbnails: tuple[str, ...] | None = Field(
-        None, description="JPEG of each similar case; empty where its licence forbids showing it."
+        None,
+        description=(
+            "JPEG of each similar training image; empty where its licence forbids showing it."
+        ),
     )
     pdf: str | None = Field(None, description="The report to take to a clinician.")
 
@@ -36,8 +44,8 @@ class Answered(BaseModel):
 class RefusedPhoto(BaseModel):
     """Why one photo of the case is not judged."""
 
-    photo: int = Field(description="Which photo of the case, from 0.")
-    gate: Gate = Field(description="Which check refused it.")
+    photo: int = Field(description="Index of the photo in the case, from 0.")
+    gate: Gate = Field(description="The check that refused it.")
     error: str = Field(description="What is wrong with it and what to do, in one sentence.")
 
 
@@ -61,16 +69,16 @@ class Problem(BaseModel):
     )
     error: str = Field(description="What is wrong and what to do, in one sentence.")
     gate: Gate | None = Field(
-        None, description="Which check refused the first refused photo; null: another cause."
+        None, description="The check that refused the first refused photo; null for another cause."
     )
-    photo: int | None = Field(None, description="Which photo was refused first, from 0.")
+    photo: int | None = Field(None, description="Index of the first refused photo, from 0.")
     refusals: tuple[RefusedPhoto, ...] = Field(
-        (), description="Every photo that was refused, and why; empty: another cause."
+        (), description="Every refused photo with the reason; empty for another cause."
     )
 
 
 class Health(BaseModel):
-    """How the server is."""
+    """The state of the server."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -97,7 +105,7 @@ class Health(BaseModel):
     workers: int
     ready: int = Field(description="Workers that are running.")
     waiting: int = Field(description="Cases that wait for a worker.")
-    capacity: int = Field(description="Cases that may wait; one more gets 503.")
+    capacity: int = Field(description="Most cases that may wait; further cases get 503.")
     restarts: int = Field(description="Workers that ended and were started again.")
     problem: str = Field(description="Why the last worker ended; empty when none did.")
 
@@ -110,16 +118,20 @@ def form_schema(choices: Mapping[str, Sequence[Any]], most: int) -> dict[str, An
             "minItems": 1,
             "maxItems": most,
             "items": {"type": "string", "format": "binary"},
-            "description": "JPEG, PNG, WebP or HEIC, of the same place on the skin.",
+            "description": (
+                "One to three photos of the same place on the skin: JPEG, PNG, WebP or HEIC."
+            ),
         },
-        "age": {"type": "integer", "minimum": 0, "maximum": 120, "description": "Years."},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120, "description": "Age in years."},
     }
     for name, values in choices.items():
         kind = "integer" if isinstance(values[0], int) else "string"
         fields[name] = {"type": kind, "enum": list(values), "description": _MEANINGS[name]}
     fields["include"] = {
         "type": "string",
-        "description": f"What to send beside the diagnosis, by commas: {', '.join(INCLUDES)}.",
+        "description": (
+            f"What to return beside the diagnosis, separated by commas: {', '.join(INCLUDES)}."
+        ),
         "example": "views,heat",
     }
     schema = {"type": "object", "required": ["photo"], "properties": fields}

@@ -5,11 +5,12 @@ All addresses together have an allowance for a name, and all names for an addres
 search from many addresses or over many names; a pair that logged in lately needs neither.
 """
 
-import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
+
+from skindx.ui.shares import network
 
 FREE = 5
 """Tries of a pair before the first wait: everybody mistypes."""
@@ -107,19 +108,6 @@ class Allowance:
 def _pair(name: str, address: str) -> tuple[str, str]:
     # Longer names do not exist: whoever invents them shall not fill the memory.
     return name[:_LONGEST_NAME], network(address)
-
-
-def network(address: str) -> str:
-    """Return what one client holds: an IPv4 address, or the /64 of an IPv6 address."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
 def _shorten(table: OrderedDict[Any, Any]) -> None:

@@ -14,9 +14,9 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.least_side import least_side
 from skindx.system import go_offline
+from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import sentence
-from skindx.ui.page.asker import login_name
 from skindx.ui.page.assets import script
 from skindx.ui.page.casebook_tab import add_casebook_tab, casebook_error
 from skindx.ui.page.followup import followup_html
@@ -106,19 +106,19 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
             answer = await diagnoser.diagnose(case)
             said = await asyncio.to_thread(result_html, answer, metrics)
             shown = await asyncio.to_thread(shown_by_server, case, answer)
-            yield {result: said, follow: "", form: _told("answered", shown=shown)}
+            yield {result: said, follow: "", form: _form_message("answered", shown=shown)}
             after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
         except Refused as error:
-            yield {form: _told("refused", error.refusals, shown_of_refused(error))}
+            yield {form: _form_message("refused", error.refusals, shown_of_refused(error))}
         except UserError as error:
-            yield {form: _told("failed"), result: problem_html(str(error)), follow: ""}
+            yield {form: _form_message("failed"), result: problem_html(str(error)), follow: ""}
         except Exception as error:
             log_fault(log, "a case could not be diagnosed", error)
-            yield {form: _told("failed"), result: problem_html(FAILED), follow: ""}
+            yield {form: _form_message("failed"), result: problem_html(FAILED), follow: ""}
 
     def again() -> dict[Any, Any]:
-        cleared = {form: _told("again"), result: waiting_html(), follow: ""}
+        cleared = {form: _form_message("again"), result: waiting_html(), follow: ""}
         return cleared | ({kept_answer: None} if kept_answer else {})
 
     quiet = {"api_visibility": "private", "show_progress": "hidden"}
@@ -134,7 +134,9 @@ def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
 
     def keep(answer: Answer | None, event: gr.EventData, request: gr.Request) -> str:
         if answer is None:
-            return problem_html("This answer is too old to be kept; ask again and keep it then.")
+            return problem_html(
+                "This answer has expired and cannot be kept; ask again, then keep the new answer."
+            )
         sent = event._data if isinstance(event._data, dict) else {}
         patient, lesion = str(sent.get("patient", "")), str(sent.get("lesion", ""))
         try:
@@ -156,10 +158,10 @@ def _keeper(casebook: Casebook, metrics: dict[str, Any] | None) -> Any:
     return keep
 
 
-def _told(
+def _form_message(
     kind: str, refusals: Sequence[Refusal] = (), shown: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
-    """Return what the form is told; no two are the same, so that it notices each.
+    """Return a message to the form; a random number makes every message a change of its value.
 
     `shown` are photos of photos that a browser may be unable to show, by their place in the case.
     """

@@ -9,9 +9,9 @@ from skindx.casebook.key_file import KeyFileError
 from skindx.diagnosis.record import percent
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
+from skindx.ui.asgi import login_name
 from skindx.ui.faults import FAILED, log_fault
 from skindx.ui.html import data_url, render, sentence
-from skindx.ui.page.asker import login_name
 from skindx.ui.page.assets import script
 from skindx.ui.page.result import TIERS
 
@@ -69,10 +69,10 @@ def act_on(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, s
                 owner, sent.get("case", ""), sent.get("label", ""), sent.get("note", ""),
                 taxonomy.keys, version=_version(sent.get("version", "")),
             )  # fmt: skip
-            done = "The confirmed diagnosis and the note are written down."
+            done = "The confirmed diagnosis and the note are saved."
         elif sent.get("action") == "delete":
             casebook.delete(owner, sent.get("case", ""))
-            done = "The case is deleted, photos and all."
+            done = "The case and its photos are deleted."
     except UserError as error:
         problem, unsaved = sentence(casebook_error(error)), sent.get("note", "")
     return casebook_html(

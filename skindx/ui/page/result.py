@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from skindx.diagnosis.answer import Answer, View
-from skindx.diagnosis.guarantee import guarantee
+from skindx.diagnosis.guarantee import guarantee, risk_guarantee
 from skindx.diagnosis.measured import measured
 from skindx.diagnosis.record import CANNOT_RULE_OUT, NOTICE, Diagnosis, percent
-from skindx.diagnosis.risk_guarantee import risk_guarantee
 from skindx.diagnosis.scope import cannot_reassure, known_names, knows, lacks
 from skindx.taxonomy import Taxonomy, Urgency
 from skindx.taxonomy.urgent import unknown_to
@@ -85,9 +84,9 @@ def result_html(answer: Answer, metrics: dict[str, Any] | None) -> str:
 def ood_sentence(diagnosis: Diagnosis) -> str:
     """Return what the out-of-distribution check found, in plain words."""
     if diagnosis.familiarity is None:
-        return "This bundle cannot tell whether a photo is unlike the images it was trained on."
+        return "This bundle has no check for photos that are unlike the images it was trained on."
     return (
-        f"Out-of-distribution check: {percent(diagnosis.familiarity)} of the calibration photos "
+        f"Out-of-distribution check: {percent(diagnosis.familiarity)} of the calibration images "
         "are as unlike the training images as this photo, or more."
     )
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from skindx.diagnosis.answer import Answer
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.formats import photo_format
 from skindx.diagnosis.opening import read_photo
 from skindx.diagnosis.refusal import Refused
 from skindx.diagnosis.view import small_view
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
+from skindx.imaging.formats import photo_format
 from skindx.ui.html import data_url
 
 _GONE = "a photo did not arrive or was cleared away; send it again."
