@@ -59,7 +59,8 @@ def run_ranks(
     """Call `function(*arguments)` in `world` processes and return their results in rank order.
 
     `function` is importable by name. Ranks on a GPU are new processes: CUDA survives no fork.
-    Fails with the first worker's traceback, or after `timeout_s`, which counts from the first rank's start; no process outlives the call.
+    Fails with the first worker's traceback, or after `timeout_s`, which counts from the
+    first rank's start; no process outlives the call.
     """
     context: ForkServerContext | SpawnContext
     context = forking() if device == "cpu" else multiprocessing.get_context("spawn")

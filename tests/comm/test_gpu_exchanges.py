@@ -1,5 +1,6 @@
 """Gradient exchanges on a GPU give what they give on a CPU, and so does their selection."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from exchanges import Net
-from ranks import run_ranks
+from ranks import free_port, run_ranks
 from torch import Tensor
 
 from skindx.comm import EXCHANGES, DenseSettings, ExchangeSettings, build_exchange
@@ -67,15 +68,25 @@ class HostFabric(Fabric):
         super().swap([replace(each, tensor=each.tensor.cpu()) for each in sends], expected)
 
 
-def _updates(device: str, backend: str) -> dict[str, list[np.ndarray]]:
-    """Return what every kind makes of the same gradients, step by step."""
-    dist.init_process_group(backend, timeout=timedelta(seconds=60))
-    where = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    kind_of_fabric = HostFabric if backend == "gloo" else Fabric
-    fabric = kind_of_fabric(where, timedelta(seconds=60))
-    found = {name: _steps(settings, fabric) for name, settings in KINDS.items()}
+def _updates(device: str, backend: str) -> dict[str, Any]:
+    """Return what every kind makes of the same gradients, step by step, on the CPU and there."""
+    on_cpu = _of_every_kind("cpu", "gloo", Fabric)
+    if backend != "gloo":
+        dist.destroy_process_group()
+        os.environ["MASTER_PORT"] = str(free_port())  # for one rank alone
+    there = _of_every_kind(device, backend, HostFabric if backend == "gloo" else Fabric)
     dist.destroy_process_group()
-    return found
+    return {"on cpu": on_cpu, "there": there}
+
+
+def _of_every_kind(
+    device: str, backend: str, kind_of_fabric: type[Fabric]
+) -> dict[str, list[np.ndarray]]:
+    if not dist.is_initialized():
+        dist.init_process_group(backend, timeout=timedelta(seconds=60))
+    where = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    fabric = kind_of_fabric(where, timedelta(seconds=60))
+    return {name: _steps(settings, fabric) for name, settings in KINDS.items()}
 
 
 def _steps(settings: ExchangeSettings, fabric: Fabric) -> list[np.ndarray]:
@@ -104,11 +115,11 @@ def _steps(settings: ExchangeSettings, fabric: Fabric) -> list[np.ndarray]:
     return flats
 
 
-def _compare(ranks: list[dict[str, Any]], on_cpu: list[dict[str, Any]]) -> None:
-    for rank, reference in zip(ranks, on_cpu, strict=True):
-        for name, steps in reference.items():
+def _compare(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        for name, steps in rank["on cpu"].items():
             tolerance = 1e-3 if name in ("powersgd", "fused, bf16 on the wire") else 1e-6
-            for found, wanted in zip(rank[name], steps, strict=True):
+            for found, wanted in zip(rank["there"][name], steps, strict=True):
                 np.testing.assert_allclose(
                     found, wanted, rtol=tolerance, atol=tolerance, err_msg=name
                 )
@@ -120,15 +131,13 @@ def test_every_kind_is_tried() -> None:
 
 @pytest.mark.distributed
 def test_two_ranks_that_share_the_device(device: str) -> None:
-    on_cpu = run_ranks(2, _updates, "cpu", "gloo")
-    _compare(run_ranks(2, _updates, device, "gloo", device=device), on_cpu)
+    _compare(run_ranks(2, _updates, device, "gloo", device=device))
 
 
 @pytest.mark.distributed
 def test_one_rank_under_the_devices_own_backend(device: str) -> None:
-    on_cpu = run_ranks(1, _updates, "cpu", "gloo")
     backend = "nccl" if device == "cuda" else "gloo"
-    _compare(run_ranks(1, _updates, device, backend, device=device), on_cpu)
+    _compare(run_ranks(1, _updates, device, backend, device=device))
 
 
 @pytest.mark.parametrize("size", [1000, 300_000])
