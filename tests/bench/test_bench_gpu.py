@@ -17,14 +17,15 @@ from skindx.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.timeout(600)
 def test_everything_that_needs_a_gpu_runs_on_a_cpu_too(tmp_path: Path) -> None:
     """So that a short time on a GPU is not lost to a typo."""
     command = [sys.executable, "-m", "skindx", "bench", "gpu", "--smallest"]
     done = subprocess.run(
-        [*command, "--set", f"folder={tmp_path}"],
+        [*command, "--set", f"folder={tmp_path}", "--set", "tests_s=380", "--set", "trainer_s=200"],
         capture_output=True,
         text=True,
-        timeout=290,
+        timeout=590,
         check=False,
         cwd=ROOT,
     )

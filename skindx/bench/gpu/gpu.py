@@ -112,7 +112,7 @@ def _gpu() -> tuple[str, dict[str, Any]]:
         "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
         "driver": nvidia_driver(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "shared_memory_gb": round(shutil.disk_usage("/dev/shm").free / 1e9, 1),  # noqa: S108
     }
 
@@ -120,7 +120,8 @@ def _gpu() -> tuple[str, dict[str, Any]]:
 def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
     python = [sys.executable, "-m"]
     # The versions there are not those of the lock: a warning of theirs is no failure of ours.
-    options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider", "--timeout", "100"]
+    options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider"]
+    options += ["--timeout", "280" if settings.fake else "100"]
     root = ["--rootdir", str(_root()), "-c", str(_root() / "pyproject.toml")]
     files = [str(_root() / each) for each in tests]
     sets = (

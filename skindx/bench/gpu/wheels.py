@@ -105,12 +105,12 @@ def fill(folder: Path, lock: Path = Path("requirements.lock")) -> int:
     only = ["--no-deps", "--only-binary=:all:", "--python-version", _PYTHON]
     print(f"downloading {len(wanted)} wheels for Python {_PYTHON} into {folder}")
     subprocess.run(
-        [*pip, "download", *only, "--implementation", "cp", *platforms, "-d", folder, *wanted],
+        [*pip, "download", *only, "--implementation", "cp", *platforms, "-d", str(folder), *wanted],
         check=True,
     )
     # DeepSpeed publishes its sources alone; without its compiled operators they are pure Python.
     print(f"building the wheel of deepspeed {versions['deepspeed']}")
-    build = [*pip, "wheel", "--no-deps", "-w", folder, f"deepspeed=={versions['deepspeed']}"]
+    build = [*pip, "wheel", "--no-deps", "-w", str(folder), f"deepspeed=={versions['deepspeed']}"]
     subprocess.run(build, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
     for name, why in SKIPPED.items():
         print(f"left out: {name} ({why})")
@@ -137,8 +137,8 @@ def install(folder: Path, target: Path) -> int:
     if chosen:
         print(f"installing {len(chosen)} of {len(wheels)} wheels into {target}")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        alone = ["--no-index", "--no-deps", "--no-cache-dir", "--upgrade", "--target", target]
-        subprocess.run([*pip, *alone, *chosen], check=True)
+        alone = ["--no-index", "--no-deps", "--no-cache-dir", "--upgrade", "--target", str(target)]
+        subprocess.run([*pip, *alone, *map(str, chosen)], check=True)
     sys.path.insert(0, str(target))
     missing = [name for name in EXPECTED if _installed(name) is None]
     for name in missing:

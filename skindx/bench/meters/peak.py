@@ -69,4 +69,4 @@ def training_flops(network: Any, side: int) -> float:
     with FlopCounterMode(display=False) as counter:
         network(torch.zeros(count, 3, side, side)).sum().backward()
     network.zero_grad(set_to_none=True)
-    return counter.get_total_flops() / count
+    return float(counter.get_total_flops()) / count
