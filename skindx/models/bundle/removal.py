@@ -40,8 +40,8 @@ def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
 
     The split is that of the manifest which the bundle was trained on: it learned from train, was
     chosen by val, measured by test; "" if the image was not in it. None: the bundle is of an
-    older version and its manifest another one, so the split is unknown. Members that were trained in
-    folds learned from val as well. Raises UserError for no bundle.
+    older version and its manifest another one, so the split is unknown. Members that were trained
+    in folds learned from val as well. Raises UserError for no bundle.
     """
     bundle = open_bundle(path)
     provenance, seen = bundle.spec.provenance, bundle.seen()
