@@ -102,7 +102,7 @@ def open_photo(
     try:
         pixels_HWC, height, width = _decoded(data, form, needed)
     except DamagedPicture as error:
-        # The message of a third-party decoder (`error` then has a cause) does not help a user.
+        # A third-party decoder's own words (`error` has a cause then) tell a user nothing.
         own = form != "HEIC" and error.__cause__ is None
         reason = str(error) if own or error.reason == "too-many-pixels" else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
