@@ -93,7 +93,7 @@ class Casebook:
         return self._read(CaseRow.id.in_(chosen)) if chosen else []
 
     def all_cases(self, owner: str | None = None) -> list[KeptCase]:
-        """Return all cases, of one owner or of everybody (for whoever runs the case book)."""
+        """Return all cases, of one owner or of all owners (for the operator)."""
         return self._read(*([] if owner is None else [self._owned_by(owner)]))
 
     def unreadable(self) -> list[str]:

@@ -46,8 +46,7 @@ def database_errors(what: str, book: str = "the case book") -> Iterator[None]:
         log.error("the case book cannot be %s: %s (%s)", what, cause, code)
         unchanged = "" if what == "read" else " nothing was changed;"
         raise UserError(
-            f"{book} cannot be {what}: {cause};{unchanged} tell the person who runs it, and try "
-            "again later."
+            f"{book} cannot be {what}: {cause};{unchanged} tell its operator, and try again later."
         ) from None
 
 

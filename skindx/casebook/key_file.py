@@ -21,7 +21,7 @@ _WAIT_S = 60.0
 
 
 class KeyFileError(UserError):
-    """The key file cannot be used; the sentence names it, for whoever runs the case book."""
+    """The key file cannot be used; the message names it, for the operator of the case book."""
 
 
 class KeyFile:
@@ -42,7 +42,7 @@ class KeyFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep all others from changing the file. Raises KeyFileError after a minute of waiting."""
-        with _told(self.path, "opened"):
+        with _file_errors(self.path, "opened"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600))
         with ExitStack() as held:
@@ -58,7 +58,7 @@ class KeyFile:
     def create(self, export: bytes | None) -> None:
         """Write a new file, under the lock; `export` is an older book's secret of that name."""
         keys = Keys(secrets.token_hex(16), new_key(), export or new_key(), {}, frozenset())
-        with _told(self.path, "written"):
+        with _file_errors(self.path, "written"):
             self._write(keys)
 
     def read(self) -> Keys:
@@ -66,7 +66,7 @@ class KeyFile:
 
         Raises KeyFileError for a file that is missing, damaged, or open to others than its owner.
         """
-        with _told(self.path, "read"):
+        with _file_errors(self.path, "read"):
             for _ in range(3):
                 with self.path.open("rb") as file:
                     found = os.fstat(file.fileno())
@@ -95,7 +95,7 @@ class KeyFile:
         """
         self.read()
         lines = "".join(line_of(case=case, key=key_text(key)) for case, key in cases.items())
-        with _told(self.path, "written"), self.path.open("rb+") as file:
+        with _file_errors(self.path, "written"), self.path.open("rb+") as file:
             whole = file.read()
             end = whole.rfind(b"\n") + 1  # behind it lies what a crash cut off
             try:
@@ -117,7 +117,7 @@ class KeyFile:
         keys = self.read()
         rest = {name: key for name, key in keys.cases.items() if name != case}
         fewer = Keys(keys.book, keys.owners, keys.export, rest, keys.deleted | {case})
-        with _told(self.path, "written"):
+        with _file_errors(self.path, "written"):
             try:
                 self._write(fewer)
             except OSError as error:
@@ -154,7 +154,7 @@ class KeyFile:
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
+def _file_errors(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:

@@ -23,7 +23,7 @@ class Patient(Settings):
     """Information given about the person; all of it is optional and none is guessed.
 
     The networks see photos alone. Skin type chooses the conformal threshold where the calibration
-    images include it; the rest is printed in the report for whoever reads it.
+    images include it; the rest is printed in the report for the clinician.
     """
 
     age: int | None = Field(None, ge=0, le=120)

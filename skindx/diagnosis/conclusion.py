@@ -66,7 +66,7 @@ def conclude(
     """Draw the conclusion from the probabilities of one case's photos, of which it takes the mean.
 
     The set is what any of the photos leaves possible: each photo's own set keeps its promise, so
-    all of them together do, whereas nothing was ever promised of a mean. The urgent risk is the
+    all of them together do, while a mean of probabilities has no guarantee. The urgent risk is the
     highest of the photos for the same reason.
     """
     classes, conformal = predictor.taxonomy.classes, predictor.conformal
@@ -131,7 +131,7 @@ def _too_many(possible: int, classes: int) -> str:
     if possible <= LARGEST_SET and 2 * possible <= classes:
         return ""
     return (
-        f"The conditions cannot be told apart here: {possible} of {classes} remain possible; "
+        f"The conditions cannot be distinguished here: {possible} of {classes} remain possible; "
         "a sharper, closer photo may help; a clinician can tell more."
     )
 

@@ -128,7 +128,7 @@ def _conclude(
     output: EnsembleOutput,
     refused: Sequence[Refusal],
 ) -> _Concluded:
-    """Combine what is said of a case's own photos.
+    """Combine the predictions of a case's photos.
 
     Raises Refused for the photos refused before and those out of distribution, UserError for a
     bundle without sense.

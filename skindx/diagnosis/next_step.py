@@ -49,7 +49,7 @@ def next_step(
 
 
 def risk_words(risk: UrgentRisk) -> tuple[str, str]:
-    """Return risk and threshold as a reader should see them, with digits that tell them apart."""
+    """Return risk and threshold for a reader, with enough digits to distinguish them."""
     own, least = f"{100 * risk.risk:.1f} %", f"{100 * risk.threshold:.1f} %"
     if own == least and risk.risk != risk.threshold:
         own, least = f"{100 * risk.risk:.3f} %", f"{100 * risk.threshold:.3f} %"
@@ -81,7 +81,7 @@ def _by_set(ranked: Ranked) -> NextStep:
     """Return the next step by the most urgent class of the set, however harmless the likeliest is.
 
     Without sets those classes stand for it that together carry 90 %. A class of unknown urgency
-    outweighs a routine one, since nobody can say that it may wait.
+    outweighs a routine one, since it may not be safe to wait.
     """
     possible, carried = _possible(ranked)
     deciding = _deciding(possible)

@@ -49,7 +49,8 @@ def cannot_reassure(classes: Sequence[SkinClass]) -> str:
         return ""
     return (
         f"The model does not know {' and '.join(names)}, so it gives a photo of "
-        f"{'it' if len(names) == 1 else 'them'} another name and cannot tell that anything may "
+        f"{'it' if len(names) == 1 else 'them'} another name, and must not advise that "
+        "anything may "
         "wait."
     )
 

@@ -64,7 +64,7 @@ class Taxonomy(Settings):
         *,
         start: dict[str, Any] | None = None,
     ) -> Self:
-        """Read a YAML file, which may be anybody's: no aliases, no environment variables."""
+        """Read a YAML file, which is untrusted: no aliases, no environment variables."""
         if path is None or sets:
             return super().load(path, sets, start=start)
         return cls.parse(read_plain_yaml(path), str(path), expand=False)
@@ -111,7 +111,7 @@ class Taxonomy(Settings):
         return f"clinically reviewed by {self.reviewed_by}"
 
     def find(self, label: str) -> SkinClass | None:
-        """Return the class that a label means by key, name or synonym, None for a stranger.
+        """Return the class that a label means by key, name or synonym, None for an unmapped label.
 
         Case, spaces, hyphens, underscores and other punctuation do not count.
         """

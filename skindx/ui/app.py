@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from skindx.casebook.casebook import Casebook
 
 ALIVE = "/healthz"
-"""Says that the server runs and nothing else; open to all, for whoever watches over it."""
+"""Says only that the server runs; open to all, for monitoring."""
 _CLIENT_BYTES, _IN_FLIGHT_BYTES = 192 << 20, 512 << 20
 """Of bodies that arrive or are being answered, from one address and in all."""
 _OTHER_BYTES = 1 << 20

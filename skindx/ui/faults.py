@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-FAILED = "Something went wrong on the server; try again, or tell the person who runs this page."
+FAILED = "Something went wrong on the server; try again, or tell the operator of this page."
 """What a person reads after an unexpected error."""
 
 
@@ -24,16 +24,16 @@ def log_fault(log: logging.Logger, what: str, error: BaseException) -> None:
 
 def where(error: BaseException) -> str:
     """Return types and code positions of an error and of its causes, without their messages."""
-    told = []
+    lines = []
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         frames = traceback.extract_tb(cause.__traceback__)
         path = "".join(f"\n  {frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
-        told.append(f"{type(cause).__qualname__}{path}")
+        lines.append(f"{type(cause).__qualname__}{path}")
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return "\ncaused by ".join(told)
+    return "\ncaused by ".join(lines)
 
 
 def hide_messages() -> None:

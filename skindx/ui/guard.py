@@ -49,7 +49,7 @@ _WAITING = (
 class Guard:
     """ASGI middleware around Gradio's app; `uploads` is the folder in which it keeps files.
 
-    None: the one that Gradio is told by its environment.
+    None: the one that the environment names.
     Where people log in, an upload and a session belong to whoever came with them first.
     `functions` are the numbers of the page's functions; None: whatever a request names is passed
     on, and Gradio answers 500 to a number that it does not know.
@@ -126,23 +126,23 @@ class Guard:
 
     def _noting_uploads(self, send: Send, user: str) -> Send:
         """Return a `send` that notes whose the files are that Gradio says it took."""
-        told = bytearray()
+        received = bytearray()
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.body":
-                told.extend(message.get("body", b"")[:_JOIN_BYTES])
+                received.extend(message.get("body", b"")[:_JOIN_BYTES])
                 if not message.get("more_body"):
-                    for path in _strings(told):
+                    for path in _strings(received):
                         self._owners.give(user, path)
             await send(message)
 
         return noting
 
 
-def uploads_folder(told: Path | None) -> Path:
+def uploads_folder(given: Path | None) -> Path:
     """Return where uploads lie, links resolved."""
     default = Path(tempfile.gettempdir()) / "gradio"
-    return (told or Path(os.environ.get("GRADIO_TEMP_DIR") or default)).resolve()
+    return (given or Path(os.environ.get("GRADIO_TEMP_DIR") or default)).resolve()
 
 
 class _Owners:
@@ -213,9 +213,9 @@ async def _refuse(send: Send, status: int, sentence: str) -> None:
     await respond(send, status, body, "application/json")
 
 
-def _strings(told: bytearray) -> list[str]:
+def _strings(received: bytearray) -> list[str]:
     try:
-        said = json.loads(told)
+        said = json.loads(received)
     except ValueError:
         return []
     return [path for path in said if isinstance(path, str)] if isinstance(said, list) else []

@@ -1,4 +1,4 @@
-"""What goes with every answer: nothing from other hosts, in no foreign frame, kept by nobody."""
+"""Security headers of every answer: no other hosts, no foreign frames, no caching."""
 
 import logging
 import re

@@ -91,6 +91,6 @@ def _refusal(named: Sequence[str]) -> str:
     if not _NAME.fullmatch(shown) or len(shown) > _LONGEST:
         return "The request does not say which host it is for."
     return (
-        f"This server does not answer to the name {shown}; whoever runs it can allow the name: "
+        f"This server does not answer to the name {shown}; the operator can allow it: "
         f"skindx serve BUNDLE --allowed-host {shown}"
     )

@@ -73,7 +73,7 @@ def theme() -> "gr.themes.Base":
 
 
 def gradio_options() -> dict[str, Any]:
-    """Return what every page tells Gradio: nothing kept in the browser, watched, or told away."""
+    """Return the options of every Gradio page: no storage in the browser, no analytics."""
     return {
         "show_error": False,
         "run_history": False,  # it would write photos' addresses into the browser's storage

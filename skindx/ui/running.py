@@ -72,7 +72,7 @@ def make_server(app: App, listening: Listening, greet: Callable[[], None]) -> uv
         port=listening.port,
         http=protocol(listening.patience, lambda address: address in trusted),
         log_config=None,
-        log_level="critical",  # what fails to start is told by us, in one sentence
+        log_level="critical",  # we report what fails to start, in one sentence
         access_log=False,  # its lines would hold queries
         proxy_headers=listening.proxy is not None,
         forwarded_allow_ips=listening.proxy or "",

@@ -53,7 +53,8 @@ class Shares:
 class RequestShares:
     """ASGI middleware: one client has at most `per_client` requests at a time; one more gets 429.
 
-    Where a proxy forwards the requests of many clients, connections cannot tell them apart.
+    Where a proxy forwards the requests of many clients, its connections do not
+    distinguish the clients.
     """
 
     def __init__(self, app: App, per_client: int) -> None:

@@ -214,7 +214,7 @@ def test_a_set_of_too_many_conditions_never_tells_to_wait() -> None:
     """The guarantee of the risk counts such photos in, so that it may say soon, but not less."""
     wide = RULE.model_copy(update={"thresholds": {"all": 0.01}})
     said = concluded(of(0.4, 0.2, 0.05), conformal=wide, urgent_risk=RISK)
-    assert "cannot be told apart" in said.abstained
+    assert "cannot be distinguished" in said.abstained
     assert said.next_step.urgency == "soon"
 
 

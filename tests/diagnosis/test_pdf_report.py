@@ -57,15 +57,15 @@ def test_the_notice_and_the_next_step_come_first(
         diagnosis.next_step.advice.split(",")[0],
         CANNOT_RULE_OUT[:50],
         "The networks contradict",
-        "What it looks most like",
+        "What it resembles most",
         diagnosis.candidates[1].name,
         "The model knows 9 conditions",
         "Photo 1.",
-        "Similar cases",
+        "Similar images",
         "54 years",
         diagnosis.source.version[:16],
         "top-1 50.0 %",
-        "Some letters above stand as",
+        "Some letters above are printed as",
     ]
     places = [words.find(heading) for heading in order]
     assert -1 not in places, list(zip(order, places, strict=True))

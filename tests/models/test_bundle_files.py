@@ -313,5 +313,5 @@ def test_embeddings_of_other_networks_are_refused_where_they_are_compared(tmp_pa
     forge(bundle, name, save({**tensors, "embeddings": narrow}))
     gallery = open_bundle(bundle).gallery()
     assert gallery is not None
-    with pytest.raises(UserError, match="gallery is not of its networks"):
+    with pytest.raises(UserError, match="embedding index is not of its networks"):
         gallery.nearest(np.zeros(narrow.shape[1] + 1, np.float32), 3)

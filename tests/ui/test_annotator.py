@@ -270,7 +270,7 @@ def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
     seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
     seen.page.on("request", lambda request: seen.hosts.add(urlsplit(request.url).netloc))
     seen.page.goto(annotator.url)
-    seen.told("Picture")
+    seen.told("Image")
     yield seen
     context.close()
     assert seen.errors == []

@@ -1,6 +1,6 @@
-"""What a photo must pass before anything is said about it; one idea a file, one list here.
+"""The gates that a photo must pass before it is diagnosed; one file for one gate.
 
-What the thresholds do to real photos, `python -m skindx.evaluation.gates` measures.
+`python -m skindx.evaluation.gates` measures their thresholds on real photos.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ GATES: dict[Gate, Callable[[Reduced], Finding | None]] = {
     "no-skin": no_skin,
     "blur": blurred,
 }
-"""In this order: a black photo is also blurred, and that would be no help to be told."""
+"""In this order, since a dark photo also counts as blurred and the advice would not help."""
 
 
 def inspect(pixels_HWC: NDArray[np.uint8]) -> list[tuple[Gate, Finding]]:

@@ -1,4 +1,4 @@
-"""Too blurred: how much of the fine detail is left, beside the somewhat coarser detail.
+"""The gate for blur: how much fine detail is left, relative to somewhat coarser detail.
 
 The variance of the Laplacian alone would call smooth skin blurred. The ratio of two neighbouring
 bands of a difference-of-Gaussians pyramid (Burt and Adelson 1983) is free of contrast and, at a

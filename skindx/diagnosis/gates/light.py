@@ -1,6 +1,6 @@
-"""Too dark or too bright: judged by the brightest and the darkest parts, never by their mean.
+"""The gate for light: it looks at the brightest and the darkest parts, never at their mean.
 
-So dark skin is not taken for a dark photo, nor a dermoscope's black rim for bad light: of 800
+So neither dark skin nor the black rim of a dermoscope counts as bad light: of 800
 real photos the darkest has 49 at the 95th percentile, the brightest 251 at the 5th.
 """
 
@@ -15,7 +15,7 @@ BRIGHT, PALE = 252.0, 235.0
 
 
 def badly_lit(photo: Reduced) -> Finding | None:
-    """Find a photo in which hardly anything can be told apart for want or excess of light."""
+    """Find a photo with too little or too much light to see structures."""
     darkest, brightest = np.percentile(photo.luma, [5, 95])
     if brightest < DIM:
         return Finding(

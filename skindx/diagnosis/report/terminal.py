@@ -22,7 +22,7 @@ _BAR = 20
 def render(diagnosis: Diagnosis, console: Console) -> None:
     """Print a diagnosis: next step first, then the candidates, then what they rest on.
 
-    Names come from a bundle, which may be anybody's: they are printed as text, never as markup.
+    Names come from a bundle, which is untrusted: they are printed as text, never as markup.
     """
     step, source = diagnosis.next_step, diagnosis.source
     console.print(Text.assemble(("Next step  ", "bold"), (step.advice, _STYLE[step.urgency])))

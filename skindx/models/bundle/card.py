@@ -1,4 +1,4 @@
-"""The model card: what a person should know before trusting a bundle."""
+"""The model card of a bundle."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
 
 
 def _misses(metrics: dict[str, Any]) -> list[str]:
-    """Return what was missed of what must not be, and whether the sets hold their promise."""
+    """Return the miss rates of urgent classes and cancers, and the coverage of the sets."""
     urgent, sets = metrics.get("urgent"), metrics.get("sets")
     lines = []
     if urgent:
@@ -111,7 +111,7 @@ def _missed(row: dict[str, Any]) -> str:
 def _sets(spec: BundleSpec) -> str:
     fitted = spec.conformal
     if fitted is None:
-        return "none, for want of calibration images"
+        return "none, because the dataset has no calibration images"
     said = (
         f"every class of at least {fitted.least_probability:.3f}, for a coverage of "
         f"{fitted.level:.0%}; fitted on {fitted.pictures} images"

@@ -43,7 +43,7 @@ def set_fusion(
 ) -> Bundle:
     """Put how the crop around the best box is judged, and the rules for it, into the bundle.
 
-    `whole_conformal` and `whole_urgent_risk` are for whoever serves the bundle without its
+    `whole_conformal` and `whole_urgent_risk` are for serving the bundle without its
     detector.
     """
     bundle = open_bundle(path)

@@ -1,4 +1,4 @@
-"""How small a photo a bundle may judge: no smaller than what it was checked on."""
+"""The smallest photo that a bundle accepts: no smaller than what it was calibrated on."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from skindx.models.bundle.provenance import LEAST_SIDE_PX, provenance_value
 from skindx.models.bundle.spec import BundleSpec
 
 RARE = 0.05
-"""Share of the calibration images that may be smaller: too few to bear out an answer."""
+"""Share of the calibration images that may be smaller: too few to support an answer."""
 
 
 def calibration_side(records: Sequence[Record]) -> dict[str, Any]:

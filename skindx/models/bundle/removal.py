@@ -1,6 +1,7 @@
-"""What a take-down means for a bundle: weights cannot forget, so it says what it learned.
+"""Removing images from a bundle.
 
-Its gallery and its out-of-distribution check can, and do.
+The embedding index and the out-of-distribution check lose them. Weights cannot, so the provenance
+lists the removed images that the members were trained on.
 """
 
 import re
@@ -39,8 +40,8 @@ def uses(path: Path, entries: Iterable[Blocked]) -> dict[str, str | None]:
 
     The split is that of the manifest which the bundle was trained on: it learned from train, was
     chosen by val, measured by test; "" if the image was not in it. None: the bundle is of an
-    older version and its manifest another one, so nobody can tell. From members that were trained
-    in folds val was learned from as well. Raises UserError for no bundle.
+    older version and its manifest another one, so the split is unknown. Members that were trained
+    in folds learned from val as well. Raises UserError for no bundle.
     """
     bundle = open_bundle(path)
     provenance, seen = bundle.spec.provenance, bundle.seen()
@@ -127,8 +128,8 @@ def _without(
 def clear_leftovers(path: Path) -> None:
     """Finish or undo what a kill cut short while the bundle was written again.
 
-    Such a rest holds an older gallery, with the images that were to go. Only for when nothing
-    else writes the bundle.
+    An unfinished copy holds an older embedding index with the removed images. Call this only while
+    nothing else writes the bundle.
     """
     path = path.resolve()
     mine = re.compile(re.escape(path.name) + r"\.tmp-[a-z0-9_]{8}(\.old)?")

@@ -10,7 +10,8 @@ def urgent_risk_lines(rule: UrgentRisk | None) -> list[str]:
     """Return a line on the score and one for each level."""
     if rule is None:
         return [
-            "urgent risk: no threshold, for want of calibration lesions with an urgent condition; "
+            "urgent risk: no threshold, because there are too few calibration lesions with "
+            "an urgent condition; "
             "the next step follows the conformal set"
         ]
     lines = [
@@ -48,7 +49,7 @@ def measured_risk_lines(measured: dict[str, Any] | None) -> list[str]:
             f"{part[count]} of {part['n']} {what}, {interval_text(part['rate'])}"
             for part, count, what in (
                 (level["misses"], "missed", "urgent images missed"),
-                (level["false_alarms"], "raised", "others urgent in vain"),
+                (level["false_alarms"], "raised", "images of other classes urgent"),
             )
             if part
         )

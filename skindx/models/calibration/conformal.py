@@ -1,4 +1,4 @@
-"""Conformal sets: the classes that an image may show, right at a promised rate."""
+"""Conformal sets: the classes that an image may show, with a guaranteed coverage."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -35,8 +35,8 @@ class Conformal(Settings):
     """Split-conformal sets by the least ambiguous rule (LAC; Sadinle, Lei and Wasserman 2019).
 
     A set holds every class of at least the threshold's probability, and always the likeliest one.
-    Of all rules with the same coverage this one gives the smallest sets on average; it draws no
-    lots, so that an image has the same set each time, and its numbers can be told to a reader.
+    Of all rules with the same coverage this one gives the smallest sets on average; it is
+    not randomised, so an image has the same set each time.
     The thresholds are Mondrian (Vovk et al. 2005, section 4.5): urgent classes have their own, so
     that the promise holds for their images by themselves, and so have skin types of which there
     are enough images.
@@ -54,7 +54,7 @@ class Conformal(Settings):
     """Which classes are urgent, by their places in the taxonomy."""
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The share of images of urgent classes whose set holds the true class: 0.95, or what so few
-    calibration images can bear out; None where urgent classes have no threshold of their own."""
+    calibration images can support; None where urgent classes have no threshold of their own."""
     urgent_missed: MeasuredShare | None = None
     """How often a calibration image of an urgent class has a set without any urgent class.
 

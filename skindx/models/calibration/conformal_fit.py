@@ -30,7 +30,7 @@ Bools = NDArray[np.bool_]
 def fit_on_records(
     probabilities_NC: Floats, records: Sequence[Record], taxonomy: Taxonomy, level: float = LEVEL
 ) -> Conformal:
-    """Fit on what was said of calibration images, by urgency and by skin type."""
+    """Fit on the probabilities of calibration images, by urgency and by skin type."""
     number = {key: index for index, key in enumerate(taxonomy.keys)}
     return fit_conformal(
         probabilities_NC,
@@ -113,7 +113,7 @@ def _pair(own_N: Floats, pressing_N: Bools, level: float) -> tuple[float, float]
     """Return the thresholds of other classes and of urgent ones.
 
     A kind of too few images for the level has no threshold of its own. Both are then at most
-    that of all images, whose promise over all so goes on to hold.
+    that of all images, so that its coverage still holds.
     """
     urgent_N, other_N = own_N[pressing_N], own_N[~pressing_N]
     together = _threshold(own_N, level)
@@ -141,7 +141,7 @@ def _least(level: float) -> int:
 
 
 def _borne_out(urgent: int) -> float:
-    """Return the level of urgent classes, or the highest that so few images bear out."""
+    """Return the level of urgent classes, or the highest that so few images support."""
     return min(URGENT_LEVEL, urgent / (urgent + 1))
 
 

@@ -115,7 +115,7 @@ class UrgentRisk(Settings):
 
     @property
     def default(self) -> float:
-        """The miss rate where nobody chooses one: 0.05, or else the nearest that was fitted."""
+        """The default miss rate: 0.05, or else the nearest that was fitted."""
         rates = [level.miss_rate for level in self.levels]
         return min(rates, key=lambda rate: (abs(rate - DEFAULT_MISS_RATE), rate))
 

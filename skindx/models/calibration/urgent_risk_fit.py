@@ -98,7 +98,7 @@ def _one_a_group(of_N: Bools, groups_N: NDArray[np.generic]) -> NDArray[np.intp]
 def _share_from(
     threshold: float, risk_N: Floats, groups_N: NDArray[np.generic]
 ) -> MeasuredShare | None:
-    """Return the share of risks at or above a threshold, counted as many times as groups tell."""
+    """Return the share of risks at or above a threshold, with an interval over groups."""
     if not len(risk_N):
         return None
     found = share_interval(risk_N >= threshold, groups_N)

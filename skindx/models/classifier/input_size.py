@@ -31,6 +31,6 @@ def _accepts(model: str, arguments: dict[str, Any], side: int) -> bool:
         with torch.device("meta"), torch.inference_mode():
             net = timm.create_model(model, pretrained=False, num_classes=1, **arguments).eval()
             net(torch.empty(2, 3, side, side))
-    except Exception:  # what is wrong is said where the network itself is built and tried
+    except Exception:  # the error is reported where the network itself is built and tried
         return False
     return True

@@ -1,7 +1,7 @@
 """Which arguments of timm's constructors a configuration or a bundle may set, and to what.
 
-timm also takes addresses and paths of weights there (`pretrained_cfg`, `checkpoint_path`), which
-whoever writes a bundle must not choose.
+timm also takes URLs and paths of weights there (`pretrained_cfg`, `checkpoint_path`), which a
+bundle must not set.
 """
 
 import math

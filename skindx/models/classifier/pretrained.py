@@ -59,7 +59,7 @@ def _fetch(model: str, arguments: str, file: Path) -> None:
             command, env=online, check=False, capture_output=True, text=True, timeout=_LIMIT_S
         )
         last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
-        # A short last line is the cause; a long one tells what it was like, after the error's name.
+        # A short last line is the cause; a long one describes it after the error's name.
         reason = last if len(last) < 80 else last.split(":")[0].rsplit(".", 1)[-1]
     except subprocess.TimeoutExpired:
         reason = f"nothing came within {_LIMIT_S} s"

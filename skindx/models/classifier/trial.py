@@ -1,4 +1,4 @@
-"""Does a network do all that is asked of it? It is tried on made-up images before it is trained.
+"""Check on random images that a network can be trained and explained, before it is trained.
 
 B = batch, S = side, C = classes, D = dimensions
 """
@@ -14,7 +14,7 @@ class TrialError(Exception):
 
 
 def try_network(settings: ClassifierSettings, classes: int, smaller: int | None = None) -> None:
-    """Build a network with random weights, take a gradient, and look at images as a bundle does.
+    """Build a network with random weights, take a gradient, and read the last map as a bundle does.
 
     `smaller` is another side that it is trained on. Raises TrialError for what it cannot do.
     """

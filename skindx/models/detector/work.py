@@ -1,7 +1,7 @@
 """How much memory and work a detector's layers take, by arithmetic, before any of it is spent.
 
 ultralytics passes a square through each new network to learn its strides. A few rows of YAML
-with few weights can make that square, or what is computed from it, as large as anybody likes.
+with few weights can make that square, or what is computed from it, as large as one likes.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""The gallery of a bundle: embeddings of images that it learned from, and what is known of them.
+"""The embedding index of a bundle: embeddings of training images, with labels and credits.
 
-The nearest of them are shown beside a diagnosis, those whose licence allows it with a small copy.
+The nearest ones are shown beside a diagnosis; a thumbnail is shown where the licence allows it.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,11 +27,11 @@ _TENSORS = {"embeddings": ("F16", 2), "thumbnails": ("U8", 1), "offsets": ("I64"
 _LARGEST_COPY = 2**20
 """Bytes of one small JPEG."""
 
-# N = images of the gallery, Q = images that are compared with it, D = dimensions
+# N = images of the index, Q = images that are compared with it, D = dimensions
 
 
 class EmbeddingIndexSpec(Settings):
-    """What a bundle's index says of its gallery."""
+    """What a bundle's index says of its embedding index."""
 
     pictures: int = Field(ge=0)
     shown: int = Field(ge=0)
@@ -40,7 +40,7 @@ class EmbeddingIndexSpec(Settings):
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """One image; `label` is a class's key. What credits it is empty where nobody may be named."""
+    """One image; `label` is a class's key. The credit is empty where nobody may be named."""
 
     sha256: str
     label: str
@@ -54,7 +54,7 @@ class IndexRow:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A row of the gallery and how near it is; `thumbnail` is a JPEG, empty if not to be shown."""
+    """A row of the index and how near it is; `thumbnail` is a JPEG, empty if not to be shown."""
 
     row: IndexRow
     cosine: float
@@ -79,7 +79,7 @@ class EmbeddingIndex:
         embeddings_ND: NDArray[np.floating],
         thumbnails: Iterable[bytes],
     ) -> Self:
-        """Put a gallery together. Raises ValueError for parts of different lengths."""
+        """Make an index. Raises ValueError for parts of different lengths."""
         rows, jpegs = tuple(rows), list(thumbnails)
         if not len(rows) == len(jpegs) == len(embeddings_ND):
             raise ValueError(
@@ -107,7 +107,7 @@ class EmbeddingIndex:
         """Return the dot products Q x N with embeddings of length 1, in single precision."""
         if embeddings_QD.shape[1] != self.embeddings_ND.shape[1]:
             raise UserError(
-                "the bundle's gallery is not of its networks (its embeddings have "
+                "the bundle's embedding index is not of its networks (its embeddings have "
                 f"{self.embeddings_ND.shape[1]} numbers, theirs {embeddings_QD.shape[1]}); "
                 "pack the bundle again."
             )
@@ -131,7 +131,7 @@ class EmbeddingIndex:
         return list(found.values())
 
     def without(self, sha256s: Collection[str]) -> Self:
-        """Return the gallery without these images and without all of their groups."""
+        """Return the index without these images and without all of their groups."""
         groups = {row.group for row in self.rows if row.sha256 in sha256s}
         kept = [index for index, row in enumerate(self.rows) if row.group not in groups]
         return self.of(

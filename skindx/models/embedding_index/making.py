@@ -1,4 +1,4 @@
-"""Make a bundle's gallery of the images that its members trained on."""
+"""Make a bundle's embedding index of the images that its members were trained on."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ def make_embedding_index(
 
     `also` is called with each batch, its pixels, and what the networks saw.
 
-    An image has a small copy where `skindx publish` would give it away: its licence allows that,
+    An image has a thumbnail where `skindx publish` would give it away: its licence allows that,
     and no person and no open flag speaks against it. Raises UserError for an image that is gone
     or damaged.
     """
@@ -62,7 +62,7 @@ def make_embedding_index(
 def stratified(records: Sequence[Record], cap: int) -> list[Record]:
     """Return at most `cap` records, of each class its share and at least one, in their order.
 
-    Which ones their hashes decide, so that the same dataset gives the same gallery.
+    Which ones their hashes decide, so that the same dataset gives the same index.
     """
     if len(records) <= cap:
         return list(records)

@@ -1,4 +1,4 @@
-"""How members become one answer: averaged as probabilities or logits, or by vote."""
+"""How members are combined: by the mean of probabilities or logits, or by vote."""
 
 import math
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def mutual_information(member_MNC: Floats, weights: tuple[float, ...] | None = N
 
     The mutual information of the class and the member who is asked, H(mean) - mean H (Houlsby et
     al. 2011, equation 2), over the entropy of the weights: 0 when all say the same, however
-    unsure, and 1 when each is sure of another class. A single member contradicts nobody: 0.
+    unsure, and 1 when each is sure of another class. With a single member: 0.
     """
     members = len(member_MNC)
     weights_M = np.full(members, 1 / members) if weights is None else np.array(weights)

@@ -1,7 +1,7 @@
 """Detection-assisted diagnosis: the whole image, and beside it the crop around its best box.
 
 After He et al. 2019 (arXiv 1911.08705), where boxes help some classes. Here the same ensemble
-judges both views, and p = (1 - w) p_whole + w p_crop.
+predicts both views, and p = (1 - w) p_whole + w p_crop.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from skindx.data.box import Box
 # H, W = height, width; S = side of the crop
 
 _WEIGHTS = 101
-"""Weights that a fit compares: whole percents, since no validation split tells finer ones."""
+"""Weights that a fit compares: whole percents; validation splits cannot distinguish finer ones."""
 
 
 class FusionSpec(Settings):
@@ -90,10 +90,10 @@ def assist(
     whole: tuple[NDArray[np.float64], NDArray[np.float64]],
     weight: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fuse what was said of whole images with what the ensemble says of the crops of some.
+    """Fuse the predictions of whole images with those of crops, where there are any.
 
     `whole` are probabilities N x C and each member's M x N x C, which are left as they are; so are
-    images without a crop. At weight 0 nothing is judged.
+    images without a crop. At weight 0 no crop is predicted.
     """
     if not crops or weight == 0:
         return whole
@@ -112,7 +112,7 @@ def fit_weight(
     """Return the weight in 0, 0.01, .. 1 with the least negative log-likelihood of the truth.
 
     The images are those of validation that have a box: to the others no weight matters. Of equal
-    weights the smallest is taken, so that a crop that tells nothing costs nothing.
+    weights the smallest is taken, so that an uninformative crop has weight 0.
     """
     images_N = np.arange(len(truth_N))
     own_N, beside_N = whole_NC[images_N, truth_N], crop_NC[images_N, truth_N]

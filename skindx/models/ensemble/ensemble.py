@@ -1,4 +1,4 @@
-"""Several classifiers that answer as one: calibrated probabilities, combined."""
+"""Several classifiers whose calibrated probabilities are combined."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ Body = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class EnsembleOutput:
-    """All that an ensemble sees in images, from one pass through its networks."""
+    """The predictions and features of images, from one pass through the networks."""
 
     probabilities_NC: NDArray[np.float64]
     member_MNC: NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""What members or a whole ensemble say of many stored images: streaming, in their order."""
+"""Predictions of members or an ensemble for many stored images, streamed in their order."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -49,7 +49,7 @@ def predict_records(
 def outputs_of_records(
     ensemble: Ensemble, dataset: Path, records: Sequence[Record]
 ) -> Iterator[tuple[Sequence[Record], list[NDArray[np.uint8]], EnsembleOutput]]:
-    """Yield batches of records, their images, and all that the ensemble sees in them.
+    """Yield batches of records, their images, and the outputs of the ensemble.
 
     Raises UserError for an image that is gone or damaged.
     """

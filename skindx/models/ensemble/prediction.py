@@ -1,4 +1,4 @@
-"""What an ensemble says about one image."""
+"""The prediction of an ensemble for one image."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from skindx.data.box import Box
 
 @dataclass(frozen=True, slots=True)
 class OodResult:
-    """What the out-of-distribution check says of an image: it is refused at `rate` and below."""
+    """The p-value of the out-of-distribution check; at `rate` and below the image is refused."""
 
     p_value: float
     rate: float

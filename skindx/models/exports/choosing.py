@@ -100,7 +100,7 @@ class Choice:
 
 
 def _processor() -> list[object]:
-    """Return what tells one machine's speed from another's."""
+    """Return the facts on which the speed of a machine depends."""
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
     model = [line for line in text.splitlines() if line.startswith("model name")][:1]

@@ -1,4 +1,4 @@
-"""Does an export answer as the network does? It is asked before the export enters a bundle."""
+"""Check that an export predicts as the network does, before it enters a bundle."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -92,7 +92,7 @@ def _cosines(one_NC: NDArray[np.float64], other_NC: NDArray[np.float64]) -> NDAr
     one_NC = one_NC - one_NC.mean(axis=1, keepdims=True)
     other_NC = other_NC - other_NC.mean(axis=1, keepdims=True)
     lengths_N = np.linalg.norm(one_NC, axis=1) * np.linalg.norm(other_NC, axis=1)
-    # A network that cannot tell the classes apart at all has no direction: only the same will do.
+    # A network that gives all classes the same probability has no direction: compare for equality.
     still_N = (one_NC == other_NC).all(axis=1)
     products_N = (one_NC * other_NC).sum(axis=1)
     cosines_N: NDArray[np.float64] = np.where(

@@ -63,7 +63,7 @@ def versions(to: Runtime) -> dict[str, str]:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets as Linux tells them; elsewhere none."""
+    """Return the names of the CPU's instruction sets as Linux lists them; none on other systems."""
     if not _CPU_INFO.is_file():
         return frozenset()
     for line in _CPU_INFO.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""What answers looked like when the bundle was measured: shares that drift is told by."""
+"""The distribution of answers in the bundle's evaluation, which drift is measured against."""
 
 from collections.abc import Sequence
 from itertools import pairwise

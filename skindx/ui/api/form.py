@@ -38,24 +38,24 @@ async def read_case(request: Request) -> tuple[Case, tuple[str, ...]]:
     except (MultiPartException, KeyError) as error:
         raise UserError(f"the form cannot be read ({_reason(error)}); {_HOW}.") from None
     try:
-        photos, told = [], {}
+        photos, fields = [], {}
         for name, value in form.multi_items():
             if isinstance(value, str):
                 if value.strip():
-                    told[name] = value.strip()
+                    fields[name] = value.strip()
             elif name == "photo":
                 photos.append(await value.read())
             else:
                 raise UserError(f"a file is named {name!r}; {_HOW}.")
     finally:
         await form.close()
-    include = tuple(part for part in told.pop("include", "").split(",") if part)
-    return Case(tuple(photos), _patient(told)), _checked(include)
+    include = tuple(part for part in fields.pop("include", "").split(",") if part)
+    return Case(tuple(photos), _patient(fields)), _checked(include)
 
 
-def _patient(told: dict[str, str]) -> Patient:
+def _patient(fields: dict[str, str]) -> Patient:
     values: dict[str, object] = {}
-    for name, value in told.items():
+    for name, value in fields.items():
         if name not in FIELDS:
             raise UserError(f"there is no field {name!r}; valid: {', '.join(FIELDS)}, include.")
         if name in ("age", "skin_type"):

@@ -1,4 +1,4 @@
-"""What a person who runs the server should watch, for Prometheus; nothing about any one case."""
+"""Counters for Prometheus; they hold nothing about a single case."""
 
 import math
 import time
@@ -20,9 +20,9 @@ from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers.pool import PoolStatus
 
 WINDOW = 1000
-"""Drift is told of the last so many answers, "last" since the server started."""
+"""Drift is measured on the last answers since the server started, at most so many."""
 LEAST = 100
-"""Fewer answers differ from anything by chance: no index is told of them."""
+"""With fewer answers the index would be noise and is not given."""
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 180)
 _OUTCOMES = ("answered", "abstained", "refused", "bad-input", "busy", "failed", "left")
 
@@ -164,7 +164,7 @@ class _Drift:
             Gauge(
                 f"skindx_{name}_shift",
                 f"Population stability index of the last {WINDOW} answers against the expected "
-                "shares; above 0.25 the photos are others than those the bundle was made for. "
+                "shares; above 0.25 the photos differ from those the bundle was made for. "
                 f"NaN before {LEAST} answers.",
                 **here,
             ).set_function(self._shift)

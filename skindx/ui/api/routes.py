@@ -73,7 +73,7 @@ def routes(
             return problem(400, str(error))
         try:
             answer = await diagnoser.diagnose(case)
-            return await asyncio.to_thread(_said, answer, include, measured)
+            return await asyncio.to_thread(_answer_body, answer, include, measured)
         except Refused as error:
             return problem(422, str(error), refused=error)
         except Busy as error:
@@ -123,7 +123,7 @@ def problem(
     refused: Refused | None = None,
     retry_after_s: int | None = None,
 ) -> Response:
-    """Return an error as the interface tells it."""
+    """Return an error in the form of the interface."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
     said = {
         "error": sentence(error),
@@ -137,7 +137,9 @@ def problem(
     return JSONResponse(said, status, headers)
 
 
-def _said(answer: Answer, include: Sequence[str], measured: dict[str, Any] | None) -> Response:
+def _answer_body(
+    answer: Answer, include: Sequence[str], measured: dict[str, Any] | None
+) -> Response:
     included: dict[str, Any] = {}
     if "views" in include:
         included["views"] = [_text(view.jpeg) for view in answer.views]

@@ -32,9 +32,7 @@ Known = Mapping[str, str]
 COOKIE = "skindx_session"
 _FORM_BYTES = 4096
 _WRONG = "The name or the password is wrong."
-_NO_USERS = (
-    "The server cannot read its file of users, so nobody can log in; tell the person who runs it."
-)
+_NO_USERS = "The server cannot read its file of users, so nobody can log in; tell its operator."
 _FOREIGN = "This request comes from another site's page, so it is not answered."
 
 
@@ -105,8 +103,8 @@ class Gate:
             await _page(send, 200, user=self._sessions.user(_cookie(scope), known))
             return
         body = await read_body(receive, _FORM_BYTES)
-        told = parse_qs((body or b"").decode("utf-8", "replace"), max_num_fields=8)
-        name, password = (told.get(key, [""])[0] for key in ("name", "password"))
+        form = parse_qs((body or b"").decode("utf-8", "replace"), max_num_fields=8)
+        name, password = (form.get(key, [""])[0] for key in ("name", "password"))
         user, wait_s = await self._right(scope, name, password, known)
         if user:
             token = self._sessions.begin(user, known[user])

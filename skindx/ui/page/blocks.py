@@ -122,7 +122,7 @@ def _add_diagnosis(diagnoser: Diagnoser, bundle: Bundle, casebook: Casebook | No
         return cleared | ({kept_answer: None} if kept_answer else {})
 
     quiet = {"api_visibility": "private", "show_progress": "hidden"}
-    # No limit here: whoever diagnoses has a queue of its own, and tells when it is full.
+    # No limit here: the diagnoser has a queue and reports when it is full.
     form.ask(ask, None, shows, concurrency_limit=None, **quiet).then(None, js=_DONE)
     form.again(again, None, shows, **quiet)
     if casebook:

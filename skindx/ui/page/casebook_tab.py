@@ -32,8 +32,8 @@ def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> N
 
     def act(event: gr.EventData, request: gr.Request) -> str:
         sent = event._data if isinstance(event._data, dict) else {}
-        told = {str(key): str(value) for key, value in sent.items()}
-        return _shown(casebook, taxonomy, login_name(request), told)
+        form = {str(key): str(value) for key, value in sent.items()}
+        return _shown(casebook, taxonomy, login_name(request), form)
 
     tab.select(open_book, None, shown, api_visibility="private", show_progress="hidden")
     shown.act(act, None, shown, api_visibility="private", show_progress="hidden")
@@ -44,7 +44,7 @@ def casebook_error(error: UserError) -> str:
     if not isinstance(error, KeyFileError):
         return str(error)
     log.error("%s", error)
-    return "the key file of the case book cannot be used; tell the person who runs this page."
+    return "the key file of the case book cannot be used; tell the operator of this page."
 
 
 def _shown(casebook: Casebook, taxonomy: Taxonomy, owner: str, sent: dict[str, str]) -> str:

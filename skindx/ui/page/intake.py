@@ -64,19 +64,21 @@ def case_of(sent: object, folder: Path) -> Case:
 
 
 def patient_of(sent: object) -> Patient:
-    """Return what was told about the person; an empty field was not told. Raises UserError."""
-    told: dict[str, Any] = {
+    """Return the facts about the person; empty fields are left out. Raises UserError."""
+    facts: dict[str, Any] = {
         key: value for key, value in (sent.items() if isinstance(sent, Mapping) else ()) if value
     }
     for key in ("age", "skin_type"):
-        if key in told:
+        if key in facts:
             try:
-                told[key] = int(str(told[key]))
+                facts[key] = int(str(facts[key]))
             except ValueError:
                 raise UserError(
-                    f"{key.replace('_', ' ')} {str(told[key])[:20]!r} is no whole number; "
+                    f"{key.replace('_', ' ')} {str(facts[key])[:20]!r} is no whole number; "
                     "correct it or leave it empty."
                 ) from None
-    if not 0 <= told.get("age", 0) <= 120:
-        raise UserError(f"an age of {told['age']} cannot be; give 0 to 120, or leave it empty.")
-    return Patient.parse(told, origin="the form", expand=False)
+    if not 0 <= facts.get("age", 0) <= 120:
+        raise UserError(
+            f"the age {facts['age']} is out of range; give 0 to 120, or leave it empty."
+        )
+    return Patient.parse(facts, origin="the form", expand=False)

@@ -77,7 +77,7 @@ function work(on) {
   at(".sx-live").textContent = on ? "Looking at the photos." : "";
 }
 
-function told() {
+function summary() {
   const said = [`${photos.length} photo${photos.length > 1 ? "s" : ""}`];
   if (at("[name=age]").value) said.push(`${at("[name=age]").value} years`);
   for (const name of ["sex", "site", "duration"]) {
@@ -93,7 +93,7 @@ function fold(on) {
   at(".sx-asked").hidden = !on;
   at(".sx-form").hidden = on;
   if (!on) return;
-  at(".sx-summary").textContent = told();
+  at(".sx-summary").textContent = summary();
   at(".sx-minis").replaceChildren(...photos.map((photo) => {
     const mini = make("img", { src: photo.url, alt: "" });
     mini.onerror = () => mini.remove();
@@ -138,7 +138,7 @@ watch("value", () => {
   } else if (kind === "again") {
     for (const photo of photos.splice(0)) URL.revokeObjectURL(photo.url);
     form.reset();
-    at(".sx-skin-told").textContent = "not told";
+    at(".sx-skin-given").textContent = "not given";
     at(".sx-skin").open = false;
     refuse("");
     show();
@@ -151,7 +151,7 @@ watch("value", () => {
 form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 form.addEventListener("change", (event) => {
   if (event.target.type === "file") { add(event.target.files); event.target.value = ""; }
-  if (event.target.name === "skin_type") at(".sx-skin-told").textContent = event.target.dataset.name;
+  if (event.target.name === "skin_type") at(".sx-skin-given").textContent = event.target.dataset.name;
 });
 at(".sx-change").onclick = () => { fold(false); at("#sx-file").focus(); };
 at(".sx-again").onclick = () => trigger("again");
