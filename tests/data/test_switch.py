@@ -13,6 +13,7 @@ from skindx.data.manifest import read_issues, write_issues
 from skindx.data.transaction import READY, recover, transaction
 
 HERE = Path(__file__).parent
+PATHS = (HERE.parents[1], HERE.parent, HERE)
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("rebuild", 20), ("take_down", 15)])
@@ -23,7 +24,7 @@ def test_killed_before_every_change_of_the_disk(tmp_path: Path, scenario: str, l
         text=True,
         timeout=280,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout.split()[0]) >= least
