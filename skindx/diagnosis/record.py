@@ -10,8 +10,7 @@ SET_HOLDS = (
     "of 100 photos like the calibration images, about {level} have their true condition in such "
     "a set"
 )
-"""Said of every set; `about`, since the share of one bundle varies around the level it was fitted
-for with the calibration images that were drawn (Vovk 2012)."""
+"""Of every set; `about`, since the share varies with the calibration images (Vovk 2012)."""
 
 NOTICE = (
     "This is no medical device and no diagnosis: it is a research tool and can be wrong. "
@@ -132,8 +131,7 @@ class Promise(_Part):
     group: str = "all"
     """Which of them: `all`, or those of the skin type that the case names."""
     urgent_missed: Share | None = None
-    """Share of calibration images of urgent classes whose set holds no urgent class; None: not
-    measured."""
+    """Share of urgent calibration images whose set holds no urgent class; None: not measured."""
 
     @property
     def urgent_apart(self) -> bool:

@@ -74,7 +74,7 @@ def test_a_refusal_is_a_sentence_that_the_front_end_reads(uploads: Path) -> None
     sent = {"event_data": {"photos": ["/etc/passwd"]}}
     answer = ask(Guard(echo, uploads), "POST", "/gradio_api/queue/join", json=sent)
     assert answer.status_code == 400
-    assert answer.json()["detail"].startswith("Only photos that were uploaded here")
+    assert answer.json()["detail"].startswith("Only photos that were uploaded on this page")
 
 
 ANYTHING = st.recursive(

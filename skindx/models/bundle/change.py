@@ -58,22 +58,22 @@ def set_fusion(
     return open_bundle(path)
 
 
-def set_embedding_index(path: Path, gallery: EmbeddingIndex) -> None:
-    """Put another gallery in the place of the bundle's own, in one step."""
+def set_embedding_index(path: Path, index: EmbeddingIndex) -> None:
+    """Replace the embedding index of a bundle, in one step."""
     bundle = open_bundle(path)
-    _rewrite(_changed(bundle, {"gallery": gallery.spec}), {}, bundle.metrics(), {GALLERY: gallery})
+    _rewrite(_changed(bundle, {"gallery": index.spec}), {}, bundle.metrics(), {GALLERY: index})
 
 
-def set_learned_parts(path: Path, gallery: EmbeddingIndex | None, ood: OodPart | None) -> None:
-    """Put another gallery and another OOD check in the place of the bundle's own, in one step.
+def set_learned_parts(path: Path, index: EmbeddingIndex | None, ood: OodPart | None) -> None:
+    """Replace the embedding index and the OOD check of a bundle, in one step.
 
-    None for the gallery leaves it as it is; None for the check takes it out of the bundle.
+    None for the index leaves it as it is; None for the check takes it out of the bundle.
     """
     bundle = open_bundle(path)
     parts: dict[str, EmbeddingIndex | OodPart | None] = {OOD: ood}
     change: dict[str, Any] = {"ood": ood.spec if ood else None}
-    if gallery is not None:
-        parts[GALLERY], change["gallery"] = gallery, gallery.spec
+    if index is not None:
+        parts[GALLERY], change["gallery"] = index, index.spec
     _rewrite(_changed(bundle, change), {}, bundle.metrics(), parts)
 
 

@@ -95,28 +95,28 @@ def would_forget(path: Path, sha256s: Collection[str]) -> Forgotten:
 
 
 def forget(path: Path, sha256s: Collection[str]) -> Forgotten:
-    """Take images and their groups out of a bundle's gallery and OOD check, in one step.
+    """Take images and their groups out of a bundle's embedding index and OOD check, in one step.
 
     An image goes with all of its group: what shows the same lesion may be a copy that no hash
     finds. The check is fitted again on the rest, or goes where too few images are left. That of a
     bundle of version 0.1 holds no image, only means over many, and stays. Nothing is written where
     none of them is there. Raises UserError for no bundle.
     """
-    forgotten, gallery, check = _without(open_bundle(path), sha256s)
+    forgotten, index, check = _without(open_bundle(path), sha256s)
     if forgotten.ood:
-        set_learned_parts(path, gallery, check)
-    elif forgotten.gallery and gallery is not None:
-        set_embedding_index(path, gallery)
+        set_learned_parts(path, index, check)
+    elif forgotten.gallery and index is not None:
+        set_embedding_index(path, index)
     return forgotten
 
 
 def _without(
     bundle: Bundle, sha256s: Collection[str]
 ) -> tuple[Forgotten, EmbeddingIndex | None, OodPart | None]:
-    """Return what goes, and the gallery and the check that are left; None: there is none."""
-    gallery, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
-    left = gallery.without(sha256s) if gallery is not None else None
-    shown = len(gallery) - len(left) if gallery is not None and left is not None else 0
+    """Return what goes, and the index and the check that are left; None: there is none."""
+    index, images, spec = bundle.gallery(), bundle.ood_images(), bundle.spec.ood
+    left = index.without(sha256s) if index is not None else None
+    shown = len(index) - len(left) if index is not None and left is not None else 0
     if images is None or spec is None:
         return Forgotten(shown), left, None
     rest = images.without(sha256s)
