@@ -17,6 +17,7 @@ from skindx.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_everything_that_needs_a_gpu_runs_on_a_cpu_too(tmp_path: Path) -> None:
     """So that a short time on a GPU is not lost to a typo."""

@@ -23,14 +23,14 @@ from skindx.errors import JobError, UserError
 SMALLEST = ("fake=true",)
 
 _FAKE = "fake, on the CPU"
-_AS_FAKE = {
+AS_FAKE = {
     "SKINDX_GPU": "fake",
     "CUDA_VISIBLE_DEVICES": "",
     # To compile a network for a CPU takes minutes and shows nothing of a GPU.
     "TORCHDYNAMO_DISABLE": "1",
     "TORCH_COMPILE_DISABLE": "1",
 }
-_TINY = (
+TINY = (
     *("gpu_model=test_resnet", "gpu_size=32", "gpu_batch=4", "gpu_steps=2"),
     "fake_gpu=true",
 )
@@ -65,7 +65,7 @@ def run(settings: Config) -> Result:
     short = "fake" if settings.fake else re.sub(r"\W+", "-", name.removeprefix("NVIDIA ").lower())
     file = folder / f"gpu-{short}.json"
     machine = {**hardware(), "accelerator": name, **machine}
-    environment = _AS_FAKE if settings.fake else {"SKINDX_GPU": "cuda"}
+    environment = AS_FAKE if settings.fake else {"SKINDX_GPU": "cuda"}
     parts: dict[str, Mapping[str, Any]] = {}
     figures: dict[str, Figure] = {}
     notes: tuple[str, ...] = ()
@@ -124,9 +124,7 @@ def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
     options += ["--timeout", "280" if settings.fake else "100"]
     root = ["--rootdir", str(_root()), "-c", str(_root() / "pyproject.toml")]
     files = [str(_root() / each) for each in tests]
-    sets = (
-        _TINY if settings.fake else (f"gpu_batch={settings.batch}", f"gpu_steps={settings.steps}")
-    )
+    sets = TINY if settings.fake else (f"gpu_batch={settings.batch}", f"gpu_steps={settings.steps}")
     rounds = 3 if settings.fake else settings.rounds
     smallest = ["--smallest"] if settings.fake else []
     assignments = (*sets, f"rounds={rounds}", "gpu_peers=[timm]")
