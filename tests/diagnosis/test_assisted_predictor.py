@@ -133,7 +133,7 @@ def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> 
     set_fusion(bundle.path, FusionSpec(weight=0.4), fused)
     predictor = Predictor.load(bundle.path)
     assert predictor.conformal is None
-    assert "without the detector they promise nothing" in predictor.no_sets
+    assert "without the detector they guarantee nothing" in predictor.no_sets
     assert replace(predictor, detector=box_sees).conformal == fused
 
     set_fusion(bundle.path, FusionSpec(weight=0.4), fused, whole)

@@ -55,7 +55,9 @@ def test_the_mean_by_hand() -> None:
 def test_a_soup_of_one_network_is_it_to_the_bit(count: int, greedy: bool) -> None:
     state, learned = _state(5), []
     member = _member()
-    mix = mixer(member, judge=lambda m: m.judge([_images(0)]), learn=learned.append)
+    mix = mixer(
+        member, judge=lambda m: m.log_probabilities_of_squares([_images(0)]), learn=learned.append
+    )
     soup, log_NC, _ = cook([state] * count, mix, np.arange(8) % 3, greedy=greedy)
     assert all(torch.equal(tensor, state[name]) for name, tensor in soup.items())
     assert learned == []
@@ -66,7 +68,9 @@ def test_a_soup_of_one_network_is_it_to_the_bit(count: int, greedy: bool) -> Non
 def test_statistics_are_those_of_the_training_images() -> None:
     member, batches = _member(), [_images(1), _images(2)]
     mix = mixer(
-        member, judge=lambda m: m.judge([_images(0)]), learn=lambda m: m.judge(iter(batches))
+        member,
+        judge=lambda m: m.log_probabilities_of_squares([_images(0)]),
+        learn=lambda m: m.log_probabilities_of_squares(iter(batches)),
     )
     states = [_state(1), _state(2)]
     soup, log_NC = mix(states)

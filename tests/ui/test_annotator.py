@@ -283,7 +283,7 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     first = "Image 1 of 4 (Nevus (mole)): nobody looked yet, proposed with confidence 0.20"
     assert first in seen.told("0 of 4 looked at")
     page.keyboard.press("u")
-    seen.told("Nothing was saved since this page's start")
+    seen.told("Nothing was saved since the page was opened")
     # The proposal as it is: exactly what the model said, in pixels of the large picture.
     page.keyboard.press("s")
     seen.told("Saved: 1 box. Image 2 of 4")
