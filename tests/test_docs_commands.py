@@ -82,7 +82,7 @@ def test_settings_in_the_blocks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
             file = next((given[key] for key in ("source", "config") if given.get(key)), None)
             path = Path(file) if file and Path(file).is_file() else None
             if command.name == "bench":
-                name = getattr(bench, "ALIASES", {}).get(given["name"], given["name"])
+                name = bench.ALIASES.get(given["name"], given["name"])
                 module = importlib.import_module(bench.BENCHES[name])
                 module.Config.load(None, given["sets"] or [])
             elif command.name == "train":
