@@ -92,7 +92,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     assert len(Casebook.open(painted.book).all_cases("ann")) == 2
     last.locator("[data-ask]").click()
     sure.locator(".sx-danger").click()
-    page.wait_for_selector("text=The case is deleted")
+    page.wait_for_selector("text=The case and its photos are deleted")
     assert page.locator(".sx-seen").count() == 1
     assert [case.id for case in Casebook.open(painted.book).all_cases("ann")] == [kept[0].id]
     assert kept[1].photos[0][700:900] not in painted.book.read_bytes()
