@@ -45,7 +45,7 @@ def test_confirmed_cases_are_built_into_a_dataset(tmp_path: Path) -> None:
     run = CliRunner().invoke
     done = run(app, ["casebook", "export", str(path), "--out", str(tmp_path / "feedback")])
     assert done.exit_code == 0, done.output
-    assert "24 pictures" in done.output
+    assert "24 images" in done.output
     recipe = tmp_path / "feedback" / "recipe.yaml"
     sets = ["--set", "workers=1"]
     built = run(app, ["build", str(recipe), "--out", str(tmp_path / "data"), *sets])
