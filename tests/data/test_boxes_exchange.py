@@ -336,13 +336,13 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
     code, out, _ = skindx(
         "boxes", "export", dataset, "--format", "voc", "--out", tmp_path / "voc", "--copy"
     )
-    assert (code, "3 pictures with 3 boxes" in out) == (0, True)
+    assert (code, "3 images with 3 boxes" in out) == (0, True)
     code, out, _ = skindx(
         "boxes", "export", dataset, "-f", "labelstudio", "-o", tmp_path / "t.json"
     )
     assert (code, '<Label value="mole"/>' in out) == (0, True)
     code, out, _ = skindx("boxes", "import", dataset, tmp_path / "voc", "--by", "Dr. Mole")
-    assert (code, "Dr. Mole: 3 pictures" in out) == (0, True)
+    assert (code, "Dr. Mole: 3 images" in out) == (0, True)
     code, out, _ = skindx("boxes", "agree", dataset, "Dr. Mole", "recipe")
     assert code == 0
     assert "1.000 [" in out  # three images that agree leave room below 1

@@ -59,14 +59,9 @@ def test_a_refusal_crosses_a_process_border_whole() -> None:
         assert (there.gate, str(there), there.photo) == (error.gate, str(error), error.photo)
         assert there.refusals == error.refusals
     two = (replace(TWO[0], shown=b"\xff\xd8 jpeg"), TWO[1])
-    message = framing.pack([framing.plain(photo) for photo in two])
-    size = int.from_bytes(message[: framing.LENGTH_BYTES], "big")
-    head, rest = message[framing.LENGTH_BYTES :][:size], message[framing.LENGTH_BYTES + size :]
-    blobs = []
-    for length in framing.blob_sizes(head):
-        blobs.append(rest[:length])
-        rest = rest[length:]
-    assert tuple(framing.rebuilt(Refusal, part) for part in framing.unpack(head, blobs)) == two
+    message = io.BytesIO(framing.pack([framing.plain(photo) for photo in two]))
+    received = framing.receive(message.read)
+    assert tuple(framing.rebuilt(Refusal, part) for part in received) == two
 
 
 def test_a_refused_photo_that_browsers_cannot_show_comes_back_small(predictor: Predictor) -> None:
