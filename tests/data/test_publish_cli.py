@@ -27,7 +27,7 @@ def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path)
     arguments = ("publish", dataset, "--out", pub, "--format", "imagefolder", "--unaudited")
     code, told, _ = skindx(*arguments, "--set", "version=2.0.1")
     assert code == 0
-    assert "17 of 18 pictures published." in told
+    assert "17 of 18 images published." in told
     assert "1 withheld: licence-no-derivatives" in told
     assert "1 coded once more" in told
     card = (pub / "README.md").read_text()
