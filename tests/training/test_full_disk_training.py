@@ -49,7 +49,7 @@ def test_packing_on_a_full_disk_is_one_sentence(
     err = capsys.readouterr().err
     assert ended.value.code == 2
     assert err.startswith(f"error: {tmp_path}/run/bundle")
-    assert "the room on its disk" in err
+    assert "the free space of its disk" in err
     assert err.count("\n") == 1
     assert list((tmp_path / "run").iterdir()) == []
 

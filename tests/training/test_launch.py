@@ -87,7 +87,7 @@ def test_ranks_of_this_machine_know_their_place_and_the_users_gpus(tmp_path: Pat
 def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
     code, printed, took_s = _local(tmp_path, "fail")
     assert code == 7
-    assert len(printed) == 2
+    assert printed[-1].startswith("1 1 2 2")  # the other may have ended before it printed
     assert took_s < 50, "the rank that waits was not ended"
 
 
