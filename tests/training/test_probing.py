@@ -23,7 +23,7 @@ def settings(model: str, size: int, **change: object) -> TrainSettings:
 @pytest.mark.parametrize(
     ("model", "size", "said"),
     [
-        ("inception_v3", 48, "inception_v3 cannot be trained on pictures of 48 x 48 pixels: "),
+        ("inception_v3", 48, "inception_v3 cannot be trained on images of 48 x 48 pixels: "),
         ("crossvit_tiny_240", 240, "crossvit_tiny_240 makes several last maps"),
         ("coat_tiny", 64, "coat_tiny makes several last maps"),
     ],
