@@ -15,8 +15,8 @@ from skindx.comm.gradients import Gradients
 from skindx.comm.residuals import take_over
 from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse
-from skindx.errors import UserError
 from skindx.states import UnfitStateError
+from skindx.system import require_extra
 
 # M = elements of the gradient, K = elements that are sent
 
@@ -131,10 +131,5 @@ class SparseExchange(Exchange):
 
 
 def _check_kernels() -> None:
-    try:
-        import skindx.comm.kernels  # noqa: F401 - here rather than in the first step
-    except ImportError:
-        raise UserError(
-            "sparse exchanges need numba on a CPU, which is not installed; "
-            "run `pip install 'skindx[train]'`."
-        ) from None
+    require_extra("train", "numba", purpose="a sparse exchange on a CPU")
+    import skindx.comm.kernels  # noqa: F401 (here rather than in the first step)

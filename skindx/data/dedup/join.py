@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.errors import UserError
+from skindx.system import require_extra
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -142,11 +143,7 @@ def _most_bits(n: int) -> int:
 
 def import_kernels() -> "ModuleType":
     """Return the compiled part of the join. Raises UserError without the `data` extra."""
-    try:
-        from skindx.data.dedup import join_kernels
-    except ImportError:
-        raise UserError(
-            "near duplicates are found with numba, which is not installed; "
-            "run `pip install 'skindx[data]'`."
-        ) from None
+    require_extra("data", "numba", purpose="the search for near duplicates")
+    from skindx.data.dedup import join_kernels
+
     return join_kernels

@@ -14,6 +14,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.errors import UserError
 from skindx.files import atomic_file
+from skindx.system import require_extra
 
 # N = images, D = dimensions, P = pairs, L = links
 
@@ -99,13 +100,9 @@ def similar_pairs(vectors_ND: NDArray[np.float32], threshold: float) -> NDArray[
 
     Memory is the vectors and 1,024 rows of answers. Raises UserError without faiss.
     """
-    try:
-        import faiss
-    except ImportError:
-        raise UserError(
-            "embeddings are compared with faiss, which is not installed; "
-            "run `pip install 'skindx[audit]'`."
-        ) from None
+    require_extra("audit", "faiss", purpose="comparing embeddings")
+    import faiss
+
     vectors_ND = np.ascontiguousarray(vectors_ND, np.float32)
     index = faiss.IndexFlatIP(vectors_ND.shape[1])
     index.add(vectors_ND)

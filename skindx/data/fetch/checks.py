@@ -1,12 +1,12 @@
 """What can be known to be wrong with web sources before anybody is asked."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from skindx.data.fetch.settings import FetchSettings, origin_of
 from skindx.data.sources.source import WebSource
 from skindx.errors import UserError
+from skindx.system import require_extra
 
 
 def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
@@ -20,10 +20,7 @@ def check_sources(sources: Sequence[WebSource], fetch: FetchSettings) -> bool:
                 f"{source.name} is disabled: {source.disabled.rstrip('.')}; ask for permission, "
                 f'then set the source\'s permission: "who gave it, when".'
             )
-    if find_spec("scrapy") is None:
-        raise UserError(
-            f"{sources[0].name} cannot be fetched without Scrapy; run `pip install 'skindx[data]'`."
-        )
+    require_extra("data", "scrapy", purpose=f"fetching {sources[0].name}")
     own = {origin for origin in fetch.origins if urlsplit(origin).netloc in fetch.allow_private}
     asked = [set(map(_origin, source.check())) for source in sources]
     for source, origins in zip(sources, asked, strict=True):

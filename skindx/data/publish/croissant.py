@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from skindx.data.publish.columns import NAMES, SHARD_NAMES
 from skindx.data.publish.facts import Facts, newest
 from skindx.data.publish.row import Row
-from skindx.errors import UserError
+from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -29,12 +29,9 @@ _PICTURES, _MANIFEST = "pictures", "manifest"
 
 def import_mlcroissant() -> Any:
     """Return the package. Raises UserError that names the extra when it is absent."""
-    try:
-        import mlcroissant
-    except ImportError:
-        raise UserError(
-            "Croissant metadata needs mlcroissant; run `pip install 'skindx[data]'`."
-        ) from None
+    require_extra("data", "mlcroissant", purpose="Croissant metadata")
+    import mlcroissant
+
     return mlcroissant
 
 

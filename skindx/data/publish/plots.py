@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from skindx.data.manifest import SPLITS
 from skindx.data.publish.row import Row
-from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
 if TYPE_CHECKING:
@@ -38,13 +37,9 @@ def write_plots(folder: Path, rows: Sequence[Row], taxonomy: Taxonomy) -> list[s
 
 
 def _figure(height: float) -> "tuple[Figure, Axes]":
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError(
-            "the plots of a dataset card need matplotlib; run `pip install 'skindx[data]'`."
-        ) from None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -10,7 +10,6 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 from skindx.data.runner.task_runner import Task
 from skindx.data.runner.workers import check_alive, check_workers
 from skindx.errors import UserError
-from skindx.system import go_offline
+from skindx.system import go_offline, require_extra
 
 ATTEMPTS = 3
 """How often a task is given to a worker that dies under it, before the task is to blame."""
@@ -112,8 +111,7 @@ def connected(address: str, dataset: Path, driver_workers: int = 1) -> Iterator[
 
 
 def _check_address(address: str) -> None:
-    if find_spec("ray") is None:
-        raise UserError("--cluster needs Ray; run `pip install 'skindx[cluster]'`.")
+    require_extra("cluster", "ray", purpose="--cluster")
     if address == "auto":
         return
     if not re.fullmatch(r"(ray://)?[^\s:/@]+:[1-9]\d{0,4}", address):

@@ -1,12 +1,12 @@
 """The callbacks of one training: a bar, the history, and the trackers of the settings."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from skindx.errors import UserError
+from skindx.system import require_extra
 from skindx.training.callbacks.bar import TrainingBar
 from skindx.training.callbacks.callback import Monitor, Row, TrainingInfo
 from skindx.training.callbacks.history import History
@@ -30,10 +30,7 @@ def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
     """Raise UserError for a tracker whose package is not installed, or that is named twice."""
     kinds = [monitor.kind for monitor in monitors]
     for kind in kinds:
-        if importlib.util.find_spec(kind) is None:
-            raise UserError(
-                f"monitors has {kind}, which is not installed; run `pip install 'skindx[track]'`."
-            )
+        require_extra("track", kind, purpose=f"monitors={kind}")
         if kinds.count(kind) > 1:
             raise UserError(f"monitors has {kind} twice; name it once.")
 

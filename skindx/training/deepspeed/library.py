@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from skindx.errors import UserError
+from skindx.system import require_extra
 
 
 def import_deepspeed() -> Any:
@@ -18,12 +18,8 @@ def import_deepspeed() -> Any:
         os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
     # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    try:
-        import deepspeed
-    except ImportError:
-        raise UserError(
-            "training needs DeepSpeed, which is not installed; run `pip install 'skindx[train]'`."
-        ) from None
+    require_extra("train", "deepspeed", purpose="training")
+    import deepspeed
     from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)

@@ -18,6 +18,7 @@ from skindx.models.detector.network import (
 from skindx.states import check_like
 from skindx.system import (
     go_offline,
+    require_extra,
 )
 
 _DECAY, _TAU = 0.9999, 2000
@@ -44,13 +45,10 @@ def build_network(model: str, labels: int) -> nn.Module:
     without ultralytics. The first call is one of all ranks: ultralytics' import waits for them.
     """
     go_offline()
-    try:
-        import ultralytics  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "a detector needs ultralytics, which is not installed; "
-            "run `pip install 'skindx[detect]'` (AGPL-3.0), or set detector=null."
-        ) from None
+    otherwise = " (AGPL-3.0), or set detector=null"
+    require_extra("detect", "ultralytics", purpose="a detector", otherwise=otherwise)
+    import ultralytics  # noqa: F401 (its import waits for all ranks)
+
     raw = _read_model(model)
     last: Any = (raw.get("head") or [None])[-1]
     if not isinstance(last, list) or last[2:3] != ["Detect"] or raw.get("end2end"):
