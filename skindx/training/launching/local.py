@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     running: list[subprocess.Popen[bytes]] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(_end(running) or 1)
+        raise SystemExit(_shell_code(_end(running) or 1))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -64,7 +64,10 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> int:
     return code
 
 
+def _shell_code(code: int) -> int:
+    """Return the code that a shell gives to a process, also to one that a signal ended."""
+    return code if code >= 0 else 128 - code
+
+
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    # A rank that a signal ended counts as failed, with the code that a shell would give it.
-    sys.exit(code if code >= 0 else 128 - code)
+    sys.exit(_shell_code(main(sys.argv[1:])))
