@@ -1,5 +1,6 @@
 """What a build needs of its runner, without a cluster: parts of a crawl, shards, addresses."""
 
+import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -255,7 +256,10 @@ def test_a_wrong_address_is_one_sentence(address: str, said: str, tmp_path: Path
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skindx.data.runner.cluster.find_spec", lambda name: None)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ray" else real(name)
+    )
     with pytest.raises(UserError, match=r"pip install 'skindx\[cluster\]'"):
         connected("auto", tmp_path).__enter__()
 
