@@ -26,7 +26,7 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile":
 def main(arguments: Sequence[str]) -> None:
     """Make all images."""
     bundle = Path(arguments[0] if arguments else "runs/demo/bundle")
-    photos = [Path(each) for each in arguments[1:]] or test_photos(bundle.parent / "data")
+    photos = [Path(argument) for argument in arguments[1:]] or test_photos(bundle.parent / "data")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -48,9 +48,9 @@ def test_photos(dataset: Path) -> list[Path]:
     """Return two test images of one class, so that they may pass for one lesion's."""
     from skindx.data.manifest import read_manifest
 
-    test = [each for each in read_manifest(dataset) if each.split == "test"]
-    label = sorted({each.label for each in test})[-1]
-    return [dataset / each.path for each in test if each.label == label][:2]
+    test = [record for record in read_manifest(dataset) if record.split == "test"]
+    label = sorted({record.label for record in test})[-1]
+    return [dataset / record.path for record in test if record.label == label][:2]
 
 
 def wait(url: str, server: "subprocess.Popen[bytes]") -> None:

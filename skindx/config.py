@@ -115,7 +115,7 @@ def _refuse_bursting(value: Any, path: Path) -> None:
         if id(node) not in sizes:
             sizes[id(node)] = math.inf  # what holds itself has no size
             inner = node.values() if isinstance(node, dict) else node
-            sizes[id(node)] = 1 + sum(size(each) for each in inner)
+            sizes[id(node)] = 1 + sum(size(child) for child in inner)
         return sizes[id(node)]
 
     if size(value) > _MOST_VALUES:
@@ -181,8 +181,8 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
     # A misspelt key also makes the right one missing: the misspelling is the cause, so it leads.
     # A file that is wrong in each of its lines need not have all of them compared.
     errors = error.errors(include_url=False)[:_MOST_ERRORS]
-    found = [each for each in errors if not _follows(each, errors)]
-    first, *others = sorted(found, key=lambda each: each["type"] != "extra_forbidden")
+    found = [item for item in errors if not _follows(item, errors)]
+    first, *others = sorted(found, key=lambda item: item["type"] != "extra_forbidden")
     loc = first["loc"]
     where = ".".join(str(part) for part in loc)
     more = f" ({len(others)} more after this one)" if others else ""

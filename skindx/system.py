@@ -124,5 +124,5 @@ def _cgroup_folders() -> list[Path]:
             continue
         root = _CGROUPS / controllers if controllers else _CGROUPS
         inside = root / path.lstrip("/")
-        folders += [inside, *(each for each in inside.parents if each.is_relative_to(root))]
+        folders += [inside, *(folder for folder in inside.parents if folder.is_relative_to(root))]
     return folders

@@ -102,10 +102,10 @@ def read_plain_yaml(path: Path, most: int = MEGABYTE) -> dict[str, Any]:
 def _check_depth(value: Any, origin: str, deepest: int) -> None:
     layer, depth = [value], 0
     while layer := [
-        each
+        child
         for node in layer
-        for each in (node.values() if isinstance(node, dict) else node)
-        if isinstance(each, dict | list)
+        for child in (node.values() if isinstance(node, dict) else node)
+        if isinstance(child, dict | list)
     ]:
         depth += 1
         if depth > deepest:

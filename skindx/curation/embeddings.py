@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skindx.curation.sweep.stored_duplicates import stored_duplicates
 from skindx.data.dedup.near import Embeddings, write_embeddings
 from skindx.data.manifest import Record, read_manifest
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 from skindx.errors import UserError
 from skindx.files import sha256_file
 from skindx.models.classifier.classifier import (
@@ -100,7 +100,7 @@ def _features(
 ) -> NDArray[np.float32]:
     import torch
 
-    squares = [centre_square(read_picture(dataset, record), preprocess) for record in records]
+    squares = [centre_square(read_image(dataset, record), preprocess) for record in records]
     with torch.inference_mode():
         features_BD = net(torch.from_numpy(np.stack(squares)))
     array_BD: NDArray[np.float32] = features_BD.float().flatten(1).numpy()

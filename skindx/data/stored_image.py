@@ -1,4 +1,4 @@
-"""Pixels of a dataset's stored pictures, or one sentence about why there are none."""
+"""Pixels of a dataset's stored images, or one sentence about why there are none."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from skindx.errors import UserError
 from skindx.imaging.decode import decode
 
 
-def read_picture(dataset: Path, record: Record) -> NDArray[np.uint8]:
-    """Return a picture's pixels_HWC. Raises UserError for one that is gone or damaged."""
+def read_image(dataset: Path, record: Record) -> NDArray[np.uint8]:
+    """Return an image's pixels_HWC. Raises UserError for one that is gone or damaged."""
     try:
         return decode((dataset / record.path).read_bytes())
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.manifest import read_manifest, split_of
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.predictor import Predictor
@@ -127,7 +127,7 @@ def own_images(predictor: Predictor, dataset: Path) -> Checked:
     records = leave_out_seen(
         split_of(read_manifest(dataset), "test"), predictor.seen, "test", str(dataset)
     )
-    photos = [read_picture(dataset, record) for record in records]
+    photos = [read_image(dataset, record) for record in records]
     return Checked.of(predictor, "test images", photos, [record.group for record in records])
 
 

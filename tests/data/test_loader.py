@@ -175,7 +175,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     files.path(3).unlink()
     for index in (2, 3):
         with pytest.raises(UserError, match=rf"{files.path(index)} cannot be read .*build the"):
-            InMemory(tmp_path, files.records).picture(index)
+            InMemory(tmp_path, files.records).image(index)
     with pytest.raises(UserError, match="build the dataset again"):
         files.size_bytes(3)
 
@@ -228,7 +228,7 @@ def test_the_whole_window_is_the_picture() -> None:
 
 def _epoch_in_child(files: Files, pipe) -> None:
     def fill(index: int, out: np.ndarray) -> None:
-        out[...] = files.picture(index)[:8, :8]
+        out[...] = files.image(index)[:8, :8]
 
     pipe.send([each.sum() for each in load(fill, [np.arange(6)] * 3, 8, threads=2, prefetch=2)])
 
@@ -237,7 +237,7 @@ def test_a_fork_in_mid_epoch_can_load_for_itself(tmp_path: Path) -> None:
     files = InMemory(tmp_path, dataset(tmp_path).records)
 
     def fill(index: int, out: np.ndarray) -> None:
-        out[...] = files.picture(index)[:8, :8]
+        out[...] = files.image(index)[:8, :8]
 
     running = load(fill, [np.arange(6)] * 50, 8, threads=2, prefetch=2)
     first = next(running).sum()

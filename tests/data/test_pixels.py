@@ -39,9 +39,9 @@ def written(file: Path, files: Files, side: int = 40) -> bool:
         picture = decode(files.read(index))
         if min(picture.shape[:2]) > side:
             picture = shrink(picture, side)
-        assert (pixels.picture(index) == picture).all()
+        assert (pixels.image(index) == picture).all()
         assert pixels.size(index) == picture.shape[:2]
-        assert not pixels.picture(index).flags.writeable
+        assert not pixels.image(index).flags.writeable
     assert told in ([], [pixels_bytes(files, side)])
     assert file.stat().st_size == pixels_bytes(files, side)
     return bool(told)
@@ -125,7 +125,7 @@ def _write_under_a_limit(file: Path, files: Files, pipe) -> None:
 def _count_writes(file: Path, files: Files, pipe) -> None:
     told: list[int] = []
     pixels = open_pixels(file, files, 40, threads=1, on_write=told.append)
-    pipe.send((len(told), int(np.sum([pixels.picture(index).sum() for index in range(6)]))))
+    pipe.send((len(told), int(np.sum([pixels.image(index).sum() for index in range(6)]))))
 
 
 def _die_in_mid_write(file: Path, files: Files, pipe) -> None:

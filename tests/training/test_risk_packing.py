@@ -79,7 +79,7 @@ def test_the_risk_is_fitted_again_for_answers_with_crops(
     assert fused.whole_urgent_risk == whole
     predictor = Predictor.load(bundle)
     images = Files(dataset, held)
-    said = predictor.predict([images.picture(n) for n in range(len(held))])
+    said = predictor.predict([images.image(n) for n in range(len(held))])
     served_NC = np.stack([prediction.probabilities_C for prediction in said])
     again = fit_risk_on_records(served_NC, held, opened.taxonomy)
     assert fused.urgent_risk is not None

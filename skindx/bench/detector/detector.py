@@ -114,7 +114,7 @@ def _score(folder: Path, dataset: Path, test: Sequence[Record]) -> DetectionScor
     detector = load_detector(folder / FOLDER, load_parts(folder).spec)
     files = Files(dataset, test)
     found = [
-        detector.detect([files.picture(number)], LEAST_CONFIDENCE)[0] for number in range(len(test))
+        detector.detect([files.image(number)], LEAST_CONFIDENCE)[0] for number in range(len(test))
     ]
     score = mean_average_precision([record.boxes or () for record in test], found)
     if score is None:

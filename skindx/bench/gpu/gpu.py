@@ -56,7 +56,7 @@ def run(settings: Config) -> Result:
 
     Raises UserError without a GPU, and where there are no tests.
     """
-    tests = sorted(str(each.relative_to(_root())) for each in _root().glob("tests/*/test_gpu_*.py"))
+    tests = sorted(str(path.relative_to(_root())) for path in _root().glob("tests/*/test_gpu_*.py"))
     if not tests:
         raise UserError("bench gpu runs the tests of skindx; start it in a checkout.")
     name, machine = (_FAKE, {}) if settings.fake else _gpu()
@@ -78,11 +78,11 @@ def run(settings: Config) -> Result:
             more, notes = _written(folder / "trainer.json", outcome)
             figures |= more
         parts[part.name] = facts
-        said = (*(_sentence(each, facts) for each, facts in parts.items()), *notes)
+        said = (*(_sentence(part, facts) for part, facts in parts.items()), *notes)
         result = Result("gpu", figures, hardware=machine, notes=said, parts=parts)
         result.to_json(file)
     print(f"written: {file}")
-    bad = [each for each, facts in parts.items() if facts["status"] != "passed"]
+    bad = [part for part, facts in parts.items() if facts["status"] != "passed"]
     if bad:
         from rich.console import Console
 
@@ -123,12 +123,12 @@ def _parts(settings: Config, tests: list[str], folder: Path) -> list[Part]:
     options = ["-m", "gpu", "-v", "-W", "default", "-p", "no:cacheprovider"]
     options += ["--timeout", "280" if settings.fake else "100"]
     root = ["--rootdir", str(_root()), "-c", str(_root() / "pyproject.toml")]
-    files = [str(_root() / each) for each in tests]
+    files = [str(_root() / test) for test in tests]
     sets = TINY if settings.fake else (f"gpu_batch={settings.batch}", f"gpu_steps={settings.steps}")
     rounds = 3 if settings.fake else settings.rounds
     smallest = ["--smallest"] if settings.fake else []
     assignments = (*sets, f"rounds={rounds}", "gpu_peers=[timm]")
-    given = [argument for each in assignments for argument in ("--set", each)]
+    given = [argument for assignment in assignments for argument in ("--set", assignment)]
     written = ["--json", str(folder / "trainer.json")]
     return [
         Part("tests", [*python, "pytest", *root, *options, *files], settings.tests_s),

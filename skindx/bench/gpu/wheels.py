@@ -158,8 +158,10 @@ def needed(wheels: Iterable[Path]) -> list[Path]:
     chosen = {name for name in carried if _installed(name) is None}
     asked = set(chosen)
     while asked:
-        wants = [each for name in asked for each in _requirements(carried[name])]
-        names = {canonicalize_name(each.name) for each in wants if not _fits(each)}
+        wants = [requirement for name in asked for requirement in _requirements(carried[name])]
+        names = {
+            canonicalize_name(requirement.name) for requirement in wants if not _fits(requirement)
+        }
         asked = (names & carried.keys()) - chosen
         chosen |= asked
     return [carried[name] for name in sorted(chosen)]
@@ -168,10 +170,14 @@ def needed(wheels: Iterable[Path]) -> list[Path]:
 def _requirements(wheel: Path) -> list[Requirement]:
     """Return what a wheel needs on this machine, without its extras."""
     with ZipFile(wheel) as archive:
-        name = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        name = next(file for file in archive.namelist() if file.endswith(".dist-info/METADATA"))
         fields = Parser().parsestr(archive.read(name).decode("utf-8"))
     all_of_them = [Requirement(text) for text in fields.get_all("Requires-Dist", [])]
-    return [each for each in all_of_them if not each.marker or each.marker.evaluate({"extra": ""})]
+    return [
+        requirement
+        for requirement in all_of_them
+        if not requirement.marker or requirement.marker.evaluate({"extra": ""})
+    ]
 
 
 def _fits(wanted: Requirement) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from skindx.bench.ood.candidates import LEFT_OUT, OWN, settings_of
 from skindx.data.manifest import Record, read_manifest, split_of
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 from skindx.errors import UserError
 from skindx.evaluation.ood import painted_images
 from skindx.files import atomic_file
@@ -107,4 +107,4 @@ def measured(ensemble: Ensemble, photos: Iterable[Pixels]) -> Features:
 
 
 def _read(dataset: Path, records: Sequence[Record]) -> Iterator[Pixels]:
-    return (read_picture(dataset, record) for record in records)
+    return (read_image(dataset, record) for record in records)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from skindx.data.manifest import Record, read_manifest
 from skindx.data.review import Flag, write_flags
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 from skindx.progress import Progress, silent
 from skindx.system import require_extra
 
@@ -70,7 +70,7 @@ class _Images:
     def __getitem__(self, index: int) -> "tuple[Image]":
         from PIL import Image
 
-        image = Image.fromarray(read_picture(self._dataset, self._records[index]))
+        image = Image.fromarray(read_image(self._dataset, self._records[index]))
         self._read += 1
         # Each image is asked for twice: for its own figures, and for its duplicates.
         self._progress("quality", min(self._read, 2 * len(self)), 2 * len(self))

@@ -12,7 +12,7 @@ from skindx.curation.labels.review import Doubt, LabelReview
 from skindx.data.layout import LABEL_REVIEW
 from skindx.data.manifest import Record
 from skindx.data.review import write_flags
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 from skindx.files import write_csv, write_text
 from skindx.imaging.thumbnails import small_jpeg
 from skindx.templates import html_environment
@@ -31,7 +31,7 @@ def write_review(dataset: Path, review: LabelReview, records: dict[str, Record])
     """Write the table, the page and the flags of reason `label` into the dataset folder."""
     names = [field.name for field in dataclasses.fields(Doubt)]
     write_csv(dataset / TABLE, names, map(dataclasses.astuple, review.doubts))
-    page = render(review, dataset.name, lambda doubt: read_picture(dataset, records[doubt.sha256]))
+    page = render(review, dataset.name, lambda doubt: read_image(dataset, records[doubt.sha256]))
     write_text(dataset / PAGE, page)
     write_flags(dataset, [doubt.flag for doubt in review.doubts], ["label"])
 

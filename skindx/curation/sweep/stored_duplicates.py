@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skindx.data.layout import STORE
 from skindx.data.manifest import Record, read_issues
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 
 
 def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:
@@ -22,6 +22,6 @@ def stored_duplicates(dataset: Path, records: Sequence[Record]) -> list[Record]:
             record = replace(
                 stays, path=path, sha256=issue.sha256, label=issue.label, source_url=issue.url
             )
-            height, width = read_picture(dataset, record).shape[:2]
+            height, width = read_image(dataset, record).shape[:2]
             found[issue.sha256] = replace(record, width=width, height=height)
     return [found[sha256] for sha256 in sorted(found)]

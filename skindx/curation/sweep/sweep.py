@@ -22,7 +22,7 @@ from skindx.data.dedup.select import deduplicate, distinct
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.data.screening.screen import Screened
-from skindx.data.stored_image import read_picture
+from skindx.data.stored_image import read_image
 from skindx.errors import UserError
 from skindx.imaging.hashes import HashKind, hash_thumbnails, thumbnail
 from skindx.metrics import Interval, Statistic, confidence_interval, paired_interval
@@ -176,7 +176,7 @@ class _Trial:
 def _thumbnails(dataset: Path, train: Sequence[Record], progress: Progress) -> NDArray[np.float32]:
     thumbs = []
     for record in train:
-        thumbs.append(thumbnail(read_picture(dataset, record)))
+        thumbs.append(thumbnail(read_image(dataset, record)))
         progress("hash", len(thumbs), len(train))
     return np.stack(thumbs)
 

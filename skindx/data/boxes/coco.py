@@ -23,11 +23,11 @@ def read_coco(path: Path) -> dict[str, BoxedImage]:
         for annotation in raw["annotations"]:
             label = names[annotation["category_id"]]
             drawn[annotation["image_id"]].append(_raw(annotation, label, path.name))
-        pictures: dict[str, BoxedImage] = {}
+        by_name: dict[str, BoxedImage] = {}
         for image in raw["images"]:
             size = (int(image["width"]), int(image["height"]))
             sha256 = sha256_in(image.get("sha256", image["file_name"]))
-            put_image(pictures, path, image["file_name"], boxed(size, drawn[image["id"]], sha256))
+            put_image(by_name, path, image["file_name"], boxed(size, drawn[image["id"]], sha256))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
@@ -35,31 +35,31 @@ def read_coco(path: Path) -> dict[str, BoxedImage]:
             f"{path} is no COCO file of boxes ({type(error).__name__}: {error}); it needs images, "
             f"annotations with bbox, and categories that refer to each other by id."
         ) from None
-    return pictures
+    return by_name
 
 
-def write_coco(path: Path, pictures: Mapping[str, BoxedImage]) -> None:
+def write_coco(path: Path, by_name: Mapping[str, BoxedImage]) -> None:
     """Write file name -> image as COCO JSON, atomically."""
-    write_json(path, coco_json(pictures))
+    write_json(path, coco_json(by_name))
 
 
-def coco_json(pictures: Mapping[str, BoxedImage]) -> dict[str, Any]:
+def coco_json(by_name: Mapping[str, BoxedImage]) -> dict[str, Any]:
     """Return file name -> image as COCO's tables; categories are the labels, sorted."""
-    labels = sorted({box.label for picture in pictures.values() for box in picture.boxes})
+    labels = sorted({box.label for boxed_image in by_name.values() for box in boxed_image.boxes})
     number = {label: i for i, label in enumerate(labels, start=1)}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for image, (name, picture) in enumerate(pictures.items(), start=1):
+    for image, (name, boxed_image) in enumerate(by_name.items(), start=1):
         images.append(
             {
                 "id": image,
                 "file_name": name,
-                "width": picture.width,
-                "height": picture.height,
-                "sha256": picture.sha256,
+                "width": boxed_image.width,
+                "height": boxed_image.height,
+                "sha256": boxed_image.sha256,
             }
         )
-        for box in picture.boxes:
+        for box in boxed_image.boxes:
             width, height = box.x2 - box.x1, box.y2 - box.y1
             extra = {"drawn_by": box.drawn_by, "drawn_at": box.drawn_at, "score": box.score}
             annotations.append(

@@ -75,10 +75,10 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
 def read_labelstudio(path: Path) -> dict[str, BoxedImage]:
     """Read the latest completed annotation of each task: file name -> image. Raises UserError."""
     latest: dict[str, tuple[str, BoxedImage]] = {}
-    for name, _, at, picture in read_answers(path):
+    for name, _, at, image in read_answers(path):
         if name not in latest or latest[name][0] <= at:
-            latest[name] = (at, picture)
-    return {name: picture for name, (_, picture) in latest.items()}
+            latest[name] = (at, image)
+    return {name: image for name, (_, image) in latest.items()}
 
 
 def _task(task: Task) -> dict[str, Any]:
@@ -151,9 +151,9 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
         # What a region says of itself counts only as long as nobody edited it there.
         ours = "drawn_by" in annotation
         drawn = [_raw(region, size, by, at, trust=ours) for region in regions]
-        picture = boxed(size, drawn, sha256)
+        image = boxed(size, drawn, sha256)
         others = sum(_is_shape(region) for region in annotation["result"]) - len(regions)
-        yield name, by, at, replace(picture, refused=picture.refused + others)
+        yield name, by, at, replace(image, refused=image.refused + others)
 
 
 def _is_shape(result: dict[str, Any]) -> bool:

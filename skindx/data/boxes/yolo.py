@@ -30,11 +30,11 @@ def read_yolo(path: Path) -> dict[str, BoxedImage]:
     if root.is_file():
         raise UserError(f"{root} is a file; YOLO is a folder with {DATA}: give that folder.")
     names = _names(root / DATA if path == root else path)
-    pictures: dict[str, BoxedImage] = {}
-    for picture, labels in label_files(root):
+    images: dict[str, BoxedImage] = {}
+    for image, labels in label_files(root):
         if not labels.is_file():
             continue
-        size = _upright_size(picture)
+        size = _upright_size(image)
         if size is None:
             continue
         drawn = [
@@ -42,24 +42,24 @@ def read_yolo(path: Path) -> dict[str, BoxedImage]:
             for number, line in enumerate(_lines(labels), start=1)
             if line.strip()
         ]
-        put_image(pictures, root, picture.name, boxed(size, drawn, sha256_in(picture.name)))
-    if not pictures:
+        put_image(images, root, image.name, boxed(size, drawn, sha256_in(image.name)))
+    if not images:
         raise UserError(
             f"{root} holds no image with a label file; a YOLO folder has images in a folder "
             f"`images` and text files of the same names in a folder `labels` in its place."
         )
-    return pictures
+    return images
 
 
 def label_files(root: Path) -> Iterator[tuple[Path, Path]]:
     """Yield each file below a folder `images` of `root`, and where its labels would be."""
-    for picture in sorted(root.rglob("*")):
-        parts = picture.relative_to(root).parts
-        if "images" not in parts[:-1] or picture.name.startswith(".") or not picture.is_file():
+    for image in sorted(root.rglob("*")):
+        parts = image.relative_to(root).parts
+        if "images" not in parts[:-1] or image.name.startswith(".") or not image.is_file():
             continue
         last = max(i for i, part in enumerate(parts[:-1]) if part == "images")
         swapped = root.joinpath(*parts[:last], "labels", *parts[last + 1 :])
-        yield picture, swapped.with_suffix(".txt")
+        yield image, swapped.with_suffix(".txt")
 
 
 def write_yolo(
@@ -76,18 +76,18 @@ def write_yolo(
     in `labels`. Raises UserError for two images whose label files would be one.
     """
     data: dict[str, Any] = {}
-    for split, pictures in splits:
+    for split, images in splits:
         data[split] = f"images/{split}"
         (folder / "labels" / split).mkdir(parents=True)
-        place(folder / "images" / split, {name: files[name] for name in pictures}, copy=copy)
-        for name, picture in pictures.items():
+        place(folder / "images" / split, {name: files[name] for name in images}, copy=copy)
+        for name, image in images.items():
             lines = [
                 f"{labels.index(box.label)} "
-                f"{(box.x1 + box.x2) / 2 / picture.width:.9f} "
-                f"{(box.y1 + box.y2) / 2 / picture.height:.9f} "
-                f"{(box.x2 - box.x1) / picture.width:.9f} "
-                f"{(box.y2 - box.y1) / picture.height:.9f}\n"
-                for box in picture.boxes
+                f"{(box.x1 + box.x2) / 2 / image.width:.9f} "
+                f"{(box.y1 + box.y2) / 2 / image.height:.9f} "
+                f"{(box.x2 - box.x1) / image.width:.9f} "
+                f"{(box.y2 - box.y1) / image.height:.9f}\n"
+                for box in image.boxes
             ]
             (folder / "labels" / split / f"{Path(name).stem}.txt").write_text("".join(lines))
     import yaml
@@ -160,7 +160,7 @@ def _raw(
     return RawBox(x1 * width, y1 * height, x2 * width, y2 * height, label, drawn_by, score)
 
 
-def _upright_size(picture: Path) -> tuple[int, int] | None:
+def _upright_size(path: Path) -> tuple[int, int] | None:
     """Return (width, height) turned as EXIF says, None for what is no image."""
     from PIL import Image
 
@@ -168,7 +168,7 @@ def _upright_size(picture: Path) -> tuple[int, int] | None:
     from skindx.imaging.decode import FORMATS, MAX_PIXELS  # numpy: not for a crawl
 
     try:
-        with hushed(), Image.open(picture, formats=tuple(FORMATS.values())) as image:
+        with hushed(), Image.open(path, formats=tuple(FORMATS.values())) as image:
             check_size(*image.size, MAX_PIXELS)  # looking for EXIF may decode
             turned = image.getexif().get(274, 1) in (5, 6, 7, 8)
             return image.size[::-1] if turned else image.size

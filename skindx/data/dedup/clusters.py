@@ -84,7 +84,7 @@ def centres(near: Graph, order_N: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def connected(count: int, links_L2: NDArray[np.int64]) -> list[int]:
-    """Return the number of its connected component for each of `count` pictures."""
+    """Return the number of its connected component for each of `count` images."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 

@@ -81,5 +81,5 @@ def fill_crop(
 ) -> None:
     """Write a random-resized crop of an image, decoded no larger than the crop needs."""
     window = random_window(*source.size(index), scale, ratio, rng)
-    image_HW3 = source.picture(index, at_least=window.needs(out_SS3.shape[0]))
+    image_HW3 = source.image(index, at_least=window.needs(out_SS3.shape[0]))
     resize_into(window.of(image_HW3), out_SS3)

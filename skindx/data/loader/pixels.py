@@ -45,7 +45,7 @@ class Pixels:
         """Return (height, width) of a shrunk image."""
         return self._sizes[index]
 
-    def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """Return a read-only view H x W x 3 of the file, whatever `at_least` asks for."""
         flat = self._flat[self._starts[index] : self._starts[index + 1]]
         return flat.reshape(*self._sizes[index], 3)

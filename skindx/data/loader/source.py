@@ -23,7 +23,7 @@ class Source(Protocol):
     def size(self, index: int) -> tuple[int, int]:
         """Return (height, width) of an image as the dataset has it."""
 
-    def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """Return H x W x 3 uint8, perhaps smaller, but no side below `at_least`; do not write."""
 
 
@@ -56,7 +56,7 @@ class Files:
         except OSError as error:
             raise self.unreadable(index, error) from None
 
-    def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """Return an image; without `at_least` exactly as `decode` gives it.
 
         Raises UserError for one that is gone or damaged: a training on grey pixels looks healthy.

@@ -88,7 +88,7 @@ def _bars(
             str(end), (end, place), xytext=(4, 0), textcoords="offset points", va="center"
         )
     axes.set_yticks(places, names, parse_math=False)
-    axes.set_xlabel("pictures")
+    axes.set_xlabel("images")
     _count_along(axes.xaxis)
     axes.set_xlim(0, 1.1 * max(ends))
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -102,7 +102,7 @@ def _sizes(rows: Sequence[Row]) -> "Figure":
     axes.hist(sides, bins=40, range=(0, 1.05 * max(sides)), color=_COLOURS[0])
     _count_along(axes.yaxis)
     axes.set_xlabel("shorter side, pixels")
-    axes.set_ylabel("pictures")
+    axes.set_ylabel("images")
     return figure
 
 
@@ -115,7 +115,7 @@ def _skin_types(rows: Sequence[Row]) -> "Figure":
     bars = axes.bar(names, values, color=[_COLOURS[0]] * 6 + [_WITHHELD])
     axes.bar_label(bars)
     axes.set_xlabel("Fitzpatrick skin type, where a person said so")
-    axes.set_ylabel("pictures")
+    axes.set_ylabel("images")
     axes.margins(y=0.12)
     _count_along(axes.yaxis)
     return figure

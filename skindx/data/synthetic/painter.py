@@ -43,8 +43,8 @@ def paint(label: str, index: int, seed: int = 0) -> Painting:
     rng = np.random.default_rng([seed, index, zlib.crc32(label.encode())])
     width, height = SIZES[rng.integers(len(SIZES))]
     spots = _place(rng, width, height, 2 if label in IN_PAIRS and rng.random() < 0.4 else 1)
-    picture = skin.bare_skin(rng, (height, width))
-    colour = skin.lesion_colour(rng, picture)
+    image = skin.bare_skin(rng, (height, width))
+    colour = skin.lesion_colour(rng, image)
     strength = rng.uniform(0.85, 1.0)
     masks = []
     for spot in spots:
@@ -53,12 +53,12 @@ def paint(label: str, index: int, seed: int = 0) -> Painting:
             cv2.warpAffine(layer, frame, (width, height), flags=cv2.INTER_LINEAR)
             for layer in (lesion.ink, lesion.relief, lesion.region)
         )
-        picture = _lay(picture, colour, strength * ink, strength * relief)
+        image = _lay(image, colour, strength * ink, strength * relief)
         masks.append(region > 0.5)
-    picture = skin.backdrop(rng, picture, spots)
-    skin.hairs(rng, picture)
-    picture = picture * skin.light(rng, (height, width))[..., None]
-    return Painting(skin.camera(rng, picture), tuple(masks))
+    image = skin.backdrop(rng, image, spots)
+    skin.hairs(rng, image)
+    image = image * skin.light(rng, (height, width))[..., None]
+    return Painting(skin.camera(rng, image), tuple(masks))
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int = 90) -> bytes:
@@ -107,9 +107,9 @@ def _rotation(angle: float) -> NDArray[np.float64]:
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
-def _lay(picture: skin.Picture, colour: skin.Picture, ink: Field, relief: Field) -> skin.Picture:
+def _lay(image: skin.Image, colour: skin.Image, ink: Field, relief: Field) -> skin.Image:
     """Tint by ink, then darken where relief is negative and lighten where it is positive."""
-    inked = picture + (colour - picture) * ink[..., None]
+    inked = image + (colour - image) * ink[..., None]
     shaded = inked * (1 + 0.6 * np.minimum(relief, 0))[..., None]
     lit = shaded + (0.95 - shaded) * (0.6 * np.maximum(relief, 0))[..., None]
     return lit.astype(np.float32)

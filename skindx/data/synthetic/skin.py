@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from skindx.data.synthetic.patch import Field, noise
 
-Picture = NDArray[np.float32]
+Image = NDArray[np.float32]
 """(height, width, 3), RGB, 0..1."""
 
 LIGHT, DARK = (0.93, 0.79, 0.70), (0.33, 0.21, 0.15)
@@ -25,7 +25,7 @@ class Spot:
     radius: float
 
 
-def bare_skin(rng: np.random.Generator, shape: tuple[int, int]) -> Picture:
+def bare_skin(rng: np.random.Generator, shape: tuple[int, int]) -> Image:
     """Paint skin of a random tone with blotches, pores and a few soft folds."""
     tone = rng.uniform(0, 1)
     base = np.array(LIGHT) * (1 - tone) + np.array(DARK) * tone
@@ -36,11 +36,11 @@ def bare_skin(rng: np.random.Generator, shape: tuple[int, int]) -> Picture:
         line = _curve(rng, shape)
         cv2.polylines(folds, [line], False, 1.0, int(rng.integers(4, 12)), cv2.LINE_AA, 4)
     field -= rng.uniform(0.08, 0.2) * cv2.blur(folds, (9, 9))
-    skin: Picture = np.clip(field[..., None] * base.astype(np.float32), 0, 1)
+    skin: Image = np.clip(field[..., None] * base.astype(np.float32), 0, 1)
     return skin
 
 
-def lesion_colour(rng: np.random.Generator, skin: Picture) -> Picture:
+def lesion_colour(rng: np.random.Generator, skin: Image) -> Image:
     """Return the colour that full ink has at every pixel: the skin's, tinted by a random hue."""
     first, second = rng.choice(len(HUES), 2)
     mix = rng.uniform()
@@ -48,9 +48,9 @@ def lesion_colour(rng: np.random.Generator, skin: Picture) -> Picture:
     return skin * hue.astype(np.float32)
 
 
-def backdrop(rng: np.random.Generator, picture: Picture, spots: list[Spot]) -> Picture:
+def backdrop(rng: np.random.Generator, image: Image, spots: list[Spot]) -> Image:
     """Let the body end along a curve that misses every lesion; cloth or table lies behind it."""
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     turn = rng.uniform(0, 2 * np.pi)
     nx, ny = np.cos(turn), np.sin(turn)
     clear = max(spot.x * nx + spot.y * ny + 1.15 * spot.radius for spot in spots)
@@ -64,18 +64,16 @@ def backdrop(rng: np.random.Generator, picture: Picture, spots: list[Spot]) -> P
     dye = rng.uniform(0.08, 0.85) * rng.normal(1, 0.2, 3)
     cloth = dye * (1 + 0.1 * noise(rng, 9, (height, width)))[..., None]
     outside = np.clip(beyond / 2 + 0.5, 0, 1)[..., None]
-    mixed: Picture = (picture * shade[..., None] * (1 - outside) + cloth * outside).astype(
-        np.float32
-    )
+    mixed: Image = (image * shade[..., None] * (1 - outside) + cloth * outside).astype(np.float32)
     return mixed
 
 
-def hairs(rng: np.random.Generator, picture: Picture) -> None:
+def hairs(rng: np.random.Generator, image: Image) -> None:
     """Draw a few thin curved hairs over the image, in place."""
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     colour = (rng.uniform(0.05, 0.45) * np.array([1.0, 0.8, 0.65])).tolist()
     for _ in range(rng.integers(0, 6)):
-        cv2.polylines(picture, [_curve(rng, (height, width))], False, colour, 1, cv2.LINE_AA, 4)
+        cv2.polylines(image, [_curve(rng, (height, width))], False, colour, 1, cv2.LINE_AA, 4)
 
 
 def light(rng: np.random.Generator, shape: tuple[int, int]) -> Field:
@@ -91,14 +89,14 @@ def light(rng: np.random.Generator, shape: tuple[int, int]) -> Field:
     return brightness
 
 
-def camera(rng: np.random.Generator, picture: Picture) -> NDArray[np.uint8]:
+def camera(rng: np.random.Generator, image: Image) -> NDArray[np.uint8]:
     """Apply the camera: white balance, exposure, blur, noise, rounding to bytes."""
-    seen = picture * rng.normal(1, 0.05, 3).astype(np.float32)
+    seen = image * rng.normal(1, 0.05, 3).astype(np.float32)
     grey = seen[::4, ::4].mean(2)
     # An automatic exposure keeps the image from being burnt out, or too dark to use.
     seen *= max(min(1.0, 0.9 / np.quantile(grey, 0.97)), 0.25 / grey.mean())
     seen = cv2.GaussianBlur(seen, (0, 0), rng.uniform(0.3, 0.8))
-    grain = rng.standard_normal(picture.shape[:2], dtype=np.float32)
+    grain = rng.standard_normal(image.shape[:2], dtype=np.float32)
     seen = seen + rng.uniform(0.006, 0.016) * grain[..., None]
     pixels: NDArray[np.uint8] = np.clip(seen * 255, 0, 255).astype(np.uint8)
     return pixels

@@ -62,7 +62,7 @@ def outputs_of_records(
 
 def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
     files = Files(dataset, records)
-    reading = work_ahead(files.picture, range(len(records)), threads=cpu_count(), ahead=_BATCH)
+    reading = work_ahead(files.image, range(len(records)), threads=cpu_count(), ahead=_BATCH)
     # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.
     batches = np.array_split(np.arange(len(records)), -(-len(records) // _BATCH))
     with closing(reading) as images:

@@ -78,7 +78,7 @@ def _samples(
     step = max(1, len(records) // _SAMPLES)
     chosen = records[::step][:_SAMPLES]
     files = Files(dataset, chosen)
-    return [centre_square(files.picture(at), preprocess) for at in range(len(chosen))]
+    return [centre_square(files.image(at), preprocess) for at in range(len(chosen))]
 
 
 def _loaded(member: Member, folder: Path, to: Runtime, precision: Precision) -> Member:

@@ -119,7 +119,7 @@ class RandomNumbers:
             return
         state, own = states[self._rank], self.state_dict()
         if "cuda" not in own or "cuda" not in state:  # on another device than then
-            state, own = ({k: v for k, v in each.items() if k != "cuda"} for each in (state, own))
+            state, own = ({k: v for k, v in part.items() if k != "cuda"} for part in (state, own))
         python = state.get("python")
         if isinstance(python, dict) and isinstance(python.get("next", ""), float | None):
             own["python"]["next"] = python["next"]  # a second normal number is kept, or none

@@ -77,6 +77,6 @@ def _looked(
     files = Files(dataset, records)
     for first in range(0, len(records), _BATCH):
         last = min(first + _BATCH, len(records))
-        images = [files.picture(number) for number in range(first, last)]
+        images = [files.image(number) for number in range(first, last)]
         boxes = detector.detect(images)
         yield first, images, box_crops(images, boxes, detector.spec.confidence, margin)

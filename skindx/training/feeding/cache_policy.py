@@ -62,9 +62,9 @@ class Shard:
         """Return (height, width)."""
         return self.source.size(index // self.world)
 
-    def picture(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    def image(self, index: int, at_least: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """Return an image."""
-        return self.source.picture(index // self.world, at_least)
+        return self.source.image(index // self.world, at_least)
 
 
 def node_of(mesh: Mesh) -> Node:

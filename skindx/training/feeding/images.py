@@ -90,7 +90,7 @@ class ValidationSet:
 
     def _load(self) -> Iterator[NDArray[np.uint8]]:
         def fill(index: int, out_SS3: NDArray[np.uint8]) -> None:
-            out_SS3[...] = centre_square(self.source.picture(index), self.preprocess)
+            out_SS3[...] = centre_square(self.source.image(index), self.preprocess)
 
         pieces = -(-len(self) // _VALIDATION_BATCH)
         return load(

@@ -50,7 +50,7 @@ class BoxedSet:
 
     def square(self, index: int, size: int) -> tuple[NDArray[np.uint8], Boxes, Labels]:
         """Return an image in its grey square, its boxes in pixels of the square, their classes."""
-        image_HW3 = self.source.picture(index)
+        image_HW3 = self.source.image(index)
         shares_K4, labels_K = self.boxes(index)
         height, width = image_HW3.shape[:2]
         square_SS3, scale, (left, top) = letterbox(image_HW3, size)

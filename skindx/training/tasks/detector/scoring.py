@@ -44,9 +44,7 @@ def _truth(own: BoxedSet) -> list[Boxes]:
 def _find(detector: Detector, own: BoxedSet) -> Sequence[Boxes]:
     found: list[Boxes] = []
     ahead = 2 * _BATCH
-    images = work_ahead(
-        own.source.picture, range(len(own)), threads=own.reading.threads, ahead=ahead
-    )
+    images = work_ahead(own.source.image, range(len(own)), threads=own.reading.threads, ahead=ahead)
     with closing(images):
         while batch := list(islice(images, _BATCH)):
             found += detector.detect(batch, LEAST_CONFIDENCE)
