@@ -9,8 +9,11 @@ READY := $(VENV)/.skindx-ready
 demo: install
 	$(BIN)/skindx demo --out runs/demo
 
+# Two workers, a file at a time, so that what a file shares is made once. A test that starts ranks,
+# a server or a browser needs more than one core, so more workers gain little.
+WORKERS ?= 2
 test: install browser network
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: install browser network
 	$(BIN)/python -m pytest -m long --timeout 3600

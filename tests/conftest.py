@@ -20,16 +20,19 @@ settings.register_profile("skindx", deadline=None, max_examples=50)
 settings.load_profile("skindx")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep compiled code among the tests' own caches where Python is told to write none.
+def pytest_configure() -> None:
+    """Let every process of every test keep bytecode, also where Python is told to write none.
 
-    The packages take ten seconds to compile, and each process of each test would do so.
+    `make install` compiles the packages; without the rest each new process compiles our modules.
     """
-    cache = getattr(config, "cache", None)  # pytest may be told to keep none
-    if sys.dont_write_bytecode and cache:
-        sys.dont_write_bytecode, sys.pycache_prefix = False, str(cache.mkdir("bytecode"))
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the files that train first: at the end each worker then has short files to share."""
+    trains = {item.path for item in items if item.get_closest_marker("distributed")}
+    items.sort(key=lambda item: item.path not in trains)
 
 
 @pytest.fixture(scope="session")
