@@ -26,6 +26,8 @@ BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
     "ood choice": ("docs/measured/out-of-distribution.md", blocks.ood_choice),
     "ood camera": ("docs/measured/out-of-distribution.md", blocks.ood_camera),
     "model families": ("docs/measured/model-families.md", blocks.model_families),
+    "speed": ("docs/measured/speed.md", blocks.speed),
+    "exchanges": ("docs/measured/speed.md", blocks.exchanges),
     "coverage": ("docs/explanation/statistics.md", blocks.coverage),
 }
 """Block -> the file it stands in, and how it is made."""
