@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from skindx.errors import UserError
+
 
 def annotate(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
@@ -12,10 +14,16 @@ def annotate(
         Path | None,
         typer.Option(help="Let this bundle propose boxes first for images without annotations."),
     ] = None,
-    by: Annotated[str, typer.Option(help="Who draws; default: your login name.")] = "",
+    copies: Annotated[
+        bool,
+        typer.Option("--copies", help="Instead of boxes: say which pairs of images are copies."),
+    ] = False,
+    by: Annotated[str, typer.Option(help="Who looks; default: your login name.")] = "",
     port: Annotated[int, typer.Option(help="Port to listen on, on this machine alone.")] = 7861,
 ) -> None:
-    """Open a page to check and draw lesion boxes, least confident images first.
+    """Open a page to check and draw lesion boxes, or with --copies to answer for pairs of copies.
+
+    Boxes: the least confident images come first. Pairs: the uncertain ones.
 
     Each saved image is in the dataset at once: in its manifest, and under your name in
     annotations.parquet. One reviewer works on a dataset at a time; to join several, use
@@ -25,8 +33,13 @@ def annotate(
     """
     import getpass
 
-    from skindx.ui.annotator.serve import serve
+    from skindx.ui.annotator.serve import serve, serve_copies
 
+    if copies:
+        if bundle is not None:
+            raise UserError("--bundle proposes boxes; leave it out with --copies.")
+        serve_copies(dataset, by or getpass.getuser(), port=port)
+        return
     if bundle is not None:
         _propose(dataset, bundle)
     serve(dataset, by or getpass.getuser(), port=port)

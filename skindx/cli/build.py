@@ -31,6 +31,14 @@ def build(
     resplit: Annotated[
         bool, typer.Option("--resplit", help="Split anew; old results are then not comparable.")
     ] = False,
+    join_copies: Annotated[
+        bool,
+        typer.Option(
+            "--join-copies",
+            help="Join copies that earlier builds placed in different splits; those outside the "
+            "split nearest to train are dropped.",
+        ),
+    ] = False,
     diff: Annotated[
         Path | None,
         typer.Option(help="Older version: list the changes since then, also in OUT/diff.json."),
@@ -71,7 +79,14 @@ def build(
                 f"--resplit, or set split.frozen=null."
             )
         with progress_bars() as progress:
-            summary = build(settings, out, resplit=resplit, progress=progress, cluster=cluster)
+            summary = build(
+                settings,
+                out,
+                resplit=resplit,
+                join_copies=join_copies,
+                progress=progress,
+                cluster=cluster,
+            )
         print_summary(summary, console())
     elif not before:
         raise UserError(

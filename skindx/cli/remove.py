@@ -23,7 +23,7 @@ def remove(
     url: Annotated[list[str] | None, typer.Option(help="URL of the image.")] = None,
     sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
     reason: Annotated[str, typer.Option(help="The reason; it is stored, so name no person.")] = "",
-    near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its near copies.")] = True,
+    near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its copies.")] = True,
     published: Annotated[
         list[Path] | None, typer.Option(help="Published folder to take it out of as well.")
     ] = None,
@@ -44,10 +44,11 @@ def remove(
 ) -> None:
     """Take an image down: out of datasets, galleries, bundles and published copies, for good.
 
-    Its near copies (scaled, turned, recoded) go with it and are listed. DATASET/blocklist.jsonl
-    holds its hashes and URL: no later build takes it in or fetches it again. Killed at any moment,
-    the same command goes on. What skindx cannot know of is yours to delete: box exports, a loader's
-    cache elsewhere, copies that others took.
+    Its copies go with it and are listed: near ones by their hashes (scaled, turned, recoded), and
+    those that the dataset's build verified (crops, watermarks, a second photo).
+    DATASET/blocklist.jsonl holds its hashes and URL: no later build takes it in or fetches it
+    again. Killed at any moment, the same command goes on. What skindx cannot know of is yours to
+    delete: box exports, a loader's cache elsewhere, copies that others took.
 
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
@@ -220,18 +221,33 @@ def _print_plan(planned: "Plan", dry_run: bool) -> None:
     table = Table("dataset", "image", "label", "split", "because", "URL")
     for column in table.columns:
         column.overflow = "fold"
-    words = {"asked": "asked for", "copy": "near copy"}
+    words = {"asked": "asked for", "copy": "copy"}
     for row in planned.going:
         table.add_row(*_cells(row), words[row.why], cell(row.known.url))
     screen = console()
     screen.print("These would go:" if dry_run else "These go:")
     screen.print(table)
-    if planned.staying:
-        screen.print("Of the same patient, lesion or page, and staying unless you name them too:")
-        beside = Table("dataset", "image", "label", "split", "URL")
-        for staying in planned.staying:
-            beside.add_row(*_cells(staying), cell(staying.known.url))
-        screen.print(beside)
+    for why, said in _STAYING.items():
+        rows = [row for row in planned.staying if row.why == why]
+        if rows:
+            screen.print(said)
+            beside = Table("dataset", "image", "label", "split", "URL")
+            for staying in rows:
+                beside.add_row(*_cells(staying), cell(staying.known.url))
+            screen.print(beside)
+    for dataset in planned.not_compared:
+        screen.print(
+            f"{printable(str(dataset))} was built without the search for copies that hashes miss "
+            f"(crops, turns, watermarks): build it again to find them.",
+            markup=False,
+            highlight=False,
+        )
+
+
+_STAYING = {
+    "uncertain": "These may show the same, and stay unless you name them too:",
+    "group": "Of the same patient, lesion or page, and staying unless you name them too:",
+}
 
 
 def _cells(going: "Going") -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from skindx.data.class_counts import ClassCount, print_counts
+from skindx.data.copy_counts import CopyCounts
 from skindx.data.funnel import ClassFunnel, print_funnel
 from skindx.data.manifest import SPLITS, Issue, Record
 from skindx.text import cell, printable
@@ -48,6 +49,8 @@ class BuildSummary:
     """By class: images named, fetched, sound, distinct, kept; classes without any come first."""
     lost_classes: Mapping[str, str] = field(default_factory=dict)
     """Class -> how its images were lost, although sources named some or a page of it failed."""
+    copies: CopyCounts = field(default_factory=CopyCounts)
+    """Copies that hashes miss."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values under stable keys."""
@@ -66,6 +69,7 @@ class BuildSummary:
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]
         if self.absent_classes:
             lines.append(f"No image was found of {', '.join(self.absent_classes)}.")
+        lines += self.copies.lines()
         lines.append(
             f"{self.groups} groups, the largest with {self.largest_group} images; no group "
             f"stands in two splits."

@@ -11,7 +11,7 @@ from PIL import Image
 
 from skindx.data.gallery import MARK, dataset_of, write_gallery
 from skindx.data.gallery.pages import PER_PAGE, Shelf, web
-from skindx.data.gallery.tiles import Tile
+from skindx.data.gallery.tile import Tile
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.errors import UserError
 

@@ -109,15 +109,21 @@ def screened_rows(n: int, seed: int) -> list[tuple[LedgerRow, Screened]]:
 def drive(settings: Config, out: Path) -> float:
     """Take rows from label to manifest as a build does; return the CPU seconds that it took."""
     recipe = BuildSettings.parse(
-        {"name": "scale", "sources": [{"kind": "folder", "path": str(out)}]}, "bench scale"
+        {
+            "name": "scale",
+            "sources": [{"kind": "folder", "path": str(out)}],
+            "dedup": {"copies": "off"},
+        },
+        "bench scale",
     )
     run_of = Run(recipe, out, silent, LocalRunner(1), None, GroupKeys(recipe.groups), {}, {}, {})
     sound = screened_rows(settings.rows, settings.seed)
     start = time.process_time()
     taxonomy, pictures = label_rows(run_of, sound)
     del sound
-    cleaned, groups = clean(run_of, pictures)
-    kept, _ = drop_small_classes(run_of, cleaned.kept, groups, pictures)
+    grouped = clean(run_of, pictures)
+    cleaned, groups = grouped.cleaned, grouped.groups
+    kept, _ = drop_small_classes(run_of, cleaned.kept, grouped, pictures)
     by_sha = {same[0].row.sha256: same for same in pictures}
     placed = place_groups(recipe.split, recipe.seed, kept, groups, {})
     records = make_records(run_of, kept, groups, by_sha, taxonomy, placed=placed)

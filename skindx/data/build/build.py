@@ -7,6 +7,7 @@ from pathlib import Path
 from skindx.data.boxes import read_boxes
 from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
+from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.build.folder import check_out, emptied_again, write_dataset
 from skindx.data.build.records import make_records
 from skindx.data.build.run import Run
@@ -18,6 +19,7 @@ from skindx.data.build.stages import (
     screen_rows,
 )
 from skindx.data.build.targets import check_targets, count_by_source
+from skindx.data.copies.shards import keep_only
 from skindx.data.dedup.join import import_kernels
 from skindx.data.fetch.checks import check_sources
 from skindx.data.funnel import ClassNames, count_funnel
@@ -45,6 +47,7 @@ def build(
     out: Path,
     *,
     resplit: bool = False,
+    join_copies: bool = False,
     progress: Progress | None = None,
     cluster: str | None = None,
 ) -> BuildSummary:
@@ -53,8 +56,10 @@ def build(
     Beside the store and the ledger everything is written at the end: a failed build leaves no
     half dataset, and an older dataset in `out` stays until the new one is whole; one that found
     nothing at all leaves no folder. Images that
-    `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Raises
-    UserError for bad input, before anything is written where that can be known.
+    `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Copies
+    that these splits divide are reported; `join_copies` joins them and drops those outside the
+    split nearest to training. Raises UserError for bad input, before anything is written where
+    that can be known.
 
     `cluster` is the address of a Ray cluster that shares the work; None: this machine's cores.
     Both make the same dataset.
@@ -62,6 +67,7 @@ def build(
     check_out(out, settings)
     with open_runner(cluster, out, settings.workers) as runner:
         run = _open(settings, out, resplit, progress or silent, runner)
+        run.join_copies = join_copies
         exclusions = Exclusions.read(out, _blocklists(settings, out), settings.dedup)
         with needs_room(out), emptied_again(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -110,13 +116,15 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
     sound = screen_rows(run, rows)
     sound, run.issues = exclusions.of_screened(sound, run.issues, run.report)
     taxonomy, images = label_rows(run, sound)
-    cleaned, groups = clean(run, images)
+    grouped = clean(run, images)
+    cleaned, groups = grouped.cleaned, grouped.groups
     run.report("split", 0, len(cleaned.kept))
     aliases = group_aliases(images, groups, run.keys)
     kept, rejected = exclusions.of_cleaned(cleaned)
     kept, held, conflicts = hold_splits(run.places, kept, aliases)
     run.issues += rejected + conflicts
-    kept, dropped = drop_small_classes(run, kept, groups, images)
+    kept, dropped = drop_small_classes(run, kept, grouped, images)
+    held = hold_swallowed(run, kept, grouped, held)
     placed = place_groups(settings.split, settings.seed, kept, groups, held)
     run.notes += untrained_notes(kept, groups, placed)
     by_sha = {same[0].row.sha256: same for same in images}
@@ -144,6 +152,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         notes=tuple(run.notes),
         funnel=funnel,
         counts=tuple(count_by_source(taxonomy.keys, images, records, settings.targets)),
+        copies=count_copies(grouped, kept, {record.sha256: record.split for record in records}),
         **totals(records, run.issues),
     )
     write_dataset(
@@ -153,9 +162,11 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         taxonomy=taxonomy.subset({record.label for record in records}),
         settings=settings,
         summary=summary,
+        copies=None if settings.dedup.copies == "off" else grouped.copies,
         write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
     )
     sweep_store(out, _named(out, rows))
+    keep_only(out, {record.sha256 for record in records})
     remove_shards(out)
     run.report("write", len(rows), len(rows))
     return summary

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from skindx.data.copies.records import COPIES, CopyRecord, write_copies
 from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
@@ -66,13 +67,21 @@ def write_dataset(
     taxonomy: Taxonomy,
     settings: BuildSettings,
     summary: BuildSummary,
+    copies: Sequence[CopyRecord] | None,
     write_splits: Callable[[Path], None],
 ) -> None:
-    """Write all tables beside the old ones, then put them in place together, all or none."""
+    """Write all tables beside the old ones, then put them in place together, all or none.
+
+    Without `copies` nobody looked for any, and an older table of them goes.
+    """
     with transaction(out) as staging:
         taxonomy.save(staging / TAXONOMY)
         settings.save(staging / RECIPE)
         write_issues(staging, issues)
         write_json(staging / SUMMARY, summary.as_json())
         write_splits(staging)
+        if copies is not None:
+            write_copies(staging / COPIES, copies)
         write_manifest(staging, records)
+    if copies is None:
+        (out / COPIES).unlink(missing_ok=True)

@@ -29,6 +29,8 @@ class Run:
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     places: Places
     """Where earlier builds put images and groups."""
+    join_copies: bool = False
+    """Join copies also where earlier builds placed them in different splits."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missized: list[str] = field(default_factory=list)

@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 
+from skindx.data.build.copy_stage import Grouped, group_images
 from skindx.data.build.run import Run
 from skindx.data.build.thumbnail_sources import thumbnail_notes
 from skindx.data.dedup.chunks import near_links_by_chunks
 from skindx.data.dedup.near import add_similar
 from skindx.data.dedup.rank import LabelledImage
-from skindx.data.dedup.select import Cleaned, Distinct, deduplicate, distinct
+from skindx.data.dedup.select import Distinct, deduplicate, distinct
 from skindx.data.labels import UNMAPPED, map_labels, taxonomy_of, unmapped_label
 from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
@@ -21,7 +22,6 @@ from skindx.data.screening.shards import (
     screen,
 )
 from skindx.data.sources.folder import FolderSource, look_at_folder
-from skindx.data.splits.groups import group_names
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy
 
@@ -107,8 +107,8 @@ def _known_labels(
     return map_labels(labels, taxonomy, run.settings.min_known)
 
 
-def clean(run: Run, images: Distinct) -> tuple[Cleaned, dict[str, str]]:
-    """Drop duplicates and contradictions; return what is left, and each SHA-256's group."""
+def clean(run: Run, images: Distinct) -> Grouped:
+    """Drop duplicates and contradictions, and group what belongs together."""
     settings = run.settings
     run.report("compare", 0, len(images))
     codes_NKO = np.stack([same[0].screened.codes_KO for same in images])
@@ -120,22 +120,24 @@ def clean(run: Run, images: Distinct) -> tuple[Cleaned, dict[str, str]]:
         links_L3, known = add_similar(links_L3, sha256s, settings.dedup.embeddings)
         run.notes.append(f"{known} of {len(images)} images were compared by embeddings too.")
     cleaned = deduplicate(images, links_L3, settings.dedup.radius)
-    run.issues += cleaned.issues
     run.keys.check(images)
-    # Also what was dropped ties images together: a duplicate may bear the lesion's id.
-    groups = group_names(images, links_L3, run.keys, settings.groups.radius)
+    grouped = group_images(run, images, cleaned, links_L3)
+    run.issues += grouped.cleaned.issues
     run.report("compare", len(images), len(images))
-    return cleaned, groups
+    return grouped
 
 
 def drop_small_classes(
-    run: Run, kept: Sequence[LabelledImage], groups: Mapping[str, str], images: Distinct
+    run: Run, kept: Sequence[LabelledImage], grouped: Grouped, images: Distinct
 ) -> tuple[list[LabelledImage], dict[str, str]]:
-    """Take out classes that cleaning left with too few groups; return (kept, why by class)."""
+    """Take out classes that cleaning left with too few groups; return (kept, why by class).
+
+    A class that only joined copies leave with too few groups stays, whole, and is named.
+    """
     found = Counter(image.label for same in images for image in same)
     left = Counter(image.label for image in kept)
-    names = {(image.label, groups[image.row.sha256]) for image in kept}
-    independent = Counter(label for label, _ in names)
+    independent = _groups_by_class(kept, grouped.apart)
+    joined = _groups_by_class(kept, grouped.groups)
     dropped = {
         key: f"{left[key]} of {found[key]} images are left after cleaning, in {independent[key]} "
         f"independent groups; a class needs {MIN_GROUPS}"
@@ -148,12 +150,24 @@ def drop_small_classes(
             f"{run.settings.name}, and a classifier needs two or more ({next(iter(dropped))}: "
             f"{dropped[next(iter(dropped))]}); add images."
         )
+    run.notes += [
+        f"{key}: its {left[key]} images are {joined[key]} groups once copies are joined, of "
+        f"{independent[key]} before, so it cannot be in every split; look at its copies, or add "
+        f"images."
+        for key in sorted(joined)
+        if joined[key] < MIN_GROUPS <= independent[key]
+    ]
     for image in kept:
         if image.label in dropped:
             row, detail = image.row, dropped[image.label]
             issue = Issue(row.url, row.sha256, image.label, "class-too-small", detail)
             run.issues.append(issue)
     return [image for image in kept if image.label not in dropped], dropped
+
+
+def _groups_by_class(kept: Sequence[LabelledImage], groups: Mapping[str, str]) -> Counter[str]:
+    names = {(image.label, groups[image.row.sha256]) for image in kept}
+    return Counter(label for label, _ in names)
 
 
 def _issue(row: LedgerRow, reason: str, detail: str) -> Issue:

@@ -35,3 +35,14 @@ def near_links(
         links_L3 = np.concatenate([links_L3, equal_L3])
         links_L3 = links_L3[np.lexsort((links_L3[:, 1], links_L3[:, 0]))]
     return links_L3
+
+
+def with_pairs(links_L3: NDArray[np.int64], pairs_P2: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the links and the pairs, as links of distance 0, sorted; each pair stands once."""
+    new_P3 = np.concatenate([pairs_P2, np.zeros((len(pairs_P2), 1), np.int64)], axis=1)
+    both_L3 = np.concatenate([links_L3, new_P3])
+    # Of a pair that stands twice the nearer link comes first, and stays.
+    both_L3 = both_L3[np.lexsort((both_L3[:, 2], both_L3[:, 1], both_L3[:, 0]))]
+    again_L = np.zeros(len(both_L3), bool)
+    again_L[1:] = (both_L3[1:, :2] == both_L3[:-1, :2]).all(axis=1)
+    return both_L3[~again_L]

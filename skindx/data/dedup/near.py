@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from skindx.config import Settings
+from skindx.data.dedup.links import with_pairs
 from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.system import require_extra
@@ -135,10 +136,4 @@ def add_similar(
             f"make it again with `skindx dedup embed`."
         )
     pairs_P2 = known_N[similar_pairs(vectors_ND, settings.threshold)]
-    new_P3 = np.concatenate([pairs_P2, np.zeros((len(pairs_P2), 1), np.int64)], axis=1)
-    both_L3 = np.concatenate([links_L3, new_P3])
-    # Of a pair that stands twice the nearer link comes first, and stays.
-    both_L3 = both_L3[np.lexsort((both_L3[:, 2], both_L3[:, 1], both_L3[:, 0]))]
-    again_L = np.zeros(len(both_L3), bool)
-    again_L[1:] = (both_L3[1:, :2] == both_L3[:-1, :2]).all(axis=1)
-    return both_L3[~again_L], len(known_N)
+    return with_pairs(links_L3, pairs_P2), len(known_N)

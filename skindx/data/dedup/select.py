@@ -7,6 +7,7 @@ every image removed is itself within the radius of the image kept in its place.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,10 @@ class DedupSettings(Settings):
     radius: int = Field(default=4, ge=0, le=32)
     embeddings: EmbeddingSettings | None = None
     """A second stage for what hashes miss; None: hashes alone."""
+    copies: Literal["group", "drop", "off"] = "group"
+    """What becomes of copies that are more than another encoding (crops, turns, watermarks, a
+    second photo): one group, so that no split divides them; dropped but for the best; not looked
+    for. `skindx.data.copies` says how they are found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from skindx.data.gallery.copies import write_drawings
 from skindx.data.gallery.pages import write_pages
 from skindx.data.gallery.tiles import read_tiles
 from skindx.data.layout import GALLERY
@@ -36,7 +37,8 @@ def write_gallery(dataset: Path, out: Path, *, progress: Progress = silent) -> P
     with atomic_folder(out) as folder:
         files = {sha256: dataset / path for sha256, path in tiles.files.items()}
         shown = write_thumbnails(folder / THUMBS, files, out / THUMBS, progress)
-        write_pages(folder, tiles, shown)
+        drawn = write_drawings(dataset, folder, tiles.by_view["copies"], progress)
+        write_pages(folder, tiles, shown, drawn)
         write_json(folder / MARK, {"dataset": str(dataset.resolve())})
     return out / INDEX
 

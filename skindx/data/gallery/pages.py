@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from skindx.data.funnel import STAGES
-from skindx.data.gallery.tiles import VIEWS, Tile, Tiles, View
+from skindx.data.gallery.tile import Tile
+from skindx.data.gallery.tiles import VIEWS, Tiles, View
 from skindx.data.manifest import SPLITS
 from skindx.imaging.thumbnails import thumbnail_path
 from skindx.templates import html_environment
@@ -18,8 +19,18 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PER_PAGE = 200
-TITLES: dict[View, str] = {"kept": "Kept", "dropped": "Dropped", "review": "To review"}
-FACETS: dict[View, str] = {"kept": "Split", "dropped": "Reason", "review": "Flag"}
+TITLES: dict[View, str] = {
+    "kept": "Kept",
+    "dropped": "Dropped",
+    "review": "To review",
+    "copies": "Copies",
+}
+FACETS: dict[View, str] = {
+    "kept": "Split",
+    "dropped": "Reason",
+    "review": "Flag",
+    "copies": "Finding",
+}
 ALL = ""
 """The choice of every class, or of every facet."""
 
@@ -85,9 +96,12 @@ class Shelf:
         return Choice(name or "all", count, self.page(label, facet), current)
 
 
-def write_pages(folder: Path, tiles: Tiles, shown: Collection[str]) -> None:
-    """Write index.html and all pages; `shown` are the images that have a thumbnail."""
+def write_pages(
+    folder: Path, tiles: Tiles, shown: Collection[str], drawn: Collection[str] = ()
+) -> None:
+    """Write index.html and all pages; `shown` have a thumbnail, the drawings `drawn` are there."""
     environment = _environment(shown)
+    environment.globals["drawn"] = drawn
     shelves = [Shelf(view, tiles.by_view[view]) for view in VIEWS]
     tabs = [(shelf.view, TITLES[shelf.view], shelf.choices(ALL, ALL)[0][0]) for shelf in shelves]
     common: dict[str, Any] = {"name": tiles.name, "tabs": tabs}

@@ -9,30 +9,15 @@ from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
 from skindx.data.funnel import STAGES
+from skindx.data.gallery.copies import copy_tiles
+from skindx.data.gallery.tile import Tile
 from skindx.data.layout import RECIPE, STORE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
 from skindx.errors import UserError
 
-View = Literal["kept", "dropped", "review"]
+View = Literal["kept", "dropped", "review", "copies"]
 VIEWS: tuple[View, ...] = get_args(View)
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One image in one view."""
-
-    sha256: str
-    """"" when nothing was stored."""
-    labels: tuple[str, ...]
-    """Several where sources contradict each other."""
-    facets: tuple[str, ...]
-    """The split of a kept image, the reason of a dropped one, the flags of one to review."""
-    urls: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    """What else there is to say, name and value."""
-    beside: "Tile | None" = None
-    """The image that stays in the place of a dropped one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +48,12 @@ def read_tiles(dataset: Path) -> Tiles:
     shown = {tile.sha256 for tile in (*kept.values(), *dropped, *review)}
     return Tiles(
         _name(dataset),
-        {"kept": list(kept.values()), "dropped": dropped, "review": review},
+        {
+            "kept": list(kept.values()),
+            "dropped": dropped,
+            "review": review,
+            "copies": list(copy_tiles(dataset, records)),
+        },
         {sha256: path for sha256, path in files.items() if sha256 in shown},
         _funnel(dataset),
     )

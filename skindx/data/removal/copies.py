@@ -1,12 +1,15 @@
-"""Hashes of stored images, and which of them are near copies of what is blocked."""
+"""Copies of what is taken down: by hashes of stored images, and by pairs that a build verified."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.blocklist import KINDS, Blocked, BlockList
+from skindx.data.copies.answers import read_answers, said_same
+from skindx.data.copies.records import COPIES, read_copies, verdict
 from skindx.data.dedup.select import DedupSettings
 from skindx.data.layout import RECIPE, STORE
 from skindx.data.recipe import BuildSettings
@@ -67,3 +70,49 @@ def near_files(
     codes_NKO: NDArray[np.uint64] = np.stack([verdict.codes_KO for _, verdict in sound])
     found = roots.near(codes_NKO, dedup.hashes, dedup.radius)
     return {sound[position][0]: entry for position, entry in found.items()}
+
+
+def verified_copies(
+    dataset: Path, roots: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (copies, uncertain): SHA-256 of images -> the root of what they are linked to.
+
+    `roots` holds SHA-256 -> root of what goes already. Copies are linked to it, also through other
+    copies, by pairs that the last build verified or a person called the same; uncertain ones may
+    be, and are for a person. Both are empty for a dataset whose build did not look for copies.
+    """
+    file = dataset / COPIES
+    said = said_same(read_answers(dataset))
+    records = read_copies(file) if file.exists() else []
+    linked: dict[str, set[str]] = defaultdict(set)
+    doubtful: dict[str, set[str]] = defaultdict(set)
+    same = [pair for pair, agreed in said.items() if agreed]
+    maybe = []
+    for row in records:
+        answer = verdict(row, said)
+        if answer == "same":
+            same.append(row.pair)
+        elif answer == "uncertain":
+            maybe.append(row.pair)
+    for links, pairs in ((linked, same), (doubtful, maybe)):
+        for one, other in pairs:
+            links[one].add(other)
+            links[other].add(one)
+    found = dict(roots)
+    edge = sorted(found)
+    while edge:
+        sha256 = edge.pop()
+        for other in sorted(linked[sha256] - found.keys()):
+            found[other] = found[sha256]
+            edge.append(other)
+    uncertain = {
+        other: found[sha256]
+        for sha256 in sorted(found)
+        for other in sorted(doubtful[sha256] - found.keys())
+    }
+    return {name: root for name, root in found.items() if name not in roots}, uncertain
+
+
+def looked_for_copies(dataset: Path) -> bool:
+    """Whether the dataset's last build compared images beyond their hashes."""
+    return (dataset / COPIES).exists()

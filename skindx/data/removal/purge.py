@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
+from skindx.data.copies.shards import keep_only
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
@@ -26,6 +27,7 @@ from skindx.data.layout import (
     LEDGER,
     LOG,
     MANIFEST,
+    STORE,
     SUMMARY,
 )
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
@@ -60,6 +62,7 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     files = [file for sha256 in blocked.by_sha for file in store_files(dataset, sha256)]
     for file in files:
         file.unlink(missing_ok=True)
+    keep_only(dataset, {file.stem for file in (dataset / STORE).glob("*/*")})
     return len(files)
 
 
@@ -77,9 +80,10 @@ def _remove_derived(dataset: Path, blocked: BlockList) -> None:
     remove_shards(dataset)
     gallery = dataset / GALLERY
     names = (
-        thumbnail
+        shown
         for sha256 in blocked.by_sha
-        for thumbnail in gallery.glob(f"thumbs/*/{sha256}.jpg")
+        for pattern in (f"thumbs/*/{sha256}.jpg", f"pairs/*{sha256}*.jpg")
+        for shown in gallery.glob(pattern)
     )
     # Half-written files that killed processes left may hold anything.
     left = (*dataset.glob("*.tmp-*"), *(dataset / name for name in _REPORTS))

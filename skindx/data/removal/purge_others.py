@@ -1,7 +1,8 @@
 """Takes images out of the tables of a dataset folder that a take-down does not know by name.
 
-Flags, decisions, splits, annotations, embeddings, the audit's journal, whatever else somebody
-put there: tables with a column sha256, and JSON lines that hold one.
+Flags, decisions, splits, annotations, embeddings, pairs of copies, the audit's journal, whatever
+else somebody put there: tables with a column sha256 (or sha256_a and sha256_b, of which each row
+goes that names the image on either side), and JSON lines that hold one.
 """
 
 import csv
@@ -13,6 +14,7 @@ from pathlib import Path
 from skindx.errors import UserError
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+_COLUMNS = ("sha256", "sha256_a", "sha256_b")
 
 
 def purge_others(
@@ -32,10 +34,14 @@ def _csv(path: Path, staging: Path, sha256s: Collection[str]) -> None:
         rows = list(csv.reader(io.StringIO(_text(path), newline="")))
     except csv.Error as error:
         raise _unreadable(path, error) from None
-    if not rows or "sha256" not in rows[0]:
+    columns = [at for at, name in enumerate(rows[0]) if name in _COLUMNS] if rows else []
+    if not columns:
         return
-    column = rows[0].index("sha256")
-    staying = [row for row in rows if (row[column:] or [""])[0].strip().lower() not in sha256s]
+    staying = [
+        row
+        for row in rows
+        if not any((row[at:] or [""])[0].strip().lower() in sha256s for at in columns)
+    ]
     if len(staying) < len(rows):
         with (staging / path.name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(staying)
@@ -47,16 +53,18 @@ def _parquet(path: Path, staging: Path, sha256s: Collection[str]) -> None:
     import pyarrow.parquet as pq
 
     try:
-        if "sha256" not in pq.read_schema(path).names:
+        columns = [name for name in pq.read_schema(path).names if name in _COLUMNS]
+        if not columns:
             return
-        table = pq.read_table(path)
-        gone = pc.is_in(
-            table["sha256"].cast(pa.string()), value_set=pa.array(sorted(sha256s), pa.string())
-        )
+        table, wanted = pq.read_table(path), pa.array(sorted(sha256s), pa.string())
+        staying = table
+        for name in columns:
+            gone = pc.is_in(staying[name].cast(pa.string()), value_set=wanted)
+            staying = staying.filter(pc.invert(gone))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
-    if pc.any(gone).as_py():
-        pq.write_table(table.filter(pc.invert(gone)), staging / path.name)
+    if len(staying) < len(table):
+        pq.write_table(staying, staging / path.name)
 
 
 def _jsonl(path: Path, staging: Path, sha256s: Collection[str]) -> None:

@@ -20,7 +20,12 @@ from skindx.data.layout import BLOCKLIST, MANIFEST, RECIPE, SUMMARY
 from skindx.data.ledger import now, read_ledger
 from skindx.data.manifest import read_issues, read_manifest
 from skindx.data.recipe import BuildSettings
-from skindx.data.removal.copies import near_copies, upright_codes
+from skindx.data.removal.copies import (
+    looked_for_copies,
+    near_copies,
+    upright_codes,
+    verified_copies,
+)
 from skindx.data.removal.purge import purge
 from skindx.data.sources.files import FilesSource
 from skindx.data.sources.folder import FolderSource
@@ -47,8 +52,9 @@ class Going:
 
     dataset: Path
     known: Known
-    why: Literal["asked", "copy", "group"]
-    """asked for, same bytes included; a near copy; only of the same group, which stays."""
+    why: Literal["asked", "copy", "uncertain", "group"]
+    """asked for, same bytes included; a copy; maybe a copy, which stays; only of the same group,
+    which stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,9 @@ class Plan:
     blocked: BlockList
     going: tuple[Going, ...]
     staying: tuple[Going, ...]
-    """Of the same patient, lesion or page: for a person to decide."""
+    """Maybe a copy, or of the same patient, lesion or page: for a person to decide."""
+    not_compared: tuple[Path, ...] = ()
+    """Datasets whose build did not look for copies beyond hashes."""
 
 
 def plan(
@@ -73,15 +81,19 @@ def plan(
 ) -> Plan:
     """Find the images of these URLs and SHA-256s, and their near copies, in `datasets`.
 
-    Near copies lie within the radius and hashes of the dataset's own recipe. Images that the
-    block lists know already are planned too, so that a killed take-down is finished by asking
-    again. Raises UserError for an image that nobody knows; writes nothing.
+    Near copies lie within the radius and hashes of the dataset's own recipe, or are linked by pairs
+    that its build verified. Images that the block lists know already are planned too, so that a
+    killed take-down is finished by asking again. Raises UserError for an image that nobody knows;
+    writes nothing.
     """
     known = {dataset: _known(dataset) for dataset in datasets}
     lists = {dataset: join(_lists(dataset)) for dataset in datasets}
     before = [entry for blocklist in lists.values() for entry in blocklist.by_sha.values()]
     asked = _resolve(known, lists, urls, sha256s)
-    codes, when, manifests = upright_codes(datasets, asked), now(), _manifests(known)
+    copies = {entry.sha256: entry.asked for entry in before if entry.asked in asked}
+    verified, uncertain = _verified(datasets, asked, copies) if near else ({}, {})
+    roots = {**{sha256: sha256 for sha256 in asked}, **verified}
+    codes, when, manifests = upright_codes(datasets, list(roots)), now(), _manifests(known)
 
     def block(sha256: str, root: str, why: str) -> Blocked:
         return Blocked(
@@ -95,17 +107,22 @@ def plan(
         )
 
     entries = [block(sha256, sha256, reason) for sha256 in asked]
-    roots = BlockList([*(entry for entry in before if entry.sha256 in asked), *entries])
-    copies = {entry.sha256: entry.asked for entry in before if entry.asked in asked}
-    for dataset in datasets if near else ():
-        copies = near_copies(dataset, roots, progress) | copies
     why = reason or NEAR_REASON
-    entries += [block(s, root, why) for s, root in sorted(copies.items()) if s not in asked]
+    entries += [block(sha256, root, why) for sha256, root in sorted(verified.items())]
+    looked_for = BlockList([*(entry for entry in before if entry.sha256 in roots), *entries])
+    for dataset in datasets if near else ():
+        copies = near_copies(dataset, looked_for, progress) | copies
+    entries += [
+        block(sha256, roots.get(root, root), why)
+        for sha256, root in sorted(copies.items())
+        if sha256 not in roots
+    ]
     # What a list knew comes first: its date and reason stay.
     mine = {entry.sha256 for entry in entries}
     blocked = BlockList([*(entry for entry in before if entry.sha256 in mine), *entries])
-    going, staying = _sort(known, asked, mine)
-    return Plan(tuple(datasets), blocked, going, staying)
+    going, staying = _sort(known, asked, mine, uncertain)
+    left = tuple(dataset for dataset in datasets if not looked_for_copies(dataset))
+    return Plan(tuple(datasets), blocked, going, staying, left if near else ())
 
 
 def carry_out(planned: Plan) -> None:
@@ -132,6 +149,20 @@ def own_copies(planned: Plan) -> list[Path]:
                 files = [root / image.known.url for image in planned.going]
                 copies |= dict.fromkeys(file for file in files if file.is_file())
     return list(copies)
+
+
+def _verified(
+    datasets: Sequence[Path], asked: Collection[str], copies: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return verified copies of what is asked and of its near copies, and uncertain ones."""
+    verified: dict[str, str] = {}
+    uncertain: dict[str, str] = {}
+    for dataset in datasets:
+        roots = {**{sha256: sha256 for sha256 in asked}, **copies, **verified}
+        more, doubtful = verified_copies(dataset, roots)
+        verified |= more
+        uncertain |= doubtful
+    return verified, {name: root for name, root in uncertain.items() if name not in verified}
 
 
 def _known(dataset: Path) -> list[Known]:
@@ -203,7 +234,10 @@ def _manifests(known: Mapping[Path, Sequence[Known]]) -> dict[str, dict[str, str
 
 
 def _sort(
-    known: Mapping[Path, Sequence[Known]], asked: Collection[str], going: Collection[str]
+    known: Mapping[Path, Sequence[Known]],
+    asked: Collection[str],
+    going: Collection[str],
+    uncertain: Collection[str],
 ) -> tuple[tuple[Going, ...], tuple[Going, ...]]:
     out, beside = [], []
     for dataset, rows in known.items():
@@ -214,6 +248,8 @@ def _sort(
             if row.sha256 in going:
                 why: Literal["asked", "copy"] = "asked" if row.sha256 in asked else "copy"
                 out.append(Going(dataset, row, why))
+            elif row.sha256 in uncertain:
+                beside.append(Going(dataset, row, "uncertain"))
             elif row.group in groups:
                 beside.append(Going(dataset, row, "group"))
     return tuple(out), tuple(beside)

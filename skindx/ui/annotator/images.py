@@ -2,11 +2,14 @@
 
 import logging
 import re
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.boxes.review import Review
+from skindx.data.copies.drawing import draw_pair
+from skindx.data.copies.review import CopyReview
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
@@ -17,6 +20,9 @@ from skindx.ui.asgi import App, Message, Receive, Send
 log = logging.getLogger(__name__)
 
 _ROUTE = re.compile(r"/images/([0-9a-f]{64})\.jpg")
+_PAIR = re.compile(r"/pairs/([0-9a-f]{64})-([0-9a-f]{64})\.jpg")
+_PAIR_SIDE = 420
+"""Pixels of the longer side of each image in a drawing of two."""
 
 
 def address(sha256: str) -> str:
@@ -34,16 +40,7 @@ class ReviewImages:
         if scope["type"] != "http" or not scope["path"].startswith("/images/"):
             await self.app(scope, receive, send)
             return
-        from starlette.concurrency import run_in_threadpool
-        from starlette.responses import Response
-
-        jpeg = await run_in_threadpool(self._jpeg, scope["path"])
-        headers = {"cache-control": "no-store"}
-        if jpeg is None:
-            response = Response("not found", 404, headers)
-        else:
-            response = Response(jpeg, 200, headers, media_type="image/jpeg")
-        await response(scope, receive, send)
+        await _respond(self._jpeg, scope, receive, send)
 
     def _jpeg(self, path: str) -> bytes | None:
         asked = _ROUTE.fullmatch(path)
@@ -55,6 +52,50 @@ class ReviewImages:
         except (UserError, OSError, DamagedImage) as error:
             log.warning("image %s cannot be shown: %s", asked[1][:12], error)
             return None
+
+
+class PairImages:
+    """ASGI middleware that answers for the drawings of pairs."""
+
+    def __init__(self, app: App, review: CopyReview) -> None:
+        self.app, self.review = app, review
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/pairs/"):
+            await self.app(scope, receive, send)
+            return
+        await _respond(self._jpeg, scope, receive, send)
+
+    def _jpeg(self, path: str) -> bytes | None:
+        asked = _PAIR.fullmatch(path)
+        if asked is None:
+            return None
+        try:
+            pair = self.review.pair(asked[1], asked[2])
+            first_HW3, second_HW3 = (
+                decode((self.review.dataset / record.path).read_bytes())
+                for record in self.review.images(pair)
+            )
+            row = self.review.rows[pair]
+            return view_jpeg(draw_pair(first_HW3, second_HW3, row.transform, _PAIR_SIDE))
+        except (UserError, OSError, DamagedImage) as error:
+            log.warning("pair %s cannot be shown: %s", path[7:19], error)
+            return None
+
+
+async def _respond(
+    jpeg_of: Callable[[str], bytes | None], scope: Message, receive: Receive, send: Send
+) -> None:
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import Response
+
+    jpeg = await run_in_threadpool(jpeg_of, scope["path"])
+    headers = {"cache-control": "no-store"}
+    if jpeg is None:
+        response = Response("not found", 404, headers)
+    else:
+        response = Response(jpeg, 200, headers, media_type="image/jpeg")
+    await response(scope, receive, send)
 
 
 def _jpeg_as_shown(pixels_HWC: NDArray[np.uint8]) -> bytes:

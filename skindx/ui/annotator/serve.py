@@ -6,44 +6,83 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.data.boxes.review import reviewing
+from skindx.data.copies.review import reviewing_copies
 from skindx.system import go_offline, require_extra
 from skindx.ui.listening import LOOPBACK, check_free, gradio_options, stoppable, uploads_folder
 
 if TYPE_CHECKING:
+    import gradio as gr
     from fastapi import FastAPI
+    from starlette.middleware import Middleware
 
 HOST = "127.0.0.1"
 
 
 def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = False) -> None:
-    """Serve the annotator; the dataset is this reviewer's until it ends.
+    """Serve the annotator of boxes; the dataset is this reviewer's until it ends.
 
     Raises UserError for no dataset, for one that somebody else works on, for a port that is taken,
     and without the extra `app`.
     """
-    go_offline()
-    require_extra("app", "gradio", "gradio_image_annotation", purpose="the annotator")
-    check_free(HOST, port)
-    with reviewing(dataset, by) as review, uploads_folder(), stoppable():
+    _check(port)
+    with reviewing(dataset, by) as review:
         from gradio_image_annotation import image_annotator
         from starlette.middleware import Middleware
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
 
         from skindx.ui.annotator.component import ComponentFiles
         from skindx.ui.annotator.images import ReviewImages
-        from skindx.ui.annotator.page import asset, build_annotator
-        from skindx.ui.guard import Guard
-        from skindx.ui.headers import Headers
+        from skindx.ui.annotator.page import build_annotator
 
+        own = [
+            Middleware(ComponentFiles, component=image_annotator),
+            Middleware(ReviewImages, review=review),
+        ]
+        _run(build_annotator(review), own, port, open_browser)
+    print(f"{review.looked_at} of {len(review.order)} images of {dataset} are looked at.")
+
+
+def serve_copies(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = False) -> None:
+    """Serve the page of pairs that may be copies; raises UserError as `serve` does."""
+    _check(port)
+    with reviewing_copies(dataset, by) as review:
+        from starlette.middleware import Middleware
+
+        from skindx.ui.annotator.copies_page import build_copies_page
+        from skindx.ui.annotator.images import PairImages
+
+        own = [Middleware(PairImages, review=review)]
+        _run(build_copies_page(review), own, port, open_browser)
+    print(
+        f"{review.answered} of {len(review.order)} pairs of {dataset} are answered; the next "
+        f"`skindx build` obeys them."
+    )
+
+
+def _check(port: int) -> None:
+    go_offline()
+    require_extra("app", "gradio", "gradio_image_annotation", purpose="the annotator")
+    check_free(HOST, port)
+
+
+def _run(page: "gr.Blocks", own: "list[Middleware]", port: int, open_browser: bool) -> None:
+    """Show a page until Ctrl+C or SIGTERM, with `own` layers inside the guarding ones."""
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from skindx.ui.annotator.page import asset
+    from skindx.ui.guard import Guard
+    from skindx.ui.headers import Headers
+
+    with uploads_folder(), stoppable():
         _reach_itself_directly()
-        page = build_annotator(review)
+        *components, images = own
         middleware = [
             # A site elsewhere must not be this page under a name of its own.
             Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),
             Middleware(Headers),
-            Middleware(ComponentFiles, component=image_annotator),
+            *components,
             Middleware(Guard),
-            Middleware(ReviewImages, review=review),
+            images,
         ]
         _, url, _ = page.launch(
             server_name=HOST,
@@ -66,7 +105,6 @@ def serve(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = Fals
             pass
         finally:
             page.close(verbose=False)
-    print(f"{review.looked_at} of {len(review.order)} images of {dataset} are looked at.")
 
 
 def _answer_no_other_origin(app: "FastAPI") -> None:

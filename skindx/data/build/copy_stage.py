@@ -1,0 +1,189 @@
+"""The stage between compare and group: copies that hashes miss join groups, or are dropped."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.build.run import Run
+from skindx.data.copies.answers import read_answers, said_same
+from skindx.data.copies.families import families
+from skindx.data.copies.find import find_copies
+from skindx.data.copies.records import CopyRecord, Pair, records_of, verdict
+from skindx.data.copy_counts import CopyCounts
+from skindx.data.dedup.links import with_pairs
+from skindx.data.dedup.rank import LabelledImage
+from skindx.data.dedup.select import Cleaned, Distinct, deduplicate
+from skindx.data.manifest import Split
+from skindx.data.splits.copy_groups import (
+    Crossing,
+    count_crossing,
+    join_groups,
+    swallowed_classes,
+)
+from skindx.data.splits.freeze import Place, Places, hold_groups
+from skindx.data.splits.groups import group_names
+from skindx.data.splits.placing import group_aliases
+
+# L = links, P = pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What cleaning and grouping leave."""
+
+    cleaned: Cleaned
+    groups: Mapping[str, str]
+    """The group of each SHA-256."""
+    apart: Mapping[str, str]
+    """The same without copies that hashes miss."""
+    copies: tuple[CopyRecord, ...] = ()
+    """Every pair that may be copies, with its evidence."""
+    joined: tuple[Pair, ...] = ()
+    crossing: tuple[Pair, ...] = ()
+    """Pairs of copies whose groups earlier builds placed in different splits."""
+    said: Mapping[Pair, bool] = field(default_factory=dict)
+    """Whether people called a pair the same."""
+    dropped: int = 0
+
+
+def group_images(
+    run: Run, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
+) -> Grouped:
+    """Group images by near links and shared keys, and by copies among those that are kept.
+
+    With `dedup.copies: drop` copies count as near duplicates, so that the best of them stays.
+    """
+    settings = run.settings
+    names = partial(group_names, images, keys=run.keys, radius=settings.groups.radius)
+    # Also what was dropped ties images together: a duplicate may bear the lesion's id.
+    apart = names(links_L3=links_L3)
+    if settings.dedup.copies == "off":
+        return Grouped(cleaned, apart, apart)
+    said = said_same(read_answers(run.out))
+    records = _records(run, images, cleaned, links_L3)
+    same = _same(records, said, {image.row.sha256 for image in cleaned.kept})
+    position = {of_image[0].row.sha256: number for number, of_image in enumerate(images)}
+    dropped = 0
+    if settings.dedup.copies == "drop":
+        kept = len(cleaned.kept)
+        links = with_pairs(links_L3, _positions(same, position))
+        cleaned = deduplicate(images, links, settings.dedup.radius)
+        dropped = kept - len(cleaned.kept)
+    sides = {} if run.join_copies else _sides(run, images, apart)
+    joining = join_groups(same, apart, sides)
+    groups = names(links_L3=with_pairs(links_L3, _positions(joining.joined, position)))
+    return Grouped(
+        cleaned, groups, apart, tuple(records), joining.joined, joining.crossing, said, dropped
+    )
+
+
+def _records(
+    run: Run, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
+) -> list[CopyRecord]:
+    position = {same[0].row.sha256: number for number, same in enumerate(images)}
+    place_N = np.full(len(images), -1, np.int64)
+    place_N[[position[image.row.sha256] for image in cleaned.kept]] = np.arange(len(cleaned.kept))
+    near_P2 = place_N[links_L3[:, :2]]
+    paths = [image.row.path for image in cleaned.kept]
+    found = find_copies(
+        run.out,
+        paths,
+        runner=run.runner,
+        hash_candidates=near_P2[(near_P2 >= 0).all(axis=1)],
+        progress=run.report,
+    )
+    return records_of(found, paths)
+
+
+def _same(records: Sequence[CopyRecord], said: Mapping[Pair, bool], kept: set[str]) -> list[Pair]:
+    """Return the pairs that are copies: what people say first, then the most probable."""
+    people = sorted(pair for pair, same in said.items() if same and kept.issuperset(pair))
+    verified = [row for row in records if row.pair not in said and verdict(row, {}) == "same"]
+    verified.sort(key=lambda row: (-row.probability, row.pair))
+    return [*people, *(row.pair for row in verified)]
+
+
+def _positions(pairs: Sequence[Pair], position: Mapping[str, int]) -> NDArray[np.int64]:
+    rows = [sorted((position[one], position[other])) for one, other in pairs]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def _sides(run: Run, images: Distinct, apart: Mapping[str, str]) -> dict[str, Split]:
+    held = hold_groups(group_aliases(images, apart, run.keys), run.places)
+    return {name: place.split for name, place in held.items()}
+
+
+def hold_swallowed(
+    run: Run, kept: Sequence[LabelledImage], grouped: Grouped, held: Places
+) -> dict[str, Place]:
+    """Return `held`, with train for each group of copies that holds most of a class.
+
+    Such a group is rarely one family and mostly a chain of links. To cut it could bring a copy
+    into another split, so it stays whole where no figure is measured, and a person is asked.
+    """
+    labels = {image.row.sha256: image.label for image in kept}
+    found = swallowed_classes(labels, grouped.apart, grouped.groups)
+    held = dict(held)
+    chains = families(grouped.copies, dict(grouped.said)) if found else []
+    for swallowed in found:
+        placed = held.setdefault(swallowed.group, Place("train"))
+        weak = [
+            chain.weakest
+            for chain in chains
+            if chain.weakest and grouped.groups.get(chain.sha256s[0]) == swallowed.group
+        ]
+        weakest = min(weak, key=lambda row: row.probability, default=None)
+        where = (
+            ""
+            if weakest is None
+            else (
+                f"; the weakest link is {weakest.sha256_a[:12]} and {weakest.sha256_b[:12]} "
+                f"({weakest.probability:.2f})"
+            )
+        )
+        run.notes.append(
+            f"{swallowed.label}: a chain of copies joins {swallowed.images} of its {swallowed.of} "
+            f"images into one group, which stays whole in {placed.split}{where}: look at its "
+            f"pairs with `skindx annotate DATASET --copies`."
+        )
+    return held
+
+
+def count_copies(
+    grouped: Grouped, kept: Sequence[LabelledImage], splits: Mapping[str, Split]
+) -> CopyCounts:
+    """Return what the summary says; `kept` and `splits` (by SHA-256) are of the final dataset."""
+    shas = {image.row.sha256 for image in kept}
+    label = {image.row.sha256: image.label for image in kept}
+    members: dict[str, list[str]] = defaultdict(list)
+    joined = {name for pair in grouped.joined for name in pair}
+    for sha256 in sorted(shas):
+        members[grouped.groups[sha256]].append(sha256)
+    families = [
+        names
+        for names in members.values()
+        if len({grouped.apart[name] for name in names}) > 1 and joined.intersection(names)
+    ]
+    verdicts = [verdict(row, dict(grouped.said)) for row in grouped.copies]
+    said = {pair: same for pair, same in grouped.said.items() if shas.issuperset(pair)}
+    torn: Crossing | None = count_crossing(grouped.crossing, grouped.groups, splits)
+    return CopyCounts(
+        pairs=sum(
+            answer == "same" and row.pair not in said
+            for row, answer in zip(grouped.copies, verdicts, strict=True)
+        ),
+        by_people=sum(said.values()),
+        refused=sum(not same for same in said.values()),
+        uncertain=verdicts.count("uncertain"),
+        families=len(families),
+        images=sum(map(len, families)),
+        dropped=grouped.dropped,
+        mixed=sum(len({label[name] for name in names}) > 1 for names in families),
+        torn=torn.families if torn else 0,
+        torn_images=torn.images if torn else {},
+        would_leave=torn.would_leave if torn else {},
+    )
