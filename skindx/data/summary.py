@@ -70,10 +70,8 @@ class BuildSummary:
         if self.absent_classes:
             lines.append(f"No image was found of {', '.join(self.absent_classes)}.")
         lines += self.copies.lines()
-        lines.append(
-            f"{self.groups} groups, the largest with {self.largest_group} images; no group "
-            f"stands in two splits."
-        )
+        apart = "" if self.copies.torn else "; no group stands in two splits"
+        lines.append(f"{self.groups} groups, the largest with {self.largest_group} images{apart}.")
         if self.folds:
             sizes = ", ".join(map(str, self.folds))
             lines.append(f"{len(self.folds)} folds of train and val: {sizes} images.")

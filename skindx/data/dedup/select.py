@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from skindx.config import Settings
 from skindx.data.dedup.clusters import Graph, centres, graph
@@ -44,6 +44,11 @@ class DedupSettings(Settings):
     """What becomes of copies that are more than another encoding (crops, turns, watermarks, a
     second photo): one group, so that no split divides them; dropped but for the best; not looked
     for. `skindx.data.copies` says how they are found."""
+
+    @field_validator("copies", mode="before")
+    @classmethod
+    def _off_is_false_in_yaml(cls, value: object) -> object:
+        return "off" if value is False else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ BUTTONS = {
     "different": "Different",
     "skip": "Skip",
     "back": "Back",
-    "undo": "Undo last answer",
+    "undo": "Undo",
 }
 """A button's name is its element's id behind `sx-`; annotator.js has its key."""
 
