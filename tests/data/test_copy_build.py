@@ -1,6 +1,7 @@
 """Copies that hashes miss in a build: grouped, reported across frozen splits, answered, removed."""
 
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -76,6 +77,12 @@ def dataset(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, make(source, out)
 
 
+@pytest.fixture
+def own(dataset: tuple[Path, BuildSummary], tmp_path: Path) -> Path:
+    """Return the same dataset, to be changed."""
+    return Path(shutil.copytree(dataset[0], tmp_path / "data"))
+
+
 def test_copies_are_one_group_and_no_image_is_lost(dataset: tuple[Path, BuildSummary]) -> None:
     out, summary = dataset
     assert sorted(families(out), key=min) == sorted(FAMILIES, key=min)
@@ -99,12 +106,10 @@ def test_dropped_copies_leave_the_best_of_each_family(source: Path, tmp_path: Pa
     assert all(issue.reason == "near-duplicate" for issue in gone.values())
 
 
-def test_without_the_search_nothing_is_joined_or_written(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    make(source, out)
-    assert (out / COPIES).exists()
-    summary = make(source, out, "dedup.copies=off")
-    assert not (out / COPIES).exists()
+def test_without_the_search_nothing_is_joined_or_written(source: Path, own: Path) -> None:
+    assert (own / COPIES).exists()
+    summary = make(source, own, "dedup.copies=off")
+    assert not (own / COPIES).exists()
     assert not any("hashes miss" in line for line in summary.lines())
     # The groups that the first build made keep their images together.
     assert summary.copies.families == 0
@@ -147,9 +152,8 @@ def splits_of(records: dict[str, Record], names: set[str]) -> set[str]:
     return {record.split for record in records.values() if record.source_url in names}
 
 
-def test_what_a_person_says_goes_before_the_evidence(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    make(source, out)
+def test_what_a_person_says_goes_before_the_evidence(source: Path, own: Path) -> None:
+    out = own
     shas = {record.source_url: record.sha256 for record in read_manifest(out)}
     write_answer(out, shas["wart/0.jpg"], shas["wart/0-crop.jpg"], "different", "me")
     write_answer(out, shas["wart/5.jpg"], shas["wart/6.jpg"], "same", "me")
@@ -186,9 +190,8 @@ def test_a_review_saves_steps_and_undoes(dataset: tuple[Path, BuildSummary]) -> 
     assert read_answers(out) == {}
 
 
-def test_a_removal_takes_verified_copies_along(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    make(source, out)
+def test_a_removal_takes_verified_copies_along(own: Path) -> None:
+    out = own
     write_gallery(out, out / "gallery")
     family = {r.source_url: r.sha256 for r in read_manifest(out) if r.source_url in FAMILIES[0]}
     planned = plan([out], sha256s=[family["acne/0-crop.jpg"]])
