@@ -1,0 +1,141 @@
+"""The description of an image: at most 300 points with codes, and a small grey image.
+
+Points are SIFT's (Lowe 2004), descriptors RootSIFT (Arandjelovic, Zisserman 2012: L1 norm, then
+the square root of each entry).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.copies.codebook import Codebook, shipped
+from skindx.imaging.decode import MAX_PIXELS, decode_small
+
+# P = points, D = 128, C = components, H = halves, R = nearest words
+
+LONG_SIDE = 256
+POINTS = 300
+_CONTRAST = 0.008
+"""SIFT's own 0.04 leaves a dozen points on smooth skin."""
+_EDGE = 12.0
+RANGE, MOST_GAIN = 90.0, 6.0
+_SQUARE = 32
+"""Pixels."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """One image as the comparison sees it."""
+
+    shape_hw: tuple[int, int]
+    """The longer side has LONG_SIDE pixels; places and transforms refer to this size."""
+    small_HW: NDArray[np.uint8]
+    """Grey, half as long and half as wide."""
+    points_P4: NDArray[np.float32]
+    """x, y, diameter in pixels, direction in degrees clockwise from the x axis."""
+    codes_PC: NDArray[np.int8]
+    nearest_PHR: NDArray[np.uint8]
+    mirrored_PHR: NDArray[np.uint8]
+    """The nearest words of the mirrored image's points."""
+
+    @property
+    def digest(self) -> bytes:
+        """Return what puts two images in an order that is their own."""
+        return hashlib.sha256(self.small_HW.tobytes() + self.codes_PC.tobytes()).digest()
+
+
+def fitted(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the image with LONG_SIDE pixels along its longer side."""
+    import cv2
+
+    height, width = grey_HW.shape
+    scale = LONG_SIDE / max(height, width)
+    if scale == 1:
+        return grey_HW
+    size_wh = (max(16, round(width * scale)), max(16, round(height * scale)))
+    way = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    resized_HW: NDArray[np.uint8] = cv2.resize(grey_HW, size_wh, interpolation=way)
+    return resized_HW
+
+
+def stretched(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the image with a contrast of RANGE grey levels, if it has less: of a dark photo."""
+    low, high = np.percentile(grey_HW, (1, 99))
+    gain = RANGE / max(high - low, RANGE / MOST_GAIN)
+    if gain <= 1 or high == low:
+        return grey_HW
+    return np.rint((grey_HW - low) * gain + low).clip(0, 255).astype(np.uint8)
+
+
+def halved(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the image at half its size."""
+    import cv2
+
+    height, width = grey_HW.shape
+    half_HW: NDArray[np.uint8] = cv2.resize(
+        grey_HW, ((width + 1) // 2, (height + 1) // 2), interpolation=cv2.INTER_AREA
+    )
+    return half_HW
+
+
+def describe_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Description:
+    """Decode and describe an image. Raises DamagedImage."""
+    return describe(decode_small(data, LONG_SIDE, max_pixels=max_pixels))
+
+
+def describe(grey_HW: NDArray[np.uint8], codebook: Codebook | None = None) -> Description:
+    """Describe a grey image; one without texture has no points."""
+    codebook = codebook or shipped()
+    grey_HW = np.ascontiguousarray(stretched(fitted(grey_HW)))
+    points_P4, descriptors_PD = root_sift(grey_HW)
+    codes_PC = codebook.encode(descriptors_PD)
+    return Description(
+        (grey_HW.shape[0], grey_HW.shape[1]),
+        halved(grey_HW),
+        points_P4,
+        codes_PC,
+        codebook.nearest(codes_PC),
+        codebook.nearest(codes_PC * codebook.signs),
+    )
+
+
+def root_sift(grey_HW: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return points_P4 and RootSIFT descriptors_PD of length 1, the strongest points first."""
+    import cv2
+
+    sift = cv2.SIFT_create(contrastThreshold=_CONTRAST, edgeThreshold=_EDGE)
+    keys = _chosen(sift.detect(grey_HW, None))
+    if not keys:
+        return np.empty((0, 4), np.float32), np.empty((0, 128), np.float32)
+    keys, descriptors_PD = sift.compute(grey_HW, keys)
+    points_P4 = np.array([(*key.pt, key.size, key.angle) for key in keys], np.float32)
+    raw_PD = descriptors_PD.astype(np.float32)
+    raw_PD /= np.maximum(raw_PD.sum(axis=1, keepdims=True), 1)
+    return points_P4, np.sqrt(raw_PD)
+
+
+def _chosen(keys: Sequence[Any]) -> list[Any]:
+    """Return at most POINTS points: half of them the strongest, half the strongest of each square.
+
+    Words have the sharpest corners; alone they would leave a screenshot's photo without a point.
+    """
+    ordered = sorted(keys, key=_strength)
+    rank: Counter[tuple[int, int]] = Counter()
+    ranks = []
+    for key in ordered:
+        square = int(key.pt[0] // _SQUARE), int(key.pt[1] // _SQUARE)
+        ranks.append(rank[square])
+        rank[square] += 1
+    spread = sorted(range(POINTS // 2, len(ordered)), key=lambda at: (ranks[at], at))
+    chosen = [*range(min(POINTS // 2, len(ordered))), *spread[: POINTS - POINTS // 2]]
+    return [ordered[at] for at in sorted(chosen)]
+
+
+def _strength(key: Any) -> tuple[float, ...]:
+    # The place decides among equals, so that the order is the image's and not the detector's.
+    return (-key.response, key.pt[0], key.pt[1], key.size, key.angle)

@@ -1,0 +1,164 @@
+"""Learn the acceptance from planted pairs of painted images: what is a copy, and what only seems.
+
+Copies are those of `synthetic.variants`, and second photos: another light, place, grain. What only
+seems a copy are different paintings, also under one caption, watermark, ruler, screenshot, border
+or vignette, and round moles of one size.
+"""
+
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.copies.acceptance import FILE, terms
+from skindx.data.copies.copy import ACCEPT
+from skindx.data.copies.describe import Description, describe, describe_bytes
+from skindx.data.copies.evidence import FEATURES
+from skindx.data.copies.verify import evidence_of
+from skindx.data.synthetic.overlays import OVERLAYS
+from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
+from skindx.data.synthetic.variants import KINDS, make_copy
+from skindx.files import write_json
+from skindx.imaging.hashes import grey
+
+# N = models of pairs, F = features, T = terms
+
+PAINTINGS = 90
+SEED = 41
+MARGIN = 1.0
+"""Logits between the most doubtful wrong pair and ACCEPT."""
+_PULL = 0.02
+"""L2 penalty of a weight, for each pair."""
+
+Pixels = NDArray[np.uint8]
+
+
+def second_photo(pixels_HW3: Pixels, rng: np.random.Generator) -> Pixels:
+    """Show the same skin again: moved, turned, nearer, in another light, with other grain."""
+    height, width = pixels_HW3.shape[:2]
+    middle = ((width - 1) / 2, (height - 1) / 2)
+    turn_23 = cv2.getRotationMatrix2D(middle, rng.uniform(-25, 25), rng.uniform(0.9, 1.3))
+    turn_23[:, 2] += rng.uniform(-0.08, 0.08, 2) * (width, height)
+    turn_23[:, :2] += rng.uniform(-0.04, 0.04, (2, 2))
+    moved_HW3 = cv2.warpAffine(
+        pixels_HW3, turn_23, (width, height), borderMode=cv2.BORDER_REFLECT_101
+    ).astype(np.float32)
+    y, x = np.mgrid[0:height, 0:width] / max(height, width) - 0.5
+    light_HW = rng.uniform(0.8, 1.2) + rng.uniform(-0.3, 0.3) * x + rng.uniform(-0.3, 0.3) * y
+    moved_HW3 = cv2.GaussianBlur(moved_HW3, (0, 0), rng.uniform(0.3, 1.0)) * light_HW[..., None]
+    grain_HW3 = rng.normal(0, rng.uniform(1, 4), moved_HW3.shape)
+    return (moved_HW3 + grain_HW3).clip(0, 255).astype(np.uint8)
+
+
+def vignette(pixels_HW3: Pixels, size: float) -> Pixels:
+    """Darken what lies outside a round aperture."""
+    height, width = pixels_HW3.shape[:2]
+    y, x = np.mgrid[0:height, 0:width]
+    away_HW = np.hypot(x - width / 2, y - height / 2) / (size * max(height, width) / 2)
+    shown_HW = (1 / (1 + np.exp((away_HW - 1) * 30)))[..., None]
+    return (pixels_HW3 * shown_HW).clip(0, 255).astype(np.uint8)
+
+
+def _paintings(count: int) -> list[Pixels]:
+    return [paint(CLASSES[n % len(CLASSES)], n, SEED).pixels for n in range(count)]
+
+
+def copies(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]:
+    """Yield described pairs that show the same."""
+    rng = np.random.default_rng(SEED)
+    for number, pixels_HW3 in enumerate(paintings):
+        original = describe(grey(pixels_HW3))
+        for shift, kind in enumerate(KINDS):
+            if (number + shift) % 4 == 0:
+                yield original, describe_bytes(make_copy(kind, pixels_HW3, number, SEED))
+        photo = second_photo(pixels_HW3, rng)
+        yield original, describe_bytes(encode_jpeg(photo, 85))
+        one, other = rng.choice(sorted(KINDS), 2, replace=False)
+        first = make_copy(str(one), pixels_HW3, number, SEED)
+        yield describe_bytes(first), describe_bytes(make_copy(str(other), pixels_HW3, 7 * number))
+
+
+def strangers(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]:
+    """Yield described pairs that do not show the same."""
+    rng = np.random.default_rng(SEED + 1)
+    sets = [[describe(grey(pixels)) for pixels in paintings]]
+    for name in OVERLAYS:
+        some = rng.choice(len(paintings), 24, replace=False)
+        sets.append([describe(grey(OVERLAYS[name](paintings[at], 0))) for at in some])
+    some = rng.choice(len(paintings), 40, replace=False)
+    sets.append([describe(grey(vignette(paintings[at], 0.95))) for at in some])
+    moles = [paint("Compound_Nevus", 5000 + n, SEED).pixels for n in range(40)]
+    sets.append([describe(grey(vignette(pixels, 0.9))) for pixels in moles])
+    for described in sets:
+        for i in range(len(described)):
+            for j in range(i):
+                yield described[j], described[i]
+
+
+def examples(count: int = PAINTINGS) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return features_NF of models, and which belong to copies: of a copy its best model."""
+    paintings = _paintings(count)
+    features, same = [], []
+    for pair in copies(paintings):
+        found = [evidence.features_F for evidence in evidence_of(*pair)]
+        if found:
+            features.append(
+                max(found, key=lambda row: float(row[0] + 4 * row[FEATURES.index("ncc")]))
+            )
+            same.append(True)
+    for pair in strangers(paintings):
+        for evidence in evidence_of(*pair):
+            features.append(evidence.features_F)
+            same.append(False)
+    return np.array(features), np.array(same)
+
+
+def fit(
+    features_NF: NDArray[np.float64], same_N: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], float]:
+    """Return (weights_T, bias): both classes weigh the same, no weight is below 0.
+
+    The bias puts ACCEPT a MARGIN above the most doubtful wrong pair.
+    """
+    from scipy.optimize import minimize
+
+    terms_NT = terms(features_NF)
+    mean_T, scale_T = terms_NT.mean(axis=0), terms_NT.std(axis=0) + 1e-9
+    scaled_NT = (terms_NT - mean_T) / scale_T
+    sign_N = np.where(same_N, 1.0, -1.0)
+    weight_N = np.where(same_N, 0.5 / same_N.sum(), 0.5 / (~same_N).sum())
+
+    def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        margin_N = sign_N * (scaled_NT @ values[:-1] + values[-1])
+        pull_N = -weight_N * sign_N / (1 + np.exp(np.clip(margin_N, -40, 40)))
+        slope = np.append(pull_N @ scaled_NT + _PULL * values[:-1], pull_N.sum())
+        value = weight_N @ np.logaddexp(0, -margin_N) + _PULL / 2 * values[:-1] @ values[:-1]
+        return float(value), slope
+
+    bounds = [(0.0, None)] * scaled_NT.shape[1] + [(None, None)]
+    start = np.zeros(scaled_NT.shape[1] + 1)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    weights_T = found.x[:-1] / scale_T
+    worst = float((terms_NT[~same_N] @ weights_T).max())
+    return weights_T, float(np.log(ACCEPT / (1 - ACCEPT))) - MARGIN - worst
+
+
+def write() -> None:
+    """Write the weights, and how they do on the painted pairs, for the package."""
+    features_NF, same_N = examples()
+    weights_T, bias = fit(features_NF, same_N)
+    accepted_N = terms(features_NF) @ weights_T + bias >= np.log(ACCEPT / (1 - ACCEPT))
+    value = {
+        "weights": {
+            name: round(float(weight), 5) for name, weight in zip(FEATURES, weights_T, strict=True)
+        },
+        "bias": round(bias, 5),
+        "painted": {
+            "copies": int(same_N.sum()),
+            "accepted": int(accepted_N[same_N].sum()),
+            "strangers": int((~same_N).sum()),
+            "wrongly_accepted": int(accepted_N[~same_N].sum()),
+        },
+    }
+    write_json(FILE, value)

@@ -1,0 +1,57 @@
+"""Whether two described images show the same: the best of the ways to lay one on the other."""
+
+import numpy as np
+
+from skindx.data.copies.acceptance import Acceptance, shipped
+from skindx.data.copies.alignment import align
+from skindx.data.copies.copy import Copy
+from skindx.data.copies.describe import Description
+from skindx.data.copies.evidence import Evidence, measure
+from skindx.data.copies.geometry import models_of
+
+
+def evidence_of(first: Description, second: Description) -> list[Evidence]:
+    """Return the evidence of every model under which the images overlap."""
+    found = []
+    for model in models_of(first, second):
+        aligned = align(first, second, model.transform_23)
+        if aligned is not None:
+            found.append(measure(first, second, model, aligned))
+    return found
+
+
+def verify(
+    first: Description, second: Description, acceptance: Acceptance | None = None
+) -> Copy | None:
+    """Return the evidence of first (position 0) and second (1), or None where no points agree.
+
+    The order in which the two are given decides nothing.
+    """
+    if first.digest > second.digest:
+        copy = verify(second, first, acceptance)
+        return None if copy is None else _as(copy.turned(), 0, 1)
+    acceptance = acceptance or shipped()
+    best: tuple[float, Evidence] | None = None
+    for evidence in evidence_of(first, second):
+        probability = acceptance.probability(evidence.features_F)
+        if best is None or probability > best[0]:
+            best = (probability, evidence)
+    if best is None:
+        return None
+    probability, evidence = best
+    return Copy(
+        0,
+        1,
+        probability,
+        evidence.model.inliers,
+        round(evidence["ncc"], 4),
+        round(evidence.aligned.covered, 4),
+        evidence.model.mirrored,
+        tuple(float(value) for value in np.round(evidence.aligned.transform_23, 5).ravel()),
+    )
+
+
+def _as(copy: Copy, first: int, second: int) -> Copy:
+    import dataclasses
+
+    return dataclasses.replace(copy, first=first, second=second)

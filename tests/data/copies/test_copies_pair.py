@@ -1,0 +1,111 @@
+"""Two images alone: which are copies, which only seem so, and that their order decides nothing."""
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from skindx.data.copies import ACCEPT, Copy, compare_pair
+from skindx.data.copies.compare import compare_bytes
+from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
+
+Pixels = NDArray[np.uint8]
+
+
+def painted(number: int) -> Pixels:
+    return paint(CLASSES[number % len(CLASSES)], number, 77).pixels
+
+
+def crop(pixels: Pixels) -> Pixels:
+    height, width = pixels.shape[:2]
+    return pixels[height // 10 : -height // 10, width // 10 : -width // 10]
+
+
+def turn(pixels: Pixels) -> Pixels:
+    height, width = pixels.shape[:2]
+    matrix = cv2.getRotationMatrix2D((width / 2, height / 2), 6, 1)
+    return np.asarray(cv2.warpAffine(pixels, matrix, (width, height)))
+
+
+def border(pixels: Pixels) -> Pixels:
+    return np.asarray(cv2.copyMakeBorder(pixels, 20, 20, 20, 20, 0, value=(255, 255, 255)))
+
+
+def words(pixels: Pixels) -> Pixels:
+    shown = pixels.copy()
+    for row in (40, 90, 140):
+        cv2.putText(shown, "www.atlas.example", (10, row), 0, 0.8, (255, 255, 255), 2)
+    return shown
+
+
+CHANGES = {
+    "crop": crop,
+    "turn": turn,
+    "border": border,
+    "mirrored crop": lambda pixels: crop(pixels)[:, ::-1],
+    "quarter turn": np.rot90,
+    "brightness": lambda pixels: (pixels * 0.8 + 20).astype(np.uint8),
+    "words": words,
+}
+
+
+def both_ways(first: Pixels, second: Pixels) -> Copy | None:
+    one, other = compare_pair(first, second), compare_pair(second, first)
+    if one is None or other is None:
+        assert one is None
+        assert other is None
+        return None
+    assert one.probability == other.probability
+    np.testing.assert_allclose(one.turned().transform_23, other.transform_23, atol=0.05)
+    return one
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_image_is_a_copy(change: str) -> None:
+    original = painted(2)
+    copy = both_ways(original, np.ascontiguousarray(CHANGES[change](original)))
+    assert copy is not None
+    assert copy.same, copy
+    assert copy.probability >= ACCEPT
+    assert copy.mirrored == (change == "mirrored crop")
+    assert copy.covered > 0.9
+
+
+def test_the_transform_says_where_the_first_lies_in_the_second() -> None:
+    original = cv2.resize(painted(4), (256, 192))
+    framed = np.full((256, 256, 3), 255, np.uint8)
+    framed[40:184, 30:222] = cv2.resize(original, (192, 144), interpolation=cv2.INTER_AREA)
+    copy = compare_pair(original, framed)
+    assert copy is not None
+    a, b, x, c, d, y = copy.transform_23
+    assert (a, b, c, d) == pytest.approx((0.75, 0, 0, 0.75), abs=0.01)
+    assert (x, y) == pytest.approx((30, 40), abs=1)
+
+
+def test_different_images_are_no_copies_also_under_the_same_words() -> None:
+    for number in range(6):
+        one, other = painted(number), painted(number + 10)
+        for first, second in ((one, other), (words(one), words(other))):
+            copy = both_ways(first, second)
+            assert copy is None or not copy.same, (number, copy)
+
+
+@pytest.mark.parametrize("level", [0, 90, 255])
+def test_images_without_texture_are_no_copies(level: int) -> None:
+    flat = np.full((100, 120, 3), level, np.uint8)
+    assert compare_pair(flat, flat) is None
+    assert compare_pair(flat, painted(1)) is None
+
+
+def test_a_dark_image_is_compared_by_what_it_shows() -> None:
+    dark = (painted(2) * 0.12).astype(np.uint8)
+    copy = compare_pair(dark, np.ascontiguousarray(crop(dark)))
+    assert copy is not None
+    assert copy.same, copy
+
+
+def test_encoded_images_are_compared_as_stored_ones_are() -> None:
+    original = painted(3)
+    copy = compare_bytes(encode_jpeg(original), encode_jpeg(np.ascontiguousarray(crop(original))))
+    assert copy is not None
+    assert copy.same

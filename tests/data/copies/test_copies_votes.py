@@ -1,0 +1,130 @@
+"""Candidates depend on the pair alone; chunks, order and what else is there change nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from skindx.data.copies import recurring, votes
+from skindx.data.copies.codebook import shipped
+from skindx.data.copies.describe import Description
+from skindx.data.copies.geometry import mirrored_points
+
+SHAPE = (256, 256)
+NONE = np.empty(0, np.uint64)
+
+
+def described(points: NDArray[np.float32], codes: NDArray[np.int8]) -> Description:
+    book = shipped()
+    small = np.zeros((128, 128), np.uint8)
+    both = book.nearest(codes), book.nearest(codes * book.signs)
+    return Description(SHAPE, small, points.astype(np.float32), codes, *both)
+
+
+def drawn(rng: np.random.Generator, count: int) -> Description:
+    points = np.column_stack(
+        [rng.uniform(0, 256, (count, 2)), rng.uniform(2, 20, count), rng.uniform(0, 360, count)]
+    )
+    return described(points, rng.normal(0, 20, (count, 64)).clip(-127, 127).astype(np.int8))
+
+
+def turned(image: Description, degrees: float, *, mirror: bool) -> Description:
+    points, codes = image.points_P4.copy(), image.codes_PC
+    if mirror:
+        points, codes = mirrored_points(points, 256), codes * shipped().signs
+    points[:, 3] = (points[:, 3] + degrees) % 360
+    points[:, 2] *= 1.5
+    return described(points, codes)
+
+
+def candidates(images: list[Description], chunk: int) -> set[tuple[int, int, int]]:
+    library = {str(at): image for at, image in enumerate(images)}
+    names = list(library)
+    count = -(-len(names) // chunk)
+    found = [
+        votes.join_chunks(library, names, NONE, (a, b, chunk))
+        for a in range(count)
+        for b in range(a, count)
+    ]
+    return {tuple(row) for row in np.concatenate(found).tolist()}
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("degrees", [0.0, 91.0, 200.0])
+def test_a_turned_copy_is_a_candidate_with_a_vote_from_nearly_every_point(
+    degrees: float, mirror: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    one, other = drawn(rng, 60), drawn(rng, 60)
+    found = candidates([one, other, turned(one, degrees, mirror=mirror)], 10)
+    assert {row[:2] for row in found} == {(0, 2)}
+    assert next(iter(found))[2] > 50
+
+
+def test_points_that_disagree_on_the_turn_do_not_add_up() -> None:
+    rng = np.random.default_rng(2)
+    one = drawn(rng, 40)
+    points = one.points_P4.copy()
+    points[:, 3] = rng.uniform(0, 360, 40)
+    points[:, 2] = 2 ** rng.uniform(1, 5, 40)
+    agreed = {row[:2]: row[2] for row in candidates([one, described(points, one.codes_PC)], 10)}
+    assert agreed.get((0, 1), 0) < 12
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_chunks_and_neighbours_change_no_candidate(seed: int, chunk: int) -> None:
+    rng = np.random.default_rng(seed)
+    images = [drawn(rng, int(rng.integers(0, 40))) for _ in range(6)]
+    images += [turned(image, 40, mirror=bool(at % 2)) for at, image in enumerate(images)]
+    whole = candidates(images, 100)
+    assert candidates(images, chunk) == whole
+    for i, j, count in whole:
+        assert candidates([images[i], images[j]], 10) == {(0, 1, count)}
+
+
+def overlaid(rng: np.random.Generator, overlay: Description) -> Description:
+    own = drawn(rng, 30)
+    points = np.concatenate([own.points_P4, overlay.points_P4])
+    return described(points, np.concatenate([own.codes_PC, overlay.codes_PC]))
+
+
+def test_a_shared_overlay_makes_no_candidates_once_it_recurs() -> None:
+    rng = np.random.default_rng(3)
+    overlay = drawn(rng, 20)
+    library = {str(at): overlaid(rng, overlay) for at in range(recurring.LEAST_FAMILIES + 6)}
+    names = list(library)
+    everyone = np.arange(len(names))
+    few = recurring.recurring_keys(library, names[:20], everyone[:20])
+    assert len(few) == 0
+    keys = recurring.recurring_keys(library, names, everyone)
+    assert set(keys) == set(recurring.point_keys(overlay))
+    part = (0, 0, 100)
+    assert len(votes.join_chunks(library, names, NONE, part)) == len(names) * (len(names) - 1) // 2
+    assert len(votes.join_chunks(library, names, keys, part)) == 0
+
+
+def test_recurring_points_are_counted_in_any_order_and_in_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(4)
+    overlay = drawn(rng, 20)
+    library = {str(at): overlaid(rng, overlay) for at in range(40)}
+    names, families = list(library), np.arange(40)
+    keys = recurring.recurring_keys(library, names, families)
+    order = rng.permutation(40)
+    again = recurring.recurring_keys(library, [names[at] for at in order], families[order])
+    np.testing.assert_array_equal(again, keys)
+    monkeypatch.setattr(recurring, "_PASS_KEYS", 3000)
+    np.testing.assert_array_equal(recurring.recurring_keys(library, names, families), keys)
+
+
+def test_copies_of_one_image_are_one_family_and_keep_their_points() -> None:
+    rng = np.random.default_rng(5)
+    image = drawn(rng, 20)
+    library = {str(at): image for at in range(100)}
+    others = {str(100 + at): drawn(rng, 20) for at in range(100)}
+    names = [*library, *others]
+    families = np.array([0] * 100 + list(range(1, 101)))
+    assert len(recurring.recurring_keys(library | others, names, families)) == 0
