@@ -45,9 +45,18 @@ def copy_tiles(dataset: Path, records: Sequence[Record]) -> Iterator[Tile]:
             facets.append("in two splits")
         if named[row] == "same" and first.label != second.label:
             facets.append("of two classes")
-        facts = tuple(_facts(row, answers.get(row.pair)))
-        beside = _tile(second, (), ())
-        yield _tile(first, tuple(facets), facts, beside, f"{PAIRS}/{'-'.join(row.pair)}.jpg")
+        splits = " and ".join(dict.fromkeys((first.split, second.split)))
+        facts = (*_facts(row, answers.get(row.pair)), ("split", splits))
+        beside = Tile(second.sha256, (second.label,), (), (second.source_url,), ())
+        yield Tile(
+            first.sha256,
+            (first.label,),
+            tuple(facets),
+            (first.source_url,),
+            facts,
+            beside,
+            f"{PAIRS}/{'-'.join(row.pair)}.jpg",
+        )
 
 
 _FACETS = {"same": "copies", "uncertain": "uncertain", "different": "no copies"}
@@ -63,21 +72,6 @@ def _facts(row: CopyRecord, answer: Answer | None) -> Iterator[tuple[str, str]]:
     if answer:
         by = f" by {answer.by}" if answer.by else ""
         yield "answer", f"{answer.verdict}{by}"
-
-
-def _tile(
-    record: Record,
-    facets: tuple[str, ...],
-    facts: tuple[tuple[str, str], ...],
-    beside: Tile | None = None,
-    drawing: str = "",
-) -> Tile:
-    facts = (*facts, (f"split of {record.sha256[:8]}", record.split))
-    if beside:
-        facts = (*facts, *beside.facts)
-    return Tile(
-        record.sha256, (record.label,), facets, (record.source_url,), facts, beside, drawing
-    )
 
 
 def write_drawings(
