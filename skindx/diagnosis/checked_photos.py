@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.opening import MIN_SIDE, Opened, open_photo
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.view import small_view
+from skindx.imaging.gates import inspect
 
 COARSE = 200
 """Pixels of the shorter side, below which fine structures are lost to most networks."""

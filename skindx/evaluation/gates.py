@@ -1,7 +1,7 @@
 """What the gates before a diagnosis do to real photos, spoilt photos, and what is no skin.
 
 `python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
-thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
+thresholds in `skindx.imaging.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
 prints instead how well that bundle separates the test images of DATA from the folders' photos and
 from what is painted, see `skindx.evaluation.ood`; `--json FILE` writes the figures as well.
 """
@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.gates import GATES, Reduced, inspect
-from skindx.diagnosis.gates.blur import sharpness
-from skindx.diagnosis.gates.gate import SIDE
-from skindx.diagnosis.gates.skin import skin_share
 from skindx.errors import UserError
 from skindx.evaluation.no_skin import KINDS
 from skindx.files import write_json
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
+from skindx.imaging.gates import GATES, Reduced, inspect
+from skindx.imaging.gates.blur import sharpness
+from skindx.imaging.gates.gate import SIDE
+from skindx.imaging.gates.skin import skin_share
 
 PHOTOS = 200
 """Of each folder, drawn at random under one seed."""

@@ -9,9 +9,9 @@ from skin_photo import TONES, skin_photo, skin_pixels
 
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.checked_photos import check_photos
-from skindx.diagnosis.gates import inspect
 from skindx.evaluation.gates import blurred, darkened, photos_of
 from skindx.evaluation.no_skin import KINDS
+from skindx.imaging.gates import inspect
 
 
 def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:

@@ -4,17 +4,19 @@
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.gates.blur import blurred
-from skindx.diagnosis.gates.gate import Finding, Reduced
-from skindx.diagnosis.gates.light import badly_lit
-from skindx.diagnosis.gates.skin import no_skin
-from skindx.diagnosis.refusal import Gate
+from skindx.imaging.gates.blur import blurred
+from skindx.imaging.gates.gate import Finding, Reduced
+from skindx.imaging.gates.light import badly_lit
+from skindx.imaging.gates.skin import no_skin
 
-__all__ = ["GATES", "Finding", "Reduced", "inspect"]
+__all__ = ["GATES", "Finding", "Gate", "Reduced", "inspect"]
+
+Gate = Literal["light", "no-skin", "blur"]
 
 GATES: dict[Gate, Callable[[Reduced], Finding | None]] = {
     "light": badly_lit,

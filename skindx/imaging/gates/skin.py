@@ -10,7 +10,7 @@ Wood and colour noise pass it; the bundle's out-of-distribution detector handles
 
 import numpy as np
 
-from skindx.diagnosis.gates.gate import Finding, Reduced
+from skindx.imaging.gates.gate import Finding, Reduced
 
 HUES_DEGREES = (-75.0, 115.0)
 """Angle in CIELAB's a*b* plane."""

@@ -7,6 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.imaging.shrink import shrink
+
 SIDE = 160
 """Pixels of the shorter side: less than the networks see, so what is lost here is lost to them."""
 
@@ -20,8 +22,6 @@ class Reduced:
     @classmethod
     def of(cls, pixels_HWC: NDArray[np.uint8]) -> Self:
         """Reduce a photo; a smaller one is enlarged."""
-        from skindx.data.loader.crop import shrink
-
         return cls(shrink(pixels_HWC, SIDE))
 
     @cached_property

@@ -6,7 +6,7 @@ real photos the darkest has 49 at the 95th percentile, the brightest 251 at the 
 
 import numpy as np
 
-from skindx.diagnosis.gates.gate import Finding, Reduced
+from skindx.imaging.gates.gate import Finding, Reduced
 
 DARK, DIM = 24.0, 45.0
 """Brightness on the 0..255 scale that 95 % of a photo stay below."""

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.gates.gate import Finding, Reduced
+from skindx.imaging.gates.gate import Finding, Reduced
 
 FLOOR = 0.3
 """Variance, in squared levels, that rounding and compression leave in the finest band."""
