@@ -1,4 +1,4 @@
-"""The gates that a photo must pass before it is diagnosed; one file for one gate.
+"""Gates without a model: what is wrong with a photo, by its pixels alone; one file for one gate.
 
 `python -m skindx.evaluation.gates` measures their thresholds on real photos.
 """
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.imaging.gates.blur import blurred
-from skindx.imaging.gates.gate import Finding, Reduced
+from skindx.imaging.gates.gate import Fault, Finding, Reduced
 from skindx.imaging.gates.light import badly_lit
 from skindx.imaging.gates.skin import no_skin
 
-__all__ = ["GATES", "Finding", "Gate", "Reduced", "inspect"]
+__all__ = ["GATES", "Fault", "Finding", "Gate", "Reduced", "inspect"]
 
 Gate = Literal["light", "no-skin", "blur"]
 

@@ -38,9 +38,5 @@ def blurred(photo: Reduced) -> Finding | None:
     if value >= REMARKED:
         return None
     if value >= REFUSED:
-        return Finding("The photo is not quite sharp: fine structures may be lost.", fatal=False)
-    return Finding(
-        "the photo is too blurred to be judged; hold still, keep a hand's breadth away and "
-        "tap on the skin to focus.",
-        fatal=True,
-    )
+        return Finding("soft", fatal=False)
+    return Finding("blurred", fatal=True)

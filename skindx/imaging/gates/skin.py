@@ -34,8 +34,4 @@ def no_skin(photo: Reduced) -> Finding | None:
     """Find a photo that shows hardly anything of the colours of skin."""
     if skin_share(photo) >= LEAST_SHARE:
         return None
-    return Finding(
-        "no skin is visible in this photo; take a colour photo from so near that skin fills "
-        "most of it.",
-        fatal=True,
-    )
+    return Finding("no-skin", fatal=True)
