@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from skindx.data.synthetic.no_skin import KINDS
 from skindx.errors import UserError
-from skindx.evaluation.no_skin import KINDS
 from skindx.files import write_json
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image, ImageFilter
 from skin_photo import TONES, skin_pixels
 
+from skindx.data.synthetic.no_skin import KINDS
 from skindx.evaluation.gates import blurred, darkened, photos_of
-from skindx.evaluation.no_skin import KINDS
 from skindx.imaging.gates import inspect
 
 
