@@ -91,18 +91,28 @@ def sourced_photos_of(folder: Path, count: int = PHOTOS) -> list[tuple[Pixels, s
 
     Roboflow's augmented copies of a photo bear its name before `.rf.`; any other is its own source.
     """
+    return list(_decoded(files_of(folder, count)))
+
+
+def files_of(folder: Path, count: int) -> list[Path]:
+    """Return up to `count` image files of a folder, drawn under one seed. Raises UserError."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".png"))
     if not files:
         raise UserError(f"{folder} holds no JPEG or PNG photo; give a folder of photos of skin.")
     chosen = np.random.default_rng(0).permutation(len(files))[:count]
-    return list(_decoded([files[place] for place in chosen]))
+    return [files[place] for place in chosen]
+
+
+def source_of(file: Path) -> str:
+    """Return the name of a photo's source, which its copies share."""
+    return file.name.partition(".rf.")[0]
 
 
 def _decoded(files: list[Path]) -> Iterator[tuple[Pixels, str]]:
     for file in files:
         try:
             pixels = decode(file.read_bytes(), at_least=(2 * SIDE, 2 * SIDE), rough=False)
-            yield pixels, file.name.partition(".rf.")[0]
+            yield pixels, source_of(file)
         except DamagedImage:
             continue
 

@@ -9,6 +9,7 @@ from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
+from skindx.data.review import Flag, Reason, stage_flags
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.summary import BuildSummary
 from skindx.data.transaction import recover, transaction
@@ -66,13 +67,19 @@ def write_dataset(
     taxonomy: Taxonomy,
     settings: BuildSettings,
     summary: BuildSummary,
+    flags: Sequence[Flag],
+    looked_for: Sequence[Reason],
     write_splits: Callable[[Path], None],
 ) -> None:
-    """Write all tables beside the old ones, then put them in place together, all or none."""
+    """Write all tables beside the old ones, then put them in place together, all or none.
+
+    `flags` take the place of older ones of the reasons `looked_for`.
+    """
     with transaction(out) as staging:
         taxonomy.save(staging / TAXONOMY)
         settings.save(staging / RECIPE)
         write_issues(staging, issues)
         write_json(staging / SUMMARY, summary.as_json())
         write_splits(staging)
+        stage_flags(out, staging, flags, looked_for)
         write_manifest(staging, records)
