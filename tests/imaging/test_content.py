@@ -15,7 +15,7 @@ from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.evaluation.gates import files_of
 from skindx.imaging.decode import decode
 from skindx.imaging.gates.content import LIMIT, SAID, content_of, not_skin_score
-from skindx.imaging.gates.flat import flat_mask
+from skindx.imaging.gates.flat import fill_mask, flat_mask
 from skindx.imaging.gates.lines import line_share
 from skindx.imaging.gates.noise import colour_roughness, roughness
 
@@ -26,7 +26,7 @@ MISSED = {"wood", "desert"}
 
 @pytest.mark.parametrize("kind", sorted(FOUND.keys() - MISSED))
 def test_what_is_no_skin_is_found_and_named(kind: str) -> None:
-    for seed in range(5):
+    for seed in range(3):
         found = content_of(FOUND[kind](np.random.default_rng(seed)))
         assert found.score >= LIMIT
         assert found.shows in SAID
@@ -56,7 +56,7 @@ def test_skin_of_every_tone_passes_at_every_size(skin_type: int, size: tuple[int
 
 
 def test_painted_lesions_pass() -> None:
-    flagged = [n for n in range(100) if content_of(paint(CLASSES[n % 10], n).pixels).shows]
+    flagged = [n for n in range(30) if content_of(paint(CLASSES[n % 10], n).pixels).shows]
     assert flagged == []
 
 
@@ -119,19 +119,22 @@ def _drape(skin_HW3: np.ndarray) -> np.ndarray:
 def test_what_clinics_do_to_skin_passes(
     skin_type: int, change: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    for seed in range(3):
-        skin = skin_pixels(320, 240, seed=seed, skin_type=skin_type)
-        assert not content_of(change(skin)).shows
+    skin = skin_pixels(320, 240, skin_type=skin_type)
+    assert not content_of(change(skin)).shows
 
 
 def test_a_fill_is_flat_and_black_white_and_what_stands_beside_it_are_not() -> None:
     pixels = np.full((5, 9, 3), (200, 150, 120), np.uint8)
     pixels[:, 5] = (200, 150, 121)
     pixels[:, 6:] = 255
-    expected = np.zeros((5, 9), bool)
-    expected[:, :4] = True
-    np.testing.assert_array_equal(flat_mask(pixels), expected)
-    assert not flat_mask(np.zeros((4, 4, 3), np.uint8)).any()
+    filled, flat = np.zeros((5, 9), bool), np.zeros((5, 9), bool)
+    filled[:, :4] = flat[:, :4] = True  # the fifth has a neighbour that differs by one level
+    flat[:, 7:] = True
+    np.testing.assert_array_equal(flat_mask(pixels), flat)
+    np.testing.assert_array_equal(fill_mask(pixels, flat), filled)
+    black = np.zeros((4, 4, 3), np.uint8)
+    assert flat_mask(black).all()
+    assert not fill_mask(black, flat_mask(black)).any()
 
 
 def test_roughness_of_noise_is_eight_ninths_and_of_a_ramp_nothing() -> None:
@@ -144,11 +147,11 @@ def test_roughness_of_noise_is_eight_ninths_and_of_a_ramp_nothing() -> None:
 
 
 def test_lines_are_found_upright_and_lying_and_one_line_is_none() -> None:
-    page = np.full((160, 224), 230, np.float32)
+    page = np.full((160, 224), 230, np.uint8)
     for top in range(4, 156, 8):
         page[top : top + 3] = np.random.default_rng(top).choice([60, 230], 56).repeat(4)
     assert line_share(page) == line_share(np.ascontiguousarray(page.T)) > 0.8
-    one = np.full((160, 224), 230, np.float32)
+    one = np.full((160, 224), 230, np.uint8)
     one[80:83, ::2] = 60
     assert line_share(one) == 0
 

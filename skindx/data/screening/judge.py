@@ -1,19 +1,19 @@
 """What an image must be to enter: its size, its light, its sharpness; limits and measures."""
 
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.config import OFF, Settings
 from skindx.data.screening.ood_table import OodSettings
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.workers.process import Limits
 
 # S = thumbnail side
 
-NotSkin = Literal["review", "drop", "off"]
+NotSkin = Annotated[Literal["review", "drop", "off"], OFF]
 
 DETAIL_SIDE = 256
 """Detail is measured at this length of the longer side, whatever camera took the image."""

@@ -4,18 +4,18 @@ Each measure has a limit; a score of 0.5 stands for the first that is reached. N
 looks like beyond its colours: wood, sand and fur have them, and pass.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.imaging.gates.flat import flat_mask
-from skindx.imaging.gates.gate import Reduced
+from skindx.imaging.gates.flat import fill_mask, flat_mask
+from skindx.imaging.gates.gate import SIDE
 from skindx.imaging.gates.lines import line_share
 from skindx.imaging.gates.noise import colour_roughness, roughness
 from skindx.imaging.gates.skin import skin_mask
+from skindx.imaging.shrink import shrink
 
 Shows = Literal["", "colours", "flat", "text", "noise"]
 SAID: dict[str, str] = {
@@ -28,8 +28,10 @@ LIMIT = 0.5
 
 LEAST_SKIN = 0.04
 """Share of places where all pixels within 2 have a colour of skin and none is flat."""
-MOST_FLAT = 0.4
-"""Share of pixels."""
+MOST_FLAT, MOST_BESIDE_FLAT = 0.4, 0.5
+"""Shares of pixels that are filled, and of the others that have a colour of skin.
+
+Strong compression makes parts of skin flat and leaves the rest."""
 MOST_LINES = 0.5
 """Share of the strips."""
 WRITTEN = 0.12
@@ -52,11 +54,23 @@ SKIN = Content(0.0, "")
 
 def content_of(pixels_HW3: NDArray[np.uint8]) -> Content:
     """Judge an image, RGB."""
-    photo = Reduced.of(pixels_HW3)
-    scores = {name: score(photo) for name, score in SCORES.items()}
-    worst = max(scores, key=lambda name: scores[name])
-    score = min(1.0, scores[worst])
-    return Content(score, worst if score >= LIMIT else "")
+    import cv2
+
+    small_HW3 = shrink(_halved(pixels_HW3), SIDE)
+    grey_HW: Any = cv2.cvtColor(small_HW3, cv2.COLOR_RGB2GRAY)
+    flat_HW = flat_mask(small_HW3)
+    rough = roughness(grey_HW)
+    # Every second pixel each way: a share needs no more.
+    skin_HW = skin_mask(np.ascontiguousarray(small_HW3[::2, ::2])) & ~flat_HW[::2, ::2]
+    scores: dict[Shows, float] = {
+        "colours": 1 - LIMIT * _inside(skin_HW) / LEAST_SKIN,
+        "flat": LIMIT * _filled(fill_mask(small_HW3, flat_HW), skin_HW),
+        "text": LIMIT * _written(grey_HW, rough),
+        "noise": LIMIT * max(rough / MOST_ROUGH, colour_roughness(small_HW3) / MOST_COLOUR_ROUGH),
+    }
+    shows = max(scores, key=lambda name: scores[name])
+    score = min(1.0, max(0.0, scores[shows]))
+    return Content(score, shows if score >= LIMIT else "")
 
 
 def not_skin_score(pixels_HW3: NDArray[np.uint8]) -> float:
@@ -64,34 +78,30 @@ def not_skin_score(pixels_HW3: NDArray[np.uint8]) -> float:
     return content_of(pixels_HW3).score
 
 
-def _colours(photo: Reduced) -> float:
+def _filled(fill_HW: NDArray[np.bool_], skin_HW: NDArray[np.bool_]) -> float:
+    beside = max(float(skin_HW.mean()), 0.01)
+    return min(float(fill_HW.mean()) / MOST_FLAT, MOST_BESIDE_FLAT / beside)
+
+
+def _inside(skin_HW: NDArray[np.bool_]) -> float:
     import cv2
 
-    # Every second pixel each way: a share needs no more.
-    skin_HW = skin_mask(np.ascontiguousarray(photo.pixels_HWC[::2, ::2]))
-    skin_HW &= ~flat_mask(photo.pixels_HWC)[::2, ::2]
     # The soft edges of a drawing are no skin.
     inside_HW: Any = cv2.erode(skin_HW.astype(np.uint8), np.ones((3, 3), np.uint8))
-    return max(0.0, 1 - LIMIT * float(inside_HW.mean()) / LEAST_SKIN)
+    return float(inside_HW.mean())
 
 
-def _flat(photo: Reduced) -> float:
-    return LIMIT * float(flat_mask(photo.pixels_HWC).mean()) / MOST_FLAT
+def _written(grey_HW: NDArray[np.uint8], rough: float) -> float:
+    # Most images are not rough enough, and need not be looked at for lines.
+    return min(rough / WRITTEN, line_share(grey_HW) / MOST_LINES) if rough >= WRITTEN / 2 else 0.0
 
 
-def _text(photo: Reduced) -> float:
-    written = roughness(photo.luma) / WRITTEN
-    return LIMIT * min(written, line_share(photo.luma) / MOST_LINES) if written >= 0.5 else 0.0
+def _halved(pixels_HW3: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return an image at a half of its size while it is large: quicker than all at once."""
+    import cv2
 
-
-def _noise(photo: Reduced) -> float:
-    rough = roughness(photo.luma) / MOST_ROUGH
-    return LIMIT * max(rough, colour_roughness(photo.pixels_HWC) / MOST_COLOUR_ROUGH)
-
-
-SCORES: dict[Shows, Callable[[Reduced], float]] = {
-    "colours": _colours,
-    "flat": _flat,
-    "text": _text,
-    "noise": _noise,
-}
+    while min(pixels_HW3.shape[:2]) >= 2 * SIDE:
+        height, width = pixels_HW3.shape[0] // 2, pixels_HW3.shape[1] // 2
+        even: Any = pixels_HW3[: 2 * height, : 2 * width]
+        pixels_HW3 = cv2.resize(even, (width, height), interpolation=cv2.INTER_AREA)
+    return pixels_HW3

@@ -13,22 +13,21 @@ STRIP = 32
 """Pixels of the 160: wide enough for a word, narrow enough for 4 degrees."""
 STROKE = 7
 """Pixels; what is wider than this is no stroke."""
-CONTRAST = 12.0
+CONTRAST = 12
 """Levels by which a stroke is darker than the ground around it, at the least."""
-FEWEST_ROWS = 6
-"""Of a strip that counts."""
-LEAST_INK = 0.04
+FEWEST_ROWS, LEAST_INK, LEAST_KEPT = 6, 0.04, 0.2
+"""Of a strip with writing: rows of ink, share of ink, and how far it keeps to rows."""
 
 # H, W = pixels, R = rows of pixels, S = strips
 
 
-def line_share(luma_HW: NDArray[np.float32]) -> float:
+def line_share(luma_HW: NDArray[np.uint8]) -> float:
     """Return the share of the image's strips, upright or lying, that hold lines of writing."""
     import cv2
 
     square = np.ones((STROKE, STROKE), np.uint8)
     ground_HW: Any = cv2.morphologyEx(luma_HW, cv2.MORPH_CLOSE, square)
-    ink_HW = (ground_HW - luma_HW > CONTRAST).astype(np.float32)
+    ink_HW = (cv2.subtract(ground_HW, luma_HW) > CONTRAST).astype(np.float32)
     return max(_upright(ink_HW), _upright(ink_HW.T))
 
 
@@ -41,8 +40,5 @@ def _upright(ink_RW: NDArray[np.float32]) -> float:
     kept_S = cut_RS.var(axis=0) / np.maximum(ink_S * (1 - ink_S), 1e-6)
     above_RS = cut_RS > ink_S
     rows_S = (above_RS[1:] & ~above_RS[:-1]).sum(axis=0)
-    lines_S = (kept_S > KEPT) & (rows_S >= FEWEST_ROWS) & (ink_S > LEAST_INK)
+    lines_S = (kept_S > LEAST_KEPT) & (rows_S >= FEWEST_ROWS) & (ink_S > LEAST_INK)
     return float(lines_S.mean())
-
-
-KEPT = 0.2

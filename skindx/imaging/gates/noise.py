@@ -10,29 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+EVEN = 8.0
+"""Levels of spread below which an image is even, and what differs in it too little to matter."""
 
-def roughness(luma_HW: NDArray[np.float32]) -> float:
-    """Return the share of the luminance's variance that differs from the mean of 3 x 3 pixels.
 
-    8/9 for independent pixels. The spread of an even image is taken as that of `EVEN` levels.
+def roughness(plane_HW: NDArray[np.uint8] | NDArray[np.float32]) -> float:
+    """Return which share of a plane's variance differs from the mean of 3 x 3 pixels.
+
+    8/9 for independent pixels, less where the plane is even.
     """
     import cv2
 
-    smooth_HW: Any = cv2.blur(luma_HW, (3, 3))
-    return float((luma_HW - smooth_HW).var() / (float(luma_HW.var()) + EVEN**2))
-
-
-EVEN = 8.0
+    plane: Any = plane_HW if plane_HW.dtype == np.float32 else plane_HW.astype(np.float32)
+    fine = cv2.subtract(plane, cv2.blur(plane, (3, 3)))
+    _, spread = cv2.meanStdDev(plane)
+    _, rest = cv2.meanStdDev(fine)
+    return float(rest[0, 0] ** 2 / (spread[0, 0] ** 2 + EVEN**2))
 
 
 def colour_roughness(pixels_HW3: NDArray[np.uint8]) -> float:
-    """Return the same of two differences of colour: red - green, and blue - green."""
+    """Return the higher one of red - green and blue - green."""
     import cv2
 
-    found = []
-    green_HW = pixels_HW3[..., 1].astype(np.float32)
-    for channel in (0, 2):
-        apart_HW = pixels_HW3[..., channel].astype(np.float32) - green_HW
-        smooth_HW: Any = cv2.blur(apart_HW, (3, 3))
-        found.append(float((apart_HW - smooth_HW).var() / (float(apart_HW.var()) + EVEN**2)))
-    return max(found)
+    red, green, blue = cv2.split(pixels_HW3)
+    planes: list[Any] = [cv2.subtract(other, green, dtype=cv2.CV_32F) for other in (red, blue)]
+    return max(map(roughness, planes))
