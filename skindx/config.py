@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from skindx.errors import UserError
 from skindx.files import write_text
 
 _MOST_ERRORS, _MOST_VALUES = 100, 1_000_000
+
+
+def _word_off(value: Any) -> Any:
+    return "off" if value is False else value
+
+
+OFF = BeforeValidator(_word_off)
+"""For a choice of words that has `off`: YAML 1.1 reads it as false where it is not quoted."""
 
 
 class Settings(BaseModel):

@@ -22,16 +22,26 @@ def audit(
     quality: Annotated[
         bool, typer.Option("--quality", help="Ask cleanvision about quality instead.")
     ] = False,
+    off_topic: Annotated[
+        bool, typer.Option("--off-topic", help="Look for images unlike all others instead.")
+    ] = False,
     embeddings: Annotated[
         Path | None,
-        typer.Option(help="With --labels: a table of `skindx dedup embed`; default: DATASET's."),
+        typer.Option(
+            help="With --labels or --off-topic: a table of `skindx dedup embed`; default: "
+            "DATASET's."
+        ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="With --labels: embed with this network's weights first.")
+        Path | None, typer.Option(help="Instead: embed with this network's weights first.")
     ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="With --labels: embed with this bundle, which knows its labels."),
+        typer.Option(help="Instead: embed with this bundle, which knows its labels."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="With --off-topic: the least score that is flagged; default: 5."),
     ] = None,
     plant: Annotated[
         float | None,
@@ -46,23 +56,32 @@ def audit(
     """Flag images that a person should look at; nothing is removed.
 
     Without an option it looks for faces, text and intimate regions (models that run here; nothing
-    leaves this machine) and goes on where it was stopped. --set changes its thresholds:
-    --set face=0.4; with --weights, the network: --set model=resnet18. Flags go to
+    leaves this machine) and goes on where it was stopped. With --off-topic it scores in
+    DATASET/ood.parquet how unusual each image is among the others, by its embedding. --set changes
+    thresholds: --set face=0.4; with --weights, the network: --set model=resnet18. Flags go to
     DATASET/flags.parquet, a person's answers to DATASET/decisions.csv.
 
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
     from skindx.progress import progress_bars
 
-    if labels and quality:
-        raise UserError("--labels and --quality are two audits; run one after the other.")
-    for_labels = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
-    given = [name for name, value in {**for_labels, "--plant": plant}.items() if value is not None]
-    if given and not labels:
-        raise UserError(f"{given[0]} is for the review of labels; add --labels.")
+    audits = {"--labels": labels, "--quality": quality, "--off-topic": off_topic}
+    asked = [name for name, wanted in audits.items() if wanted]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} are audits of their own; run one after the other.")
+    tables = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
+    given = [name for name, value in tables.items() if value is not None]
+    if given and not (labels or off_topic):
+        raise UserError(f"{given[0]} is for two audits; add --labels or --off-topic.")
+    if plant is not None and not labels:
+        raise UserError("--plant is for the review of labels; add --labels.")
+    if threshold is not None and not off_topic:
+        raise UserError("--threshold is for the look at unusual images; add --off-topic.")
     with progress_bars() as progress:
         if labels:
-            lines = _labels(dataset, for_labels, plant, seed, sets or [], progress=progress)
+            lines = _labels(dataset, tables, plant, seed, sets or [], progress=progress)
+        elif off_topic:
+            lines = _off_topic(dataset, tables, threshold, sets or [], progress)
         elif quality:
             lines = _quality(dataset, progress)
         else:
@@ -77,6 +96,28 @@ def _privacy(dataset: Path, workers: int, sets: list[str], progress: "Progress")
 
     settings = PrivacySettings.load(None, sets)
     return [*summary_lines(look(dataset, settings, workers=workers, progress=progress))]
+
+
+def _off_topic(
+    dataset: Path,
+    sources: dict[str, Path | None],
+    threshold: float | None,
+    sets: list[str],
+    progress: "Progress",
+) -> list[str]:
+    from skindx.curation.audit.off_topic import off_topic as score
+    from skindx.data.screening.ood_table import OOD, THRESHOLD
+
+    least = THRESHOLD if threshold is None else threshold
+    if not least > 0:
+        raise UserError(f"--threshold {least:g} must be above 0, the score of the median image.")
+    out = dataset / OOD
+    found = score(dataset, _embeddings(dataset, sources, sets, progress), out, least)
+    return [
+        f"{int((found.scores_N >= least).sum())} of {len(found.sha256s)} images are unusual "
+        f"(score {least:g} or more) by {found.model}; `skindx gallery` shows them under To review.",
+        f"The scores are in {out}; a recipe takes them as `screen: {{ood: {{path: {out}}}}}`.",
+    ]
 
 
 def _quality(dataset: Path, progress: "Progress") -> list[str]:

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -18,7 +18,7 @@ FLAGS = "flags.parquet"
 DECISIONS = "decisions.csv"
 LOOKED_AT = "looked_at.parquet"
 
-Reason = Literal["face", "text", "intimate", "label", "off-topic", "quality"]
+Reason = Literal["face", "text", "intimate", "label", "off-topic", "not-skin", "quality"]
 PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
 """An image with such a flag is not given away before a person has said that it may be."""
 
@@ -65,19 +65,39 @@ def write_flags(dataset: Path, flags: Iterable[Flag], replacing: Iterable[Reason
     The caller has looked at every image of the manifest for these reasons, which is noted too:
     an image without a flag is one that was looked at, or one that came later.
     """
+    gone = set(replacing)
+    _save_flags(dataset, _replaced(read_flags(dataset), flags, gone))
+    if (dataset / MANIFEST).exists():
+        _note_looks(dataset, gone)
+
+
+def stage_flags(
+    dataset: Path, staging: Path, flags: Sequence[Flag], replacing: Iterable[Reason]
+) -> None:
+    """Write the flags that `dataset` shall have to `staging`, unless it had none and gets none.
+
+    As `write_flags` does, for who changes several tables together and looked while it built them.
+    """
+    before = read_flags(dataset)
+    after = _replaced(before, flags, set(replacing))
+    if after != before:
+        _save_flags(staging, after)
+
+
+def _replaced(before: Iterable[Flag], flags: Iterable[Flag], gone: set[Reason]) -> list[Flag]:
+    rows = [flag for flag in before if flag.reason not in gone] + list(flags)
+    return sorted(rows, key=lambda flag: (flag.sha256, flag.reason, -flag.score, flag.detail))
+
+
+def _save_flags(folder: Path, rows: Sequence[Flag]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    gone = set(replacing)
-    rows = [flag for flag in read_flags(dataset) if flag.reason not in gone] + list(flags)
-    rows.sort(key=lambda flag: (flag.sha256, flag.reason, -flag.score, flag.detail))
     names = [field.name for field in dataclasses.fields(Flag)]
     schema = pa.schema([(name, pa.float32() if name == "score" else pa.string()) for name in names])
-    with atomic_file(dataset / FLAGS) as temporary:
+    with atomic_file(folder / FLAGS) as temporary:
         table = pa.Table.from_pylist([dataclasses.asdict(flag) for flag in rows], schema=schema)
         pq.write_table(table, temporary)
-    if (dataset / MANIFEST).exists():
-        _note_looks(dataset, gone)
 
 
 def _note_looks(dataset: Path, reasons: set[Reason]) -> None:

@@ -1,7 +1,7 @@
 """What a build found, kept and dropped, for the eye and as JSON."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ from skindx.data.class_counts import ClassCount, print_counts
 from skindx.data.copy_counts import CopyCounts
 from skindx.data.funnel import ClassFunnel, print_funnel
 from skindx.data.manifest import SPLITS, Issue, Record
+from skindx.data.review import Flag
 from skindx.text import cell, printable
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class BuildSummary:
     """SHA-256 of this build's manifest before each take-down, oldest first."""
     funnel: tuple[ClassFunnel, ...] = ()
     """By class: images named, fetched, sound, distinct, kept; classes without any come first."""
+    flagged: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> images of the dataset that the build flags for a person to look at."""
     lost_classes: Mapping[str, str] = field(default_factory=dict)
     """Class -> how its images were lost, although sources named some or a page of it failed."""
     copies: CopyCounts = field(default_factory=CopyCounts)
@@ -65,6 +68,12 @@ class BuildSummary:
                 f"Contradictions: {self.exact_conflicts} images stand under two labels with the "
                 f"same bytes, {self.near_conflicts} pairs of near duplicates have different labels."
             )
+        if self.flagged:
+            said = ", ".join(f"{count} {reason}" for reason, count in self.flagged.items())
+            lines.append(
+                f"Flagged and kept, for a person to look at: {said} images; `skindx gallery` shows "
+                f"them under To review."
+            )
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]
         if self.absent_classes:
@@ -76,6 +85,12 @@ class BuildSummary:
             sizes = ", ".join(map(str, self.folds))
             lines.append(f"{len(self.folds)} folds of train and val: {sizes} images.")
         return lines
+
+
+def count_flagged(flags: Iterable[Flag]) -> dict[str, int]:
+    """Count the images that have flags of each reason."""
+    pairs = {(flag.sha256, flag.reason) for flag in flags}
+    return dict(Counter(reason for _, reason in sorted(pairs)).most_common())
 
 
 def totals(records: Sequence[Record], issues: Sequence[Issue]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from skindx.diagnosis.advice import ADVICE
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.opening import MIN_SIDE, Opened, open_photo
 from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.diagnosis.view import small_view
+from skindx.imaging.gates import inspect
 
 COARSE = 200
 """Pixels of the shorter side, below which fine structures are lost to most networks."""
@@ -47,7 +48,7 @@ def _check_photo(data: bytes, photo: int, needed: int | None, least: int) -> Che
     for gate, finding in inspect(opened.pixels_HWC):
         if finding.fatal:
             shown = small_view(data, opened.pixels_HWC)
-            refusal = Refusal(photo, gate, finding.message, shown)
-            raise Refused(gate, finding.message, photo, (refusal,))
-        remarks.append(finding.message)
+            advice = ADVICE[finding.fault]
+            raise Refused(gate, advice, photo, (Refusal(photo, gate, advice, shown),))
+        remarks.append(ADVICE[finding.fault])
     return CheckedPhoto(opened, tuple(remarks))

@@ -1,7 +1,7 @@
 """What the gates before a diagnosis do to real photos, spoilt photos, and what is no skin.
 
 `python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
-thresholds in `skindx.diagnosis.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
+thresholds in `skindx.imaging.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it
 prints instead how well that bundle separates the test images of DATA from the folders' photos and
 from what is painted, see `skindx.evaluation.ood`; `--json FILE` writes the figures as well.
 """
@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.gates import GATES, Reduced, inspect
-from skindx.diagnosis.gates.blur import sharpness
-from skindx.diagnosis.gates.gate import SIDE
-from skindx.diagnosis.gates.skin import skin_share
+from skindx.data.synthetic.no_skin import KINDS
 from skindx.errors import UserError
-from skindx.evaluation.no_skin import KINDS
 from skindx.files import write_json
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
+from skindx.imaging.gates import GATES, Reduced, inspect
+from skindx.imaging.gates.blur import sharpness
+from skindx.imaging.gates.gate import SIDE
+from skindx.imaging.gates.skin import skin_share
 
 PHOTOS = 200
 """Of each folder, drawn at random under one seed."""
@@ -91,18 +91,28 @@ def sourced_photos_of(folder: Path, count: int = PHOTOS) -> list[tuple[Pixels, s
 
     Roboflow's augmented copies of a photo bear its name before `.rf.`; any other is its own source.
     """
+    return list(_decoded(files_of(folder, count)))
+
+
+def files_of(folder: Path, count: int) -> list[Path]:
+    """Return up to `count` image files of a folder, drawn under one seed. Raises UserError."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".png"))
     if not files:
         raise UserError(f"{folder} holds no JPEG or PNG photo; give a folder of photos of skin.")
     chosen = np.random.default_rng(0).permutation(len(files))[:count]
-    return list(_decoded([files[place] for place in chosen]))
+    return [files[place] for place in chosen]
+
+
+def source_of(file: Path) -> str:
+    """Return the name of a photo's source, which its copies share."""
+    return file.name.partition(".rf.")[0]
 
 
 def _decoded(files: list[Path]) -> Iterator[tuple[Pixels, str]]:
     for file in files:
         try:
             pixels = decode(file.read_bytes(), at_least=(2 * SIDE, 2 * SIDE), rough=False)
-            yield pixels, file.name.partition(".rf.")[0]
+            yield pixels, source_of(file)
         except DamagedImage:
             continue
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.data.stored_image import read_image
+from skindx.data.synthetic.no_skin import KINDS
 from skindx.data.synthetic.painter import CLASSES, paint
-from skindx.diagnosis.gates import inspect
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.evaluation.evaluate import leave_out_seen
-from skindx.evaluation.no_skin import KINDS
+from skindx.imaging.gates import inspect
 from skindx.metrics import (
     Interval,
     Ranked,

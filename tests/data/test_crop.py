@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_pictures import jpeg, photo
 
-from skindx.data.loader.crop import Window, random_window, resize_into, shrink
+from skindx.data.loader.crop import Window, random_window, resize_into
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
+from skindx.imaging.shrink import shrink
 
 
 @given(

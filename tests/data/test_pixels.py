@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from loader_pictures import dataset, jpeg, photo
 
-from skindx.data.loader.crop import shrink
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
 from skindx.data.store import put
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
+from skindx.imaging.shrink import shrink
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from skindx.data.boxes.annotations import accepted, read_annotations
 from skindx.data.build.acquire import EMPTY_SOURCE, acquire, web_sources
 from skindx.data.build.copy_stage import count_copies, hold_swallowed
 from skindx.data.build.folder import check_out, emptied_again, write_dataset
+from skindx.data.build.not_skin import REASONS, flag_records
+from skindx.data.build.older import as_before
 from skindx.data.build.records import make_records
 from skindx.data.build.run import Run
 from skindx.data.build.stages import (
@@ -33,7 +35,7 @@ from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_
 from skindx.data.splits.groups import GroupKeys
 from skindx.data.splits.placing import group_aliases, hold_splits, place_groups, untrained_notes
 from skindx.data.store import sweep_store
-from skindx.data.summary import BuildSummary, totals
+from skindx.data.summary import BuildSummary, count_flagged, totals
 from skindx.files import only_writer
 from skindx.full_disk import needs_room
 from skindx.progress import Progress, silent
@@ -84,6 +86,7 @@ def _open(
     if taxonomy:
         check_targets(settings.targets, taxonomy)
     import_kernels()  # without them nothing need be fetched first
+    settings, older = as_before(settings, out)
     run = Run(
         settings,
         out,
@@ -95,6 +98,7 @@ def _open(
         accepted(read_annotations(out)),
         {} if resplit else fitting_folds(_places(settings, out), settings.split.folds),
     )
+    run.notes += older
     if web := web_sources(settings.sources):
         check_sources(web, settings.fetch)
     look_at_folders(run)
@@ -129,6 +133,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
     run.notes += untrained_notes(kept, groups, placed)
     by_sha = {same[0].row.sha256: same for same in images}
     records = make_records(run, kept, groups, by_sha, taxonomy, placed=placed)
+    flag_records(run, records, by_sha)
     run.report("split", len(cleaned.kept), len(cleaned.kept))
     run.report("write", 0, len(rows))
     names = ClassNames(taxonomy, [row.label for row in rows], closed=run.taxonomy is not None)
@@ -151,6 +156,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         near_conflicts=cleaned.near_conflicts,
         notes=tuple(run.notes),
         funnel=funnel,
+        flagged=count_flagged(run.flags),
         counts=tuple(count_by_source(taxonomy.keys, images, records, settings.targets)),
         copies=count_copies(grouped, kept, {record.sha256: record.split for record in records}),
         **totals(records, run.issues),
@@ -163,6 +169,8 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         settings=settings,
         summary=summary,
         copies=None if settings.dedup.copies == "off" else grouped.copies,
+        flags=run.flags,
+        looked_for=REASONS if settings.screen.ood else REASONS[:1],
         write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
     )
     sweep_store(out, _named(out, rows))

@@ -10,6 +10,7 @@ from skindx.data.layout import MANIFEST, RECIPE, STORE, SUMMARY, TAXONOMY
 from skindx.data.ledger import read_ledger
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.recipe import BuildSettings
+from skindx.data.review import Flag, Reason, stage_flags
 from skindx.data.sources import FolderSource, HuggingFaceSource
 from skindx.data.summary import BuildSummary
 from skindx.data.transaction import recover, transaction
@@ -68,11 +69,13 @@ def write_dataset(
     settings: BuildSettings,
     summary: BuildSummary,
     copies: Sequence[CopyRecord] | None,
+    flags: Sequence[Flag],
+    looked_for: Sequence[Reason],
     write_splits: Callable[[Path], None],
 ) -> None:
     """Write all tables beside the old ones, then put them in place together, all or none.
 
-    Without `copies` nobody looked for any, and an older table of them goes.
+    Without `copies` nobody looked for any, and an older table of them goes. `flags` take the place of older ones of the reasons `looked_for`.
     """
     with transaction(out) as staging:
         taxonomy.save(staging / TAXONOMY)
@@ -82,6 +85,7 @@ def write_dataset(
         write_splits(staging)
         if copies is not None:
             write_copies(staging / COPIES, copies)
+        stage_flags(out, staging, flags, looked_for)
         write_manifest(staging, records)
     if copies is None:
         (out / COPIES).unlink(missing_ok=True)

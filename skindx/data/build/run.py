@@ -7,6 +7,7 @@ from pathlib import Path
 from skindx.data.box import Box, BoxedImage
 from skindx.data.manifest import Issue
 from skindx.data.recipe import BuildSettings
+from skindx.data.review import Flag
 from skindx.data.runner import TaskRunner
 from skindx.data.splits.freeze import Places
 from skindx.data.splits.groups import GroupKeys
@@ -33,6 +34,8 @@ class Run:
     """Join copies also where earlier builds placed them in different splits."""
     issues: list[Issue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)
+    """Images of the dataset at which a person should look."""
     missized: list[str] = field(default_factory=list)
     """URLs whose image has another size than the box file says."""
     protruding: list[str] = field(default_factory=list)

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from skindx.data.build.copy_stage import Grouped, group_images
+from skindx.data.build.not_skin import NOT_SKIN, not_skin_issues
 from skindx.data.build.run import Run
 from skindx.data.build.thumbnail_sources import thumbnail_notes
 from skindx.data.dedup.chunks import near_links_by_chunks
@@ -57,12 +58,15 @@ def screen_rows(run: Run, rows: Sequence[LedgerRow]) -> list[tuple[LedgerRow, Sc
         on_progress=lambda done, total: run.report("screen", done, total),
     )
     verdicts = dict(zip(paths, screened, strict=True))
+    dropped = not_skin_issues(run, stored, verdicts)
     run.notes += thumbnail_notes((row, verdicts[row.path]) for row in stored)
     sound: list[tuple[LedgerRow, Screened]] = []
     for row in stored:
         verdict = verdicts[row.path]
         if verdict.sha256 not in {"", row.sha256}:
             run.issues.append(_issue(row, "changed", "the stored file is not the one that came"))
+        elif row.sha256 in dropped:
+            run.issues.append(_issue(row, NOT_SKIN, dropped[row.sha256]))
         elif verdict.reason is None:
             sound.append((row, verdict))
         else:

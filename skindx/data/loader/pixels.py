@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.loader.ahead import work_ahead
-from skindx.data.loader.crop import shrink, shrunk_size
 from skindx.data.loader.source import Files
 from skindx.errors import UserError
 from skindx.files import atomic_file, only_writer
+from skindx.imaging.shrink import shrink, shrunk_size
 
 # N = images, H, W = height, width
 

@@ -20,7 +20,13 @@ from skindx.system import cpu_count
 
 # Whatever decodes is looked at: also a copy that the build found too small or too dark.
 _ANYTHING = ScreenSettings(
-    min_side=8, max_aspect=1e9, min_luminance=0, max_luminance=255, min_contrast=0, min_detail=0
+    min_side=8,
+    max_aspect=1e9,
+    min_luminance=0,
+    max_luminance=255,
+    min_contrast=0,
+    min_detail=0,
+    not_skin="off",
 )
 
 # N = images, K = kinds of hash, O = orientations

@@ -33,9 +33,10 @@ from skindx.data.layout import (
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
 from skindx.data.manifest import Issue, read_issues, read_manifest, write_issues, write_manifest
 from skindx.data.removal.purge_others import purge_others
+from skindx.data.review import read_flags
 from skindx.data.screening.shards import remove_shards
 from skindx.data.store import store_files
-from skindx.data.summary import totals
+from skindx.data.summary import count_flagged, totals
 from skindx.data.transaction import recover, transaction
 from skindx.files import sha256_file, write_json
 
@@ -132,6 +133,14 @@ def _purge_manifest(dataset: Path, staging: Path, blocked: BlockList) -> None:
         earlier = summary.get("earlier_manifests", [])
         summary["earlier_manifests"] = [*earlier, sha256_file(dataset / MANIFEST)]
         summary["funnel"] = recounted(summary.get("funnel", []), kept)
+        if "flagged" in summary:
+            staying = {record.sha256 for record in kept}
+            flags = [flag for flag in read_flags(dataset) if flag.sha256 in staying]
+            summary["flagged"] = {
+                reason: count
+                for reason, count in count_flagged(flags).items()
+                if reason in summary["flagged"]
+            }
         write_json(staging / SUMMARY, summary | totals(kept, rows))
 
 

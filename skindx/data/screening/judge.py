@@ -1,16 +1,19 @@
 """What an image must be to enter: its size, its light, its sharpness; limits and measures."""
 
-from typing import NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from skindx.config import Settings
+from skindx.config import OFF, Settings
+from skindx.data.screening.ood_table import OodSettings
 from skindx.imaging.decode import MAX_PIXELS
 from skindx.workers.process import Limits
 
 # S = thumbnail side
+
+NotSkin = Annotated[Literal["review", "drop", "off"], OFF]
 
 DETAIL_SIDE = 256
 """Detail is measured at this length of the longer side, whatever camera took the image."""
@@ -36,6 +39,13 @@ class ScreenSettings(Settings):
     )
     min_detail: float = Field(
         default=2.5, ge=0, description="variance of the Laplacian at 256 pixels"
+    )
+    not_skin: NotSkin = Field(
+        default="review",
+        description="images whose pixels look like no skin: flag them, drop them, or do not ask",
+    )
+    ood: OodSettings | None = Field(
+        default=None, description="a table of scores by which unusual images are flagged too"
     )
     max_pixels: int = Field(default=MAX_PIXELS, gt=0)
     timeout_s: int = Field(default=30, ge=1, le=3600)

@@ -24,6 +24,7 @@ from skindx.data.screening.judge import (
 from skindx.data.screening.resolution import effective_pixels
 from skindx.imaging.damage import refusal
 from skindx.imaging.decode import decode, import_decoders
+from skindx.imaging.gates.content import SKIN, content_of
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
@@ -53,6 +54,10 @@ class Screened:
     sharpness: float = 0.0
     effective_pixels: float = 0.0
     """How many pixels an image of the same detail needs; 0 where it was not measured."""
+    not_skin: float = 0.0
+    """0..1, from 0.5 on it looks like no skin; 0 where nobody asked."""
+    shows: str = ""
+    """What it looks like instead: grey, colours, flat, text or noise; "" for skin."""
 
 
 def screen_files(
@@ -124,10 +129,12 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
     """Decode, measure and judge an image."""
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        # One expression: of a large image the colours are freed before more is made of it.
-        grey_HW = grey(decode(data, max_pixels=settings.max_pixels))
-        height, width = grey_HW.shape
+        pixels_HWC = decode(data, max_pixels=settings.max_pixels)
+        height, width = pixels_HWC.shape[:2]
         refused, measured, thumb_SS = judge_shape(width, height, settings), Measured(0, 0, 0), None
+        looked = SKIN if refused or settings.not_skin == "off" else content_of(pixels_HWC)
+        grey_HW = grey(pixels_HWC)
+        del pixels_HWC  # of a large image the colours are freed before more is made of it
         effective = 0.0
         if not refused:
             thumb_SS = thumbnail(grey_HW)
@@ -138,7 +145,12 @@ def judge_bytes(data: bytes, settings: ScreenSettings) -> Judged:
         broken = refusal(error)
         return replace(_unscreened(broken.reason, str(broken)), sha256=sha256), None
     reason, detail = refused or (None, "")
-    verdict = Screened(reason, detail, width, height, _NO_CODES, "", sha256, *measured, effective)
+    content = SKIN if refused else looked
+    verdict = Screened(
+        *(reason, detail, width, height, _NO_CODES, "", sha256, *measured, effective),
+        not_skin=content.score,
+        shows=content.shows,
+    )
     return verdict, None if refused else thumb_SS
 
 

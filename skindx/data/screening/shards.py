@@ -26,7 +26,7 @@ SHARDS = ".shards"
 
 SHARD_PICTURES = 4000
 
-_MEASURES = 2
+_MEASURES = 3
 """Counts up when verdicts gain a measure: shards of a killed build of before are made again."""
 
 

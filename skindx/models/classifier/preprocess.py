@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from skindx.config import Settings
-from skindx.data.loader.crop import shrink
+from skindx.imaging.shrink import shrink
 
 # B = batch, H, W = height, width, S = side of the square
 

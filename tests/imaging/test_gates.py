@@ -1,17 +1,15 @@
-"""The gates before a diagnosis: what they refuse, what they remark on, what they let pass."""
+"""The gates without a model: what they refuse, what they remark on, what they let pass."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
-from skin_photo import TONES, skin_photo, skin_pixels
+from skin_photo import TONES, skin_pixels
 
-from skindx.diagnosis.case import Case
-from skindx.diagnosis.checked_photos import check_photos
-from skindx.diagnosis.gates import inspect
+from skindx.data.synthetic.no_skin import KINDS
 from skindx.evaluation.gates import blurred, darkened, photos_of
-from skindx.evaluation.no_skin import KINDS
+from skindx.imaging.gates import inspect
 
 
 def gates_of(pixels_HWC: np.ndarray) -> list[tuple[str, bool]]:
@@ -56,27 +54,6 @@ def test_what_has_no_colour_of_skin_is_refused(kind: str) -> None:
         assert gates_of(KINDS[kind](np.random.default_rng(seed))) == [("no-skin", True)]
 
 
-def test_every_photo_of_a_case_is_looked_at() -> None:
-    sound, dark = skin_photo(), skin_photo(skin_type=6, form="PNG")
-    black = _png(Image.new("RGB", (200, 150)))
-    seen, refusals = check_photos(Case((black, sound, b"no photo")))
-    assert list(seen) == [1]
-    assert [(refusal.photo, refusal.gate) for refusal in refusals] == [
-        (0, "light"),
-        (2, "unreadable"),
-    ]
-    assert refusals[0].message.startswith("the photo is too dark")
-    seen, refusals = check_photos(Case((sound, dark)))
-    assert (list(seen), refusals) == ([0, 1], [])
-
-
-def test_small_photos_are_remarked_on() -> None:
-    small = check_photos(Case((skin_photo(180, 150),)))[0][0]
-    assert small.remarks == ("The photo is small (180 x 150 pixels): fine structures may be lost.",)
-    fine = check_photos(Case((skin_photo(800, 600),)))[0][0]
-    assert fine.remarks == ()
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("folder", ["isic9", "boxes/train"])
 def test_real_photos_pass_light_or_dark_and_blurred_ones_do_not(real: Path, folder: str) -> None:
@@ -89,11 +66,3 @@ def test_real_photos_pass_light_or_dark_and_blurred_ones_do_not(real: Path, fold
 
 def _refused(photos: list[np.ndarray]) -> float:
     return float(np.mean([any(fatal for _, fatal in gates_of(photo)) for photo in photos]))
-
-
-def _png(picture: Image.Image) -> bytes:
-    import io
-
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()

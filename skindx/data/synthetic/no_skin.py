@@ -1,4 +1,8 @@
-"""Painted images of what is no skin, to see whether a gate keeps them out."""
+"""Painted images of what is no skin, to see whether anything keeps them out.
+
+`KINDS` are those that a check of colours is meant for, with two that it cannot find; `WARM` have
+the colours of skin: what they show else must tell them.
+"""
 
 from collections.abc import Callable
 
@@ -80,6 +84,73 @@ KINDS: dict[str, Callable[[np.random.Generator], Pixels]] = {
     "wood": wood,
     "grey noise": grey_noise,
     "colour noise": colour_noise,
+}
+
+
+def letter(rng: np.random.Generator) -> Pixels:
+    """Paint a photo of a typed page on cream paper under warm light, held a little askew."""
+    import cv2
+
+    page_HW = document(rng)[..., 0].astype(np.float64)
+    turn = cv2.getRotationMatrix2D((WIDTH / 2, HEIGHT / 2), rng.uniform(-4, 4), 1.1)
+    page_HW = cv2.warpAffine(page_HW, turn, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REPLICATE)
+    page_HW += rng.normal(0, 3, page_HW.shape)
+    warm_3 = np.array((1.0, rng.uniform(0.86, 0.94), rng.uniform(0.66, 0.8)))
+    return (page_HW[..., None] * warm_3).clip(0, 255).astype(np.uint8)
+
+
+def warm_screenshot(rng: np.random.Generator) -> Pixels:
+    """Paint windows of flat beige and brown with dark words in them."""
+    screen_HW3 = np.full((HEIGHT, WIDTH, 3), (236.0, 208.0, 180.0))
+    screen_HW3[:36] = (150, 85, 60)
+    for _ in range(9):
+        top, left = rng.integers(45, HEIGHT - 110), rng.integers(0, WIDTH - 190)
+        screen_HW3[top : top + 100, left : left + 180] = np.array((225, 170, 140)) + rng.uniform(
+            -30, 25
+        )
+        for line in range(top + 12, top + 90, 16):
+            width = int(rng.integers(60, 160))
+            screen_HW3[line : line + 5, left + 10 : left + 10 + width] = (80, 50, 40)
+    return screen_HW3.clip(0, 255).astype(np.uint8)
+
+
+def drawing(rng: np.random.Generator) -> Pixels:
+    """Paint outlines and filled shapes in crayon colours, skin's among them, on white paper."""
+    import cv2
+
+    paper_HW3 = np.full((HEIGHT, WIDTH, 3), rng.uniform(244, 255), np.uint8)
+    inks = ((225, 150, 110), (150, 75, 45), (200, 60, 50), (60, 110, 190), (30, 30, 30))
+    for _ in range(14):
+        ink = inks[int(rng.integers(len(inks)))]
+        centre = int(rng.integers(40, WIDTH - 40)), int(rng.integers(40, HEIGHT - 40))
+        axes = int(rng.integers(20, 90)), int(rng.integers(20, 90))
+        filled = -1 if rng.random() < 0.5 else 4
+        cv2.ellipse(paper_HW3, centre, axes, float(rng.uniform(0, 180)), 0, 360, ink, filled)
+        other = int(rng.integers(WIDTH)), int(rng.integers(HEIGHT))
+        cv2.line(paper_HW3, centre, other, ink, 3)
+    return paper_HW3
+
+
+def desert(rng: np.random.Generator) -> Pixels:
+    """Paint red sand under a blue sky: half of it has the colours of skin."""
+    scene_HW3 = landscape(rng)
+    sand_HW3 = _textured(rng, (190, 130, 85))
+    sky_HW = scene_HW3[..., 2] > scene_HW3[..., 1]
+    return np.where(sky_HW[..., None], scene_HW3, sand_HW3)
+
+
+def speckle(rng: np.random.Generator) -> Pixels:
+    """Paint a colour of skin under noise that no camera leaves."""
+    noisy_HW3 = np.array((190.0, 140.0, 115.0)) + rng.normal(0, 60, (HEIGHT, WIDTH, 3))
+    return noisy_HW3.clip(0, 255).astype(np.uint8)
+
+
+WARM: dict[str, Callable[[np.random.Generator], Pixels]] = {
+    "letter": letter,
+    "warm screenshot": warm_screenshot,
+    "drawing": drawing,
+    "desert": desert,
+    "speckle": speckle,
 }
 
 

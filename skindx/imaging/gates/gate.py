@@ -1,11 +1,16 @@
-"""What every gate takes and gives: a photo at one fixed scale, and a finding."""
+"""What every gate takes and gives: a photo at one fixed scale, and a finding in one word."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skindx.imaging.shrink import shrink
+
+Fault = Literal["dark", "dim", "glaring", "pale", "no-skin", "blurred", "soft"]
+"""What to say of each is for who asked: a page gives advice, a dataset has a table."""
 
 SIDE = 160
 """Pixels of the shorter side: less than the networks see, so what is lost here is lost to them."""
@@ -20,8 +25,6 @@ class Reduced:
     @classmethod
     def of(cls, pixels_HWC: NDArray[np.uint8]) -> Self:
         """Reduce a photo; a smaller one is enlarged."""
-        from skindx.data.loader.crop import shrink
-
         return cls(shrink(pixels_HWC, SIDE))
 
     @cached_property
@@ -38,8 +41,8 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence on what is wrong with a photo and what to do about it."""
+    """What is wrong with a photo."""
 
-    message: str
+    fault: Fault
     fatal: bool
     """Whether no diagnosis should rest on the photo; otherwise it is a remark beside one."""

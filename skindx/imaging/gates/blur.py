@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.gates.gate import Finding, Reduced
+from skindx.imaging.gates.gate import Finding, Reduced
 
 FLOOR = 0.3
 """Variance, in squared levels, that rounding and compression leave in the finest band."""
@@ -38,9 +38,5 @@ def blurred(photo: Reduced) -> Finding | None:
     if value >= REMARKED:
         return None
     if value >= REFUSED:
-        return Finding("The photo is not quite sharp: fine structures may be lost.", fatal=False)
-    return Finding(
-        "the photo is too blurred to be judged; hold still, keep a hand's breadth away and "
-        "tap on the skin to focus.",
-        fatal=True,
-    )
+        return Finding("soft", fatal=False)
+    return Finding("blurred", fatal=True)

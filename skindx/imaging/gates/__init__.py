@@ -1,20 +1,22 @@
-"""The gates that a photo must pass before it is diagnosed; one file for one gate.
+"""Gates without a model: what is wrong with a photo, by its pixels alone; one file for one gate.
 
 `python -m skindx.evaluation.gates` measures their thresholds on real photos.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.diagnosis.gates.blur import blurred
-from skindx.diagnosis.gates.gate import Finding, Reduced
-from skindx.diagnosis.gates.light import badly_lit
-from skindx.diagnosis.gates.skin import no_skin
-from skindx.diagnosis.refusal import Gate
+from skindx.imaging.gates.blur import blurred
+from skindx.imaging.gates.gate import Fault, Finding, Reduced
+from skindx.imaging.gates.light import badly_lit
+from skindx.imaging.gates.skin import no_skin
 
-__all__ = ["GATES", "Finding", "Reduced", "inspect"]
+__all__ = ["GATES", "Fault", "Finding", "Gate", "Reduced", "inspect"]
+
+Gate = Literal["light", "no-skin", "blur"]
 
 GATES: dict[Gate, Callable[[Reduced], Finding | None]] = {
     "light": badly_lit,

@@ -1,0 +1,237 @@
+"""Images that show no skin in a build: flagged, dropped or not asked for; scores from a table."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from paint_pictures import save
+from skin_photo import skin_pixels
+
+from skindx.data.build.build import BuildSummary, build, load_build_settings
+from skindx.data.build.older import as_before
+from skindx.data.gallery import write_gallery
+from skindx.data.manifest import Record, read_issues, read_manifest
+from skindx.data.removal.takedown import carry_out, plan
+from skindx.data.review import DECISIONS, FLAGS, Flag, read_flags, write_flags
+from skindx.data.screening.ood_table import (
+    OOD,
+    OodScores,
+    OodSettings,
+    read_ood,
+    unusual,
+    write_ood,
+)
+from skindx.data.synthetic.no_skin import KINDS, WARM
+from skindx.errors import UserError
+
+FOREIGN = {"document": KINDS["document"], "screenshot": WARM["warm screenshot"]}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a folder of two classes, a page and a screenshot among the skin, and its dataset."""
+    root = tmp_path_factory.mktemp("not skin") / "pictures"
+    for n in range(6):
+        for shift, label in enumerate(("acne", "wart")):
+            skin = skin_pixels(240, 180, seed=100 * shift + n, skin_type=(1, 3, 5, 6)[n % 4])
+            save(root / label / f"{shift}{n}.jpg", skin, quality=90)
+    for name, draw in FOREIGN.items():
+        save(root / "acne" / f"{name}.png", draw(np.random.default_rng(0)))
+    make(root, root.parent / "data")
+    return root, root.parent / "data"
+
+
+@pytest.fixture
+def root(built: tuple[Path, Path]) -> Path:
+    return built[0]
+
+
+@pytest.fixture
+def out(built: tuple[Path, Path], tmp_path: Path) -> Path:
+    """Return a copy of the dataset."""
+    return Path(shutil.copytree(built[1], tmp_path / "out"))
+
+
+def make(root: Path, out: Path, *sets: str) -> BuildSummary:
+    return build(load_build_settings(root, ["workers=1", *sets]), out)
+
+
+def flagged(out: Path) -> set[str]:
+    names = {record.sha256: Path(record.source_url).stem for record in read_manifest(out)}
+    return {names[flag.sha256] for flag in read_flags(out) if flag.reason == "not-skin"}
+
+
+def manifest(out: Path) -> list[Record]:
+    return [replace(record, retrieved="") for record in read_manifest(out)]
+
+
+def sha256s(out: Path) -> dict[str, str]:
+    return {Path(record.source_url).stem: record.sha256 for record in read_manifest(out)}
+
+
+def test_a_new_dataset_keeps_and_flags_them(out: Path) -> None:
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["kept"] == 14
+    assert summary["issues"] == {}
+    assert flagged(out) == set(FOREIGN)
+    assert summary["flagged"] == {"not-skin": 2}
+    assert {flag.detail.split(",")[0] for flag in read_flags(out)} == {
+        "hardly any colour of skin",
+        "flat colours",
+    }
+    index = write_gallery(out, out / "gallery")
+    assert "not-skin" in index.read_text()
+    page = (out / "gallery" / "review-0-0-1.html").read_text()
+    for name in FOREIGN:
+        assert sha256s(out)[name] in page
+
+
+def test_dropped_they_have_a_reason_and_leave_the_rest_as_it_was(root: Path, out: Path) -> None:
+    before = {record.sha256 for record in read_manifest(out)}
+    summary = make(root, out, "screen.not_skin=drop")
+    assert summary.issues == {"not-skin": 2}
+    assert summary.flagged == {}
+    assert read_flags(out) == []
+    dropped = {Path(issue.url).stem: issue for issue in read_issues(out)}
+    assert dropped.keys() == set(FOREIGN)
+    assert dropped["screenshot"].detail.startswith("flat colours")
+    funnel = json.loads((out / "summary.json").read_text())["funnel"]
+    assert {row["label"]: row["lost"] for row in funnel}["acne"] == {"not-skin": 2}
+    dropped_page = write_gallery(out, out / "gallery").parent / "dropped-0-0-1.html"
+    assert dropped["document"].sha256 in dropped_page.read_text()
+    left = before - {issue.sha256 for issue in dropped.values()}
+    assert {record.sha256 for record in read_manifest(out)} == left
+
+
+def test_off_asks_nothing_and_takes_back_what_was_flagged(root: Path, out: Path) -> None:
+    mine = Flag(next(iter(sha256s(out).values())), "face", 0.7, "somebody")
+    write_flags(out, [mine], ["face"])
+    summary = make(root, out, "screen.not_skin=off")
+    assert summary.flagged == {}
+    assert [(flag.sha256, flag.reason) for flag in read_flags(out)] == [(mine.sha256, "face")]
+    again = make(root, out, "screen.not_skin=review")
+    assert len(read_flags(out)) == 3
+    assert any("2 not-skin" in line and "skindx gallery" in line for line in again.lines())
+
+
+def test_what_a_person_keeps_is_neither_dropped_nor_shown_again(root: Path, out: Path) -> None:
+    kept, removed = (sha256s(out)[name] for name in FOREIGN)
+    (out / DECISIONS).write_text(f"sha256,verdict\n{kept},keep\n{removed},remove\n")
+    page = write_gallery(out, out / "gallery").parent / "review-0-0-1.html"
+    assert kept not in page.read_text()
+    summary = make(root, out, "screen.not_skin=drop")
+    assert kept in sha256s(out).values()
+    assert removed not in sha256s(out).values()
+    assert summary.issues == {"not-skin": 1}
+
+
+def test_a_dataset_of_before_stays_as_it_was_until_asked(root: Path, out: Path) -> None:
+    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
+    del recipe["screen"]["not_skin"], recipe["screen"]["ood"]
+    (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (out / FLAGS).unlink()
+    before = manifest(out)
+    for _ in range(2):  # what the first rebuild stores must not switch the second one on
+        summary = make(root, out)
+        assert any(note.startswith("screen.not_skin stays off") for note in summary.notes)
+        assert manifest(out) == before
+        assert not (out / FLAGS).exists()
+    assert make(root, out, "screen.not_skin=review").flagged == {"not-skin": 2}
+
+
+def test_which_settings_stay(tmp_path: Path, root: Path) -> None:
+    asked = load_build_settings(root, ["screen.not_skin=review"])
+    plain = load_build_settings(root)
+    assert as_before(plain, tmp_path) == (plain, [])
+    for stored, stays in (({}, True), ({"not_skin": "off"}, True), ({"not_skin": "drop"}, False)):
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"screen": stored}))
+        settings, notes = as_before(plain, tmp_path)
+        assert (settings.screen.not_skin == "off") == bool(notes) == stays
+        assert as_before(asked, tmp_path) == (asked, [])
+
+
+def test_all_dropped_is_one_sentence(tmp_path: Path) -> None:
+    for n in range(3):
+        for label in ("acne", "wart"):
+            save(tmp_path / "in" / label / f"{n}.jpg", KINDS["landscape"](np.random.default_rng(n)))
+    with pytest.raises(UserError, match=r"none of the 6 images .*\(6 not-skin\)"):
+        make(tmp_path / "in", tmp_path / "out", "screen.not_skin=drop")
+    assert not (tmp_path / "out" / "manifest.parquet").exists()
+
+
+def test_a_take_down_counts_the_flags_anew(out: Path) -> None:
+    carry_out(plan([out], sha256s=[sha256s(out)["document"]]))
+    assert json.loads((out / "summary.json").read_text())["flagged"] == {"not-skin": 1}
+    assert len(read_flags(out)) == 1
+
+
+def scored(out: Path, path: Path, high: str) -> Path:
+    names = sha256s(out)
+    scores = [9.0 if name == high else 0.5 for name in names]
+    write_ood(path, OodScores(tuple(names.values()), np.array(scores), "a net, 0123"))
+    return path
+
+
+def test_a_table_of_scores_flags_and_never_drops(root: Path, out: Path, tmp_path: Path) -> None:
+    table = scored(out, tmp_path / OOD, "03")
+    summary = make(root, out, "screen.not_skin=drop", f"screen.ood.path={table}")
+    (flag,) = [flag for flag in read_flags(out) if flag.reason == "off-topic"]
+    assert (flag.sha256, flag.detail) == (sha256s(out)["03"], "unusual: 9.0 by a net, 0123")
+    assert flag.score == pytest.approx(9 / 14)
+    assert summary.flagged == {"off-topic": 1}
+    assert "12 of 12 images have an OOD score." in summary.notes
+    # A recipe without the table leaves what an audit may have flagged.
+    make(root, out)
+    assert {flag.reason for flag in read_flags(out)} == {"off-topic", "not-skin"}
+
+
+def test_the_threshold_counts_as_high_and_strangers_do_not_count(tmp_path: Path) -> None:
+    write_ood(tmp_path / OOD, OodScores(("a", "b", "c"), np.array([5.0, 4.9, 9.0]), "m"))
+    settings = OodSettings(path=tmp_path / OOD, threshold=5)
+    assert unusual(settings, ["a", "b", "d"]) == ({"a": 5.0}, 2, "m")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (None, "does not exist"),
+        ({"sha256": ["a"]}, "no table of OOD scores"),
+        ({"sha256": ["a"], "score": ["high"], "model": ["m"]}, "no table of OOD scores"),
+        ({"sha256": ["a"], "score": [None], "model": ["m"]}, "no numbers"),
+        ({"sha256": ["a"], "score": [np.inf], "model": ["m"]}, "no numbers"),
+        ({"sha256": ["a", "b"], "score": [1.0, 2.0], "model": ["m", "n"]}, "2 models"),
+        ({"sha256": ["a"], "score": [1.0], "model": ["m"]}, "knows none of the 2 images"),
+    ],
+)
+def test_a_table_that_is_none_is_one_sentence(
+    tmp_path: Path, table: dict[str, list[object]] | None, said: str
+) -> None:
+    path = tmp_path / "scores.parquet"
+    if table:
+        pq.write_table(pa.table(table), path)
+    with pytest.raises(UserError, match=said) as caught:
+        unusual(OodSettings(path=path), ["0a", "0b"])
+    assert "--off-topic" in str(caught.value)
+
+
+def test_a_build_without_its_table_leaves_the_dataset(
+    root: Path, out: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="does not exist"):
+        make(root, out, f"screen.ood.path={tmp_path / OOD}")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
+    scores = OodScores(("a", "b"), np.array([0.5, -2.25]), "m")
+    write_ood(tmp_path / OOD, scores)
+    read = read_ood(tmp_path / OOD)
+    assert (read.sha256s, read.model) == (scores.sha256s, scores.model)
+    np.testing.assert_array_equal(read.scores_N, scores.scores_N)
