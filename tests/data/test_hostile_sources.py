@@ -121,7 +121,7 @@ def not_utf8() -> pa.Array:
         {"image": pa.array([["a list"]])},
         {"image": not_utf8()},
     ],
-    ids=str,
+    ids=lambda columns: "-".join(f"{name} {array.type}" for name, array in columns.items()),
 )
 def test_a_shard_of_wrong_types_gives_no_picture(
     tmp_path: Path, columns: dict[str, pa.Array]

@@ -74,7 +74,7 @@ def half_way(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def test_whatever_does_not_fit_is_one_sentence(half_way: Path, small_dataset: Path) -> None:
-    (said,) = run_ranks(1, _open_forged, str(half_way), str(small_dataset))
+    (said,) = run_ranks(1, _open_forged, str(half_way), str(small_dataset), timeout_s=280)
     assert said.pop("as written") == "opened"
     assert len(said) > 40
     assert [forged for forged, sentence in said.items() if sentence == "opened"] == []
