@@ -29,7 +29,7 @@ def caption(pixels_HW3: Pixels, site: int) -> Pixels:
     bar = max(14, round(0.09 * height))
     ink, paper = (_INK, _PAPER) if site % 2 else (_PAPER, _INK)
     bar_BW3 = np.full((bar, width, 3), paper, np.uint8)
-    _write(bar_BW3, f"(c) {site_words(site)} - all rights reserved", (0.03, 0.7), 0.94, ink)
+    _write(bar_BW3, f"(c) {site_words(site)} - all rights reserved", (0.03, 0.7), 0.86, ink)
     return np.concatenate([pixels_HW3, bar_BW3])
 
 
