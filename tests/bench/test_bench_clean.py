@@ -234,11 +234,10 @@ def test_the_smallest_run_has_the_keys(tmp_path: Path) -> None:
     for kind in ("crop_10", "border_white"):
         assert figures[f"copies_recall_{kind}"]["n"] == 2
         assert figures[f"families_across_splits_{kind}"]["unit"] == "families"
-    assert {"false_links", "copies_ap_hashes", "seconds_phash", "memory_phash"} <= figures.keys()
-    for name in ("hashes", "phash"):
-        assert set(written["models"][name]["recall"]) == {"crop_10", "border_white"}
+    assert {"false_links", "copies_ap_phash", "seconds_phash", "memory_phash"} <= figures.keys()
+    assert set(written["models"]["phash"]["recall"]) == {"crop_10", "border_white"}
     assert (tmp_path / "out/planted/truth.csv").is_file()
-    assert (tmp_path / "out/links-hashes.csv").is_file()
+    assert (tmp_path / "out/links-phash.csv").is_file()
     assert "border_white" in (tmp_path / "out/recall.md").read_text()
     with pytest.raises(UserError, match="exists already"):
         run_bench("clean", None, [f"out={tmp_path / 'out'}"], smallest=True)
@@ -278,11 +277,11 @@ json.dump(
 """
     (environment / "python").write_text(script)
     (environment / "python").chmod(stat.S_IRWXU)
-    sets = ["methods=[hashes, fastdup]", f"peers={tmp_path}"]
+    sets = ["methods=[phash, fastdup]", f"peers={tmp_path}"]
     figures = clean.run(clean.Config.load(None, [*clean.SMALLEST, *sets])).figures
     assert figures["copies_ap_fastdup"].value == 1
     assert figures["off_topic_ap_fastdup"].value == 1
-    assert figures["copies_over_best_peer"].value == figures["copies_ap_hashes"].value
+    assert figures["copies_over_best_peer"].value == figures["copies_ap_phash"].value
     assert figures["copies_ap_fastdup"].spread[0] < 1  # few copies: the interval says so
 
 

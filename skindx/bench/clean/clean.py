@@ -33,7 +33,7 @@ SMALLEST = (
     "overlaid=2",
     "strangers=1",
     "kinds=[crop_10, border_white]",
-    "methods=[hashes, phash]",
+    "methods=[phash]",
     "draws=50",
 )
 

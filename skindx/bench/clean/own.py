@@ -40,17 +40,15 @@ def copies(folder: Path, names: list[str]) -> Said:
 
     A pair that the hashes alone link is accepted, and stands behind all verified ones.
     """
-    from skindx.data.copies import ACCEPT, find_copies
+    from skindx.data.copies.copy import ACCEPT
+    from skindx.data.copies.find import find_copies
 
     paths = [f"{IMAGES}/{name}" for name in names]
-    near_L3 = _near(folder, names, FARTHEST)
-    radius = GroupSettings().radius
-    found: dict[tuple[int, int], tuple[float, bool]] = {
-        (int(i), int(j)): (ACCEPT, True) for i, j, distance in near_L3 if distance <= radius
-    }
-    candidates_P2 = near_L3[:, :2]
+    near_L2 = _near(folder, names, GroupSettings().radius)[:, :2]
+    by_hash = [(int(i), int(j)) for i, j in near_L2]
+    found: dict[tuple[int, int], tuple[float, bool]] = dict.fromkeys(by_hash, (ACCEPT, True))
     runner = LocalRunner(cpu_count())
-    for copy in find_copies(folder, paths, runner=runner, hash_candidates=candidates_P2):
+    for copy in find_copies(folder, paths, runner=runner, hash_candidates=near_L2):
         _, linked = found.get((copy.first, copy.second), (0.0, False))
         score = max(copy.probability, ACCEPT) if linked else copy.probability
         found[copy.first, copy.second] = score, linked or copy.same

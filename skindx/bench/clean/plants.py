@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,8 +80,8 @@ def plant(
 
     Each kind copies `originals` images. An image is copied once, unless there are too few; then
     all are copied equally often. Each overlay lies on `overlaid` images, which stand in the folder
-    with it alone; each kind of stranger is painted `strangers` times. Raises UserError when there
-    are too few base images to leave some that are copied.
+    with it alone; each kind of stranger is painted `strangers` times, as large as some base image.
+    Raises UserError when there are too few base images to leave some that are copied.
     """
     rng = np.random.default_rng([seed, len(base)])
     order = rng.permutation(len(base)).tolist()
@@ -110,8 +111,12 @@ def plant(
         put(data, ".jpg", (at, "copy", kind, base[at].label))
     for number, (kind, draw) in enumerate(STRANGERS.items()):
         for count in range(strangers):
-            pixels_HW3 = draw(np.random.default_rng([seed, number, count]))
+            painted_HW3 = draw(np.random.default_rng([seed, number, count]))
             root = len(base) + number * strangers + count
-            put(encode_jpeg(pixels_HW3, 90), ".jpg", (root, "stranger", kind, ""))
+            # Their size alone must not tell them apart.
+            height, width = decode(base[rest[root % len(rest)]].data).shape[:2]
+            sized_HW3 = cv2.resize(painted_HW3, (width, height), interpolation=cv2.INTER_AREA)
+            data = encode_jpeg(np.asarray(sized_HW3, np.uint8), 90)
+            put(data, ".jpg", (root, "stranger", kind, ""))
     write_csv(folder / TRUTH, ("name", "root", "part", "kind", "label"), sorted(rows))
     return Planted.of(folder, rows)

@@ -48,7 +48,8 @@ def watermark(pixels_HW3: Pixels, site: int) -> Pixels:
     )
     shown_HW3 = pixels_HW3 * (1 - 0.25 * edge_HW1)
     shown_HW3 = shown_HW3 * (1 - 0.45 * ink_HW1) + 255 * 0.45 * ink_HW1
-    return shown_HW3.clip(0, 255).astype(np.uint8)
+    marked_HW3: Pixels = shown_HW3.clip(0, 255).astype(np.uint8)
+    return marked_HW3
 
 
 def ruler(pixels_HW3: Pixels, site: int) -> Pixels:
