@@ -178,7 +178,8 @@ def _notes(
     )
     yield (
         f"{settings.threads} thread(s), each method in a process of its own, imports included: "
-        f"wall seconds, largest resident size. The first {settings.listed:,} pairs of a list count."
+        f"processor seconds, largest resident size. The first {settings.listed:,} pairs of a list "
+        f"count."
     )
     yield "; ".join(f"{name} {one.answer.version}" for name, one in scored.items()) + "."
 

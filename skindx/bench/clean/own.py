@@ -40,8 +40,7 @@ def copies(folder: Path, names: list[str]) -> Said:
 
     A pair that the hashes alone link is accepted, and stands behind all verified ones.
     """
-    from skindx.data.copies.copy import ACCEPT
-    from skindx.data.copies.find import find_copies
+    from skindx.data.copies import ACCEPT, find_copies
 
     paths = [f"{IMAGES}/{name}" for name in names]
     near_L2 = _near(folder, names, GroupSettings().radius)[:, :2]
