@@ -3,6 +3,7 @@
 They run as processes of their own, as the peers do, so that time and memory are measured alike.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def copies(folder: Path, names: list[str]) -> Said:
     near_L2 = _near(folder, names, GroupSettings().radius)[:, :2]
     by_hash = [(int(i), int(j)) for i, j in near_L2]
     found: dict[tuple[int, int], tuple[float, bool]] = dict.fromkeys(by_hash, (ACCEPT, True))
-    runner = LocalRunner(cpu_count())
+    runner = LocalRunner(threads())
     for copy in find_copies(folder, paths, runner=runner, hash_candidates=near_L2):
         _, linked = found.get((copy.first, copy.second), (0.0, False))
         score = max(copy.probability, ACCEPT) if linked else copy.probability
@@ -84,6 +85,11 @@ METHODS: dict[str, Callable[[Path, list[str]], Said]] = {
 }
 
 
+def threads() -> int:
+    """Return how many threads the bench allows, as it tells the peers' libraries too."""
+    return int(os.environ.get("OMP_NUM_THREADS") or cpu_count())
+
+
 def _codes(folder: Path, names: list[str], kinds: tuple[HashKind, ...]) -> NDArray[np.uint64]:
     codes = [hash_images([(folder / IMAGES / name).read_bytes()], kinds) for name in names]
     return np.concatenate(codes)
@@ -112,7 +118,7 @@ def main(arguments: list[str]) -> int:
     import cv2
 
     method, folder, file = arguments
-    cv2.setNumThreads(cpu_count())
+    cv2.setNumThreads(threads())
     names = sorted(path.name for path in (Path(folder) / IMAGES).iterdir())
     said = METHODS[method](Path(folder), names)
     write_json(Path(file), {**said, "memory_mb": memory_mb(), "version": __version__})
