@@ -69,13 +69,13 @@ def test_a_draw_weights_a_false_pair_by_both_of_its_units() -> None:
 def small(tmp_path: Path) -> Planted:
     """Return two originals (roots 0, 1) with a copy each, two overlaid ones, one stranger."""
     rows = [
-        ("images/a.jpg", 0, "base", "", "x"),
-        ("images/b.jpg", 0, "copy", "crop_5", "x"),
-        ("images/c.jpg", 1, "base", "", "x"),
-        ("images/d.jpg", 1, "copy", "crop_5", "x"),
-        ("images/e.jpg", 2, "overlay", "caption", "x"),
-        ("images/f.jpg", 3, "overlay", "caption", "x"),
-        ("images/g.jpg", 4, "stranger", "drawing", ""),
+        ("images/a.jpg", 0, "base", "", "x", "a"),
+        ("images/b.jpg", 0, "copy", "crop_5", "x", "b"),
+        ("images/c.jpg", 1, "base", "", "x", "c"),
+        ("images/d.jpg", 1, "copy", "crop_5", "x", "d"),
+        ("images/e.jpg", 2, "overlay", "caption", "x", "e"),
+        ("images/f.jpg", 3, "overlay", "caption", "x", "f"),
+        ("images/g.jpg", 4, "stranger", "drawing", "", "g"),
     ]
     return Planted.of(tmp_path, rows)
 

@@ -21,7 +21,7 @@ from skindx.imaging.formats import HEAD, image_suffix
 from skindx.imaging.hashes import HashKind, hash_images
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
-THIN = 10
+THIN = 6
 """Images within so many bits may show the same; one of them is taken."""
 
 

@@ -27,8 +27,8 @@ SITE = 0
 STRANGERS = {**NO_SKIN, "drawing": drawing}
 """Kind -> what paints an image without skin."""
 
-Row = tuple[str, int, str, str, str]
-"""(name, root, part, kind, label) of an image."""
+Row = tuple[str, int, str, str, str, str]
+"""(name, root, part, kind, label, origin) of an image; the origin is the base image's own name."""
 
 # N = planted images, R = roots: different things that are shown
 
@@ -47,6 +47,7 @@ class Planted:
     parts: tuple[str, ...]
     kinds: tuple[str, ...]
     labels: tuple[str, ...]
+    origins: tuple[str, ...]
 
     def where(self, part: str, kind: str | None = None) -> NDArray[np.int64]:
         """Return the positions of a part's images, of one kind or of all."""
@@ -61,9 +62,9 @@ class Planted:
 
     @classmethod
     def of(cls, folder: Path, rows: Sequence[Row]) -> Self:
-        """Sort rows (name, root, part, kind, label) into columns."""
-        names, roots, parts, kinds, labels = zip(*sorted(rows), strict=True)
-        return cls(folder, names, np.array(roots, np.int64), parts, kinds, labels)
+        """Sort rows into columns."""
+        names, roots, *others = zip(*sorted(rows), strict=True)
+        return cls(folder, names, np.array(roots, np.int64), *others)
 
 
 def plant(
@@ -92,8 +93,9 @@ def plant(
             f"overlay on {under}; give more images, or lower originals and overlaid."
         )
     rows: list[Row] = []
+    own = [(image.label, image.name) for image in base]
 
-    def put(data: bytes, suffix: str, why: tuple[int, str, str, str]) -> None:
+    def put(data: bytes, suffix: str, why: tuple[int, str, str, str, str]) -> None:
         name = f"{IMAGES}/{hashlib.sha256(data).hexdigest()}{suffix}"
         (folder / name).write_bytes(data)
         rows.append((name, *why))
@@ -101,14 +103,14 @@ def plant(
     (folder / IMAGES).mkdir(parents=True)
     for overlay, at in zip(np.repeat(list(OVERLAYS), overlaid).tolist(), order, strict=False):
         laid_HW3 = OVERLAYS[overlay](decode(base[at].data), SITE)
-        put(encode_jpeg(laid_HW3, 90), ".jpg", (at, "overlay", overlay, base[at].label))
+        put(encode_jpeg(laid_HW3, 90), ".jpg", (at, "overlay", overlay, *own[at]))
     rest = order[under:]
     for at in rest:
-        put(base[at].data, base[at].suffix, (at, "base", "", base[at].label))
+        put(base[at].data, base[at].suffix, (at, "base", "", *own[at]))
     for number in range(originals * len(kinds)):
         kind, at = kinds[number // originals], rest[number % len(rest)]
         data = make_copy(kind, decode(base[at].data), number % originals, seed)
-        put(data, ".jpg", (at, "copy", kind, base[at].label))
+        put(data, ".jpg", (at, "copy", kind, *own[at]))
     for number, (kind, draw) in enumerate(STRANGERS.items()):
         for count in range(strangers):
             painted_HW3 = draw(np.random.default_rng([seed, number, count]))
@@ -117,6 +119,6 @@ def plant(
             height, width = decode(base[rest[root % len(rest)]].data).shape[:2]
             sized_HW3 = cv2.resize(painted_HW3, (width, height), interpolation=cv2.INTER_AREA)
             data = encode_jpeg(np.asarray(sized_HW3, np.uint8), 90)
-            put(data, ".jpg", (root, "stranger", kind, ""))
-    write_csv(folder / TRUTH, ("name", "root", "part", "kind", "label"), sorted(rows))
+            put(data, ".jpg", (root, "stranger", kind, "", f"painted {kind} {count}"))
+    write_csv(folder / TRUTH, ("name", "root", "part", "kind", "label", "origin"), sorted(rows))
     return Planted.of(folder, rows)

@@ -9,6 +9,10 @@ from skindx.files import write_csv, write_text
 
 LINKS = "links-{method}.csv"
 RECALL = "recall.md"
+COLUMNS = (
+    *("truth", "first_is", "second_is", "score"),
+    *("first_of", "second_of", "first", "second"),
+)
 
 
 def write_lists(out: Path, scored: Mapping[str, Scored], kinds: Sequence[str]) -> None:
@@ -19,6 +23,7 @@ def write_lists(out: Path, scored: Mapping[str, Scored], kinds: Sequence[str]) -
                 "same" if same else "different",
                 *(f"{one.planted.parts[i]} {one.planted.kinds[i]}".strip() for i in pair),
                 f"{score:.4f}",
+                *(one.planted.origins[i] for i in pair),
                 *(one.planted.names[i] for i in pair),
             )
             for pair, score, accepted, same in zip(
@@ -30,7 +35,16 @@ def write_lists(out: Path, scored: Mapping[str, Scored], kinds: Sequence[str]) -
             )
             if accepted
         ]
-        columns = ("truth", "first_is", "second_is", "score", "first", "second")
+        columns = (
+            "truth",
+            "first_is",
+            "second_is",
+            "score",
+            "first_of",
+            "second_of",
+            "first",
+            "second",
+        )
         write_csv(out / LINKS.format(method=name), columns, sorted(rows))
     recalls = [
         [kind, *(f"{one.recall(kind)[0].value:.2f}" for one in scored.values())] for kind in kinds
