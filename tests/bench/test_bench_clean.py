@@ -108,15 +108,9 @@ def test_scores_by_hand(tmp_path: Path) -> None:
 
 def test_a_method_that_links_every_family_tears_none(tmp_path: Path) -> None:
     rows = [
-        (
-            f"images/{root:02d}{copy}.jpg",
-            root,
-            "copy" if copy else "base",
-            "blur" if copy else "",
-            "x",
-        )
+        (f"images/{root:02d}{at}.jpg", root, part, kind, "x", "x")
         for root in range(40)
-        for copy in (0, 1)
+        for at, (part, kind) in enumerate((("base", ""), ("copy", "blur")))
     ]
     planted = Planted.of(tmp_path, rows)
     pairs = [(f"{root:02d}0.jpg", f"{root:02d}1.jpg", 1.0, True) for root in range(40)]
