@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from skindx.bench.harness.result import Result
 
 BENCHES: dict[str, str] = {
+    "clean": "skindx.bench.clean.clean",
     "convergence": "skindx.bench.convergence.convergence",
     "dedup": "skindx.bench.data.dedup",
     "detector": "skindx.bench.detector.detector",

@@ -1,0 +1,1 @@
+"""Copies that hashes miss, and images that do not belong: methods compared on planted images."""

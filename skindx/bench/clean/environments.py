@@ -1,0 +1,43 @@
+"""Make the peers' environments: `python -m skindx.bench.clean.environments FOLDER [PEER ...]`.
+
+Each distribution gets a virtual environment of its own, so that what they need cannot clash. Some
+forbid commercial use (SelfClean: CC BY-NC 4.0; fastdup: CC BY-NC-ND 4.0): read their licences.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from skindx.errors import UserError
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "imagededup": ("imagededup", "setuptools<81"),
+    "cleanvision": ("cleanvision",),
+    "selfclean": ("selfclean", "timm", "setuptools<81"),
+    "fastdup": ("fastdup",),
+}
+"""Environment -> what is installed into it."""
+
+
+def make(folder: Path, names: list[str]) -> int:
+    """Make the environments that are named (none: all); return how many could not be made."""
+    for name in names:
+        if name not in NEEDS:
+            raise UserError(f"there is no peer {name!r}; choose from {', '.join(NEEDS)}.")
+    failed = 0
+    for name in names or NEEDS:
+        home = folder / name
+        steps = (
+            [sys.executable, "-m", "venv", str(home)],
+            [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *NEEDS[name]],
+        )
+        done = all(subprocess.run(step, check=False).returncode == 0 for step in steps)
+        failed += not done
+        print(f"{name}: {'installed' if done else 'could not be installed, see above'}")
+    return failed
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    raise SystemExit(make(Path(sys.argv[1]), sys.argv[2:]))
