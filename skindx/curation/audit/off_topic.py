@@ -80,17 +80,21 @@ def unusual_scores(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:
 def _concentrate(vectors_FD: NDArray[np.float32]) -> Gaussian:
     """Fit to the nearest USUAL share, again and again, until it is the same share."""
     count = int(USUAL * len(vectors_FD))
-    one_F = np.zeros(count, dtype="<U1")
     # The median of each number is where most are, whatever a quarter of them says.
     off_FD = vectors_FD - np.median(vectors_FD, axis=0)
     near_F = np.sort(np.argsort((off_FD**2).sum(axis=1), kind="stable")[:count])
+    fitted = _fit(vectors_FD[near_F])
     for _ in range(_STEPS):
-        fitted = fit_gaussian(vectors_FD[near_F], one_F)
-        if fitted is None:
-            raise UserError("the images' embeddings do not differ; embed with another network.")
         nearest_F = np.argsort(fitted.distances(vectors_FD), kind="stable")[:count]
         again_F = np.sort(nearest_F)
         if np.array_equal(again_F, near_F):
             break
-        near_F = again_F
+        near_F, fitted = again_F, _fit(vectors_FD[again_F])
+    return fitted
+
+
+def _fit(vectors_FD: NDArray[np.float32]) -> Gaussian:
+    fitted = fit_gaussian(vectors_FD, np.zeros(len(vectors_FD), dtype="<U1"))
+    if fitted is None:
+        raise UserError("the images' embeddings do not differ; embed with another network.")
     return fitted

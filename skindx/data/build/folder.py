@@ -75,7 +75,8 @@ def write_dataset(
 ) -> None:
     """Write all tables beside the old ones, then put them in place together, all or none.
 
-    Without `copies` nobody looked for any, and an older table of them goes. `flags` take the place of older ones of the reasons `looked_for`.
+    Without `copies` nobody looked for any, and an older table of them goes. `flags` take the place
+    of older ones of the reasons `looked_for`.
     """
     with transaction(out) as staging:
         taxonomy.save(staging / TAXONOMY)

@@ -136,7 +136,8 @@ def desert(rng: np.random.Generator) -> Pixels:
     scene_HW3 = landscape(rng)
     sand_HW3 = _textured(rng, (190, 130, 85))
     sky_HW = scene_HW3[..., 2] > scene_HW3[..., 1]
-    return np.where(sky_HW[..., None], scene_HW3, sand_HW3)
+    both_HW3: Pixels = np.where(sky_HW[..., None], scene_HW3, sand_HW3)
+    return both_HW3
 
 
 def speckle(rng: np.random.Generator) -> Pixels:
