@@ -103,13 +103,11 @@ def _near(folder: Path, names: list[str], radius: int) -> NDArray[np.int64]:
 
 
 def _no_skin(folder: Path, names: list[str]) -> list[tuple[str, float]]:
-    """Rank images by the share of their pixels that have no colour of skin."""
-    from skindx.diagnosis.gates.gate import Reduced
-    from skindx.diagnosis.gates.skin import skin_share
+    """Rank images by how sure the gates of a build are that they show no skin."""
+    from skindx.imaging.gates.content import content_of
 
     return [
-        (name, 1 - skin_share(Reduced.of(decode((folder / IMAGES / name).read_bytes()))))
-        for name in names
+        (name, content_of(decode((folder / IMAGES / name).read_bytes())).score) for name in names
     ]
 
 
