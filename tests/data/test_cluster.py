@@ -16,13 +16,17 @@ from ray_cluster import RayCluster, ray_cluster
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings
+from skindx.data.copies import find_copies, votes
+from skindx.data.copies import shards as copies_shards
 from skindx.data.dedup import chunks
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
 from skindx.data.manifest import read_issues, read_manifest, write_manifest
 from skindx.data.recipe import BuildSettings
+from skindx.data.runner import LocalRunner
 from skindx.data.runner.cluster import ATTEMPTS, connected
 from skindx.data.screening import shards
 from skindx.data.sources import AtlasSource
+from skindx.data.store import put
 
 PICTURES = 48
 SHARD = 6
@@ -128,6 +132,27 @@ def test_a_crawl_on_the_cluster_finds_what_one_crawl_finds(
     assert Counter(row.status for row in parts) == {"stored": 12, "dead-link": 2}
     asked = Counter(path for path in site.asked if path.endswith(".jpg"))
     assert asked == dict.fromkeys([*paths, "/gone.jpg"], 2)
+
+
+@pytest.mark.long
+def test_a_cluster_finds_the_copies_that_this_machine_finds(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies_shards, "SHARD_IMAGES", 8)
+    monkeypatch.setattr(votes, "CHUNK_IMAGES", 12)
+    found = []
+    for name in ("alone", "cluster"):
+        painted = [paint(n) for n in range(PICTURES // 2)]
+        files = [save(tmp_path / "painted" / f"{n}.jpg", image) for n, image in enumerate(painted)]
+        files += [save(tmp_path / "painted" / f"{n}-9.jpg", painted[n][9:, 9:]) for n in (0, 5)]
+        paths = [put(tmp_path / name, file.read_bytes(), ".jpg")[1] for file in files]
+        if name == "alone":
+            found.append(find_copies(tmp_path / name, paths, runner=LocalRunner(1)))
+            continue
+        with connected(cluster.address, tmp_path / name) as runner:
+            found.append(find_copies(tmp_path / name, paths, runner=runner))
+    assert found[0] == found[1]
+    assert {(0, PICTURES // 2), (5, PICTURES // 2 + 1)} <= {(c.first, c.second) for c in found[0]}
 
 
 BUILD = """

@@ -61,6 +61,22 @@ def families(rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None
     return sorted(found, key=lambda family: (-len(family.sha256s), family.sha256s))
 
 
+def copies_of(
+    rows: Sequence[CopyRecord], sha256s: Iterable[str], answers: dict[Pair, bool] | None = None
+) -> tuple[set[str], list[CopyRecord]]:
+    """Return the other images of the families of these, and the uncertain links of all of them.
+
+    A removal takes the first along and shows the second to a person.
+    """
+    answers, taken = answers or {}, set(sha256s)
+    for family in families(rows, answers):
+        if not taken.isdisjoint(family.sha256s):
+            taken.update(family.sha256s)
+    doubtful = [row for row in rows if verdict(row, answers) == "uncertain"]
+    touching = [row for row in doubtful if not taken.isdisjoint(row.pair)]
+    return taken - set(sha256s), touching
+
+
 def _weakest(
     pairs: Iterable[Pair], links: dict[Pair, CopyRecord], answers: dict[Pair, bool]
 ) -> CopyRecord | None:

@@ -23,7 +23,7 @@ STEPS = (14.0, 9.0, 6.0, 4.0)
 """Pixels within which a match agrees, from the first guess to the last fit."""
 LARGEST = 6.0
 MODELS = 3
-LEAST = 4
+LEAST = 6
 """Inliers without which a model is not looked at."""
 
 
@@ -101,7 +101,7 @@ def _models(first: Description, second: Description, mirrored: bool) -> list[Mod
                 break
             inside_M = closer_M
             model_6 = kernels.fit_similarity(from_M2, to_M2, inside_M)
-            if kernels.distinct(from_M2, to_M2, inside_M, APART).sum() >= 2 * LEAST:
+            if kernels.distinct(from_M2, to_M2, inside_M, APART).sum() >= 8:
                 affine_6 = kernels.fit_affine(from_M2, to_M2, inside_M)
                 model_6 = affine_6 if sane(affine_6.reshape(2, 3)) else model_6
         inside_M = kernels.agreeing(model_6, from_M2, to_M2, free_M, STEPS[-1])

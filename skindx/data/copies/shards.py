@@ -6,7 +6,7 @@ shards are open at once and the memory holds what is asked for.
 
 import hashlib
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -75,8 +75,7 @@ def describe_shard(dataset: Path, paths: Sequence[str], workers: int) -> None:
     for at, answer in run_sandboxed(describing, {}, files, _LIMITS, workers):
         rows[at] = _NOTHING if isinstance(answer, Failure) else answer
     names = [sha256_of(path) for path in paths]
-    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
-    write_shard(folder_of(dataset) / f"described-{digest}.arrow", names, rows)
+    write_shard(folder_of(dataset), names, rows)
 
 
 @sandboxed
@@ -115,9 +114,12 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def write_shard(file: Path, sha256s: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Write descriptions, atomically, one row an image."""
+def write_shard(folder: Path, sha256s: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Write descriptions, atomically, one row an image; the file is named by its images."""
     import pyarrow as pa
+
+    digest = hashlib.sha256("\n".join(sha256s).encode()).hexdigest()[:32]
+    file = folder / f"described-{digest}.arrow"
 
     types = {"sides": pa.list_(pa.int16(), 4)}
     columns: dict[str, Any] = {"sha256": pa.array(sha256s, pa.string())}
@@ -210,24 +212,33 @@ class Library:
 
 
 def keep_only(dataset: Path, sha256s: Collection[str]) -> int:
-    """Delete the descriptions of all other images, and of other versions; return how many.
+    """Delete the descriptions of all other images; return how many. See `forget`."""
+    wanted = set(sha256s)
+    return _rewrite(dataset, lambda sha256: sha256 in wanted)
+
+
+def forget(dataset: Path, sha256s: Collection[str]) -> int:
+    """Delete the descriptions of these images, and all of other versions; return how many.
 
     For who holds `only_writer`: after a removal nothing may be left that shows a removed image.
     """
-    folder, wanted, removed = folder_of(dataset.absolute()), set(sha256s), 0
+    unwanted = set(sha256s)
+    return _rewrite(dataset, lambda sha256: sha256 not in unwanted)
+
+
+def _rewrite(dataset: Path, keeps: Callable[[str], bool]) -> int:
+    folder, removed = folder_of(dataset.absolute()), 0
     for other in folder.parent.glob("*"):
         if other != folder and other.is_dir():
             shutil.rmtree(other)
     for file in shard_files(folder):
         shard = Shard(file)
-        rows = shard.rows()
-        kept = [at for at, sha256 in enumerate(shard.sha256s) if sha256 in wanted]
-        if len(kept) == len(rows):
+        kept = [at for at, sha256 in enumerate(shard.sha256s) if keeps(sha256)]
+        if len(kept) == len(shard.sha256s):
             continue
-        removed += len(rows) - len(kept)
-        names = [shard.sha256s[at] for at in kept]
+        removed += len(shard.sha256s) - len(kept)
         if kept:
-            digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
-            write_shard(folder / f"described-{digest}.arrow", names, [rows[at] for at in kept])
+            rows = shard.rows()
+            write_shard(folder, [shard.sha256s[at] for at in kept], [rows[at] for at in kept])
         file.unlink()
     return removed

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
-from skindx.data.copies.families import families
+from skindx.data.copies.families import copies_of, families
 from skindx.data.copies.records import (
     CopyRecord,
     pair_of,
@@ -80,6 +80,13 @@ def test_answers_cut_join_and_contradict() -> None:
     (family,) = families(rows, {("a", "c"): False})
     assert family.sha256s == ("a", "b", "c")
     assert family.contradicted == (("a", "c"),)
+
+
+def test_a_removal_takes_the_family_along_and_names_what_is_uncertain() -> None:
+    rows = [link("a", "b", 0.99), link("b", "c", 0.95), link("c", "u", 0.6), link("x", "y", 0.7)]
+    assert copies_of(rows, ["a"]) == ({"b", "c"}, [rows[2]])
+    assert copies_of(rows, ["a"], {("b", "c"): False}) == ({"b"}, [])
+    assert copies_of(rows, ["z"]) == (set(), [])
 
 
 names = st.sampled_from("abcdefgh")

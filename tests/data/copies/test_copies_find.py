@@ -14,7 +14,15 @@ import pytest
 from copies_dataset import make_dataset, painted, put
 
 from skindx.data.copies import Copy, find_copies, shards, votes
-from skindx.data.copies.shards import Library, Shard, folder_of, keep_only, sha256_of, shard_files
+from skindx.data.copies.shards import (
+    Library,
+    Shard,
+    folder_of,
+    forget,
+    keep_only,
+    sha256_of,
+    shard_files,
+)
 from skindx.data.runner import LocalRunner
 from skindx.errors import JobError
 
@@ -153,7 +161,8 @@ def test_a_removed_image_leaves_no_description(tmp_path: Path) -> None:
     (file,) = shard_files(folder_of(tmp_path))
     assert sha256_of(paths[0]).encode() not in file.read_bytes()
     assert sorted(Shard(file).sha256s) == sorted(sha256_of(path) for path in paths[1:])
-    assert keep_only(tmp_path, []) == len(paths) - 1
+    assert forget(tmp_path, [sha256_of(paths[1]), "unknown"]) == 1
+    assert keep_only(tmp_path, []) == len(paths) - 2
     assert shard_files(folder_of(tmp_path)) == []
 
 
