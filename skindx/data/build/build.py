@@ -30,6 +30,7 @@ from skindx.data.ledger import LedgerRow, read_ledger
 from skindx.data.recipe import BuildSettings, load_build_settings
 from skindx.data.removal.exclusions import Exclusions
 from skindx.data.runner import TaskRunner, open_runner
+from skindx.data.screening.ood_table import read_ood
 from skindx.data.screening.shards import remove_shards
 from skindx.data.splits.freeze import SPLITS_TABLE, Places, fitting_folds, read_places, write_places
 from skindx.data.splits.groups import GroupKeys
@@ -86,6 +87,8 @@ def _open(
     if taxonomy:
         check_targets(settings.targets, taxonomy)
     import_kernels()  # without them nothing need be fetched first
+    if settings.screen.ood:
+        read_ood(settings.screen.ood.path)
     settings, older = as_before(settings, out)
     run = Run(
         settings,
