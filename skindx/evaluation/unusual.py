@@ -77,5 +77,8 @@ def embedded(images: Iterable[Pixels], weights: Path) -> NDArray[np.float32]:
         squares = (centre_square(image, _VIEW) for image in images)
         while batch := list(islice(squares, _BATCH)):
             rows.append(net(torch.from_numpy(np.stack(batch))).float().flatten(1).numpy())
-    vectors_ND: NDArray[np.float32] = np.concatenate(rows)
-    return vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    features_ND = np.concatenate(rows)
+    vectors_ND: NDArray[np.float32] = features_ND / np.linalg.norm(
+        features_ND, axis=1, keepdims=True
+    )
+    return vectors_ND
