@@ -12,6 +12,7 @@ Load = Callable[[str], Mapping[str, Any]]
 
 _EVALUATION, _INTERVALS = "isic9-evaluation.json", "intervals.json"
 _FAMILIES = "families.json"
+_NOT_SKIN = "not-skin.json"
 _CHOICE, _CAMERA = "ood-choice.json", "ood-other-camera.json"
 _EXCHANGE = "exchange.json"
 
@@ -243,6 +244,39 @@ def _unit(value: float, unit: str) -> str:
 def _digits(value: float) -> str:
     """Return three digits that count, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.3g}'):g}"
+
+
+_FOLDERS = {"isic9": "isic9, dermoscopic", "train": "photos with boxes"}
+
+
+def not_skin(load: Load) -> str:
+    """Return what the check for images of no skin flags of skin, and finds of painted others."""
+    written = load(_NOT_SKIN)
+    lines = ["| images | n | sources | flagged |", "|---|---|---|---|"]
+    rows = [(f"{_FOLDERS[row['kind']]}: {row['change']}", row) for row in written["skin"]]
+    rows += [("painted skin", written["painted_skin"])]
+    rows += [(f"painted: {row['kind']}", row) for row in written["painted"]]
+    for name, row in rows:
+        share = _share(_interval(row["flagged"]))
+        lines.append(f"| {name} | {row['n']} | {row['sources']} | {share} |")
+    types = {name for row in written["skin"] for name in row.get("by_skin_type", {})}
+    note = f"Skin types of these images: {', '.join(sorted(types))}."
+    return "\n".join([*lines, "", note, "", _bench_machine(written)])
+
+
+def unusual(load: Load) -> str:
+    """Return what embeddings flag of skin, and find of painted images planted among it."""
+    written = load(_NOT_SKIN)
+    lines = ["| planted in | skin flagged | AUROC | planted and not found |", "|---|---|---|---|"]
+    for folder, row in written["unusual"].items():
+        missed = [kind for kind, share in row["found"].items() if share < 1]
+        lines.append(
+            f"| {_FOLDERS[folder]} ({row['skin']}, and {row['planted']} planted) | "
+            f"{_share(_interval(row['skin_flagged']))} | {_decimal(_interval(row['auroc']))} | "
+            f"{', '.join(missed) or 'none'} |"
+        )
+    model = next(iter(written["unusual"].values()))["model"]
+    return "\n".join([*lines, "", f"The model: {model}.", "", _bench_machine(written)])
 
 
 def _answer(answer: str, reasons: list[str]) -> str:

@@ -25,6 +25,8 @@ BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
     "isic9 figures": ("docs/measured/isic9.md", blocks.isic9_text),
     "ood choice": ("docs/measured/out-of-distribution.md", blocks.ood_choice),
     "ood camera": ("docs/measured/out-of-distribution.md", blocks.ood_camera),
+    "not skin": ("docs/measured/not-skin.md", blocks.not_skin),
+    "unusual": ("docs/measured/not-skin.md", blocks.unusual),
     "model families": ("docs/measured/model-families.md", blocks.model_families),
     "speed": ("docs/measured/speed.md", blocks.speed),
     "exchanges": ("docs/measured/speed.md", blocks.exchanges),

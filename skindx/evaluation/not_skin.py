@@ -27,6 +27,7 @@ from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.errors import UserError
 from skindx.evaluation.gates import darkened, files_of, source_of
+from skindx.evaluation.unusual import unusual_figures
 from skindx.files import write_json
 from skindx.imaging.damage import DamagedImage
 from skindx.imaging.decode import decode
@@ -64,9 +65,14 @@ CHANGES: dict[str, Callable[[Pixels], Pixels]] = {
 }
 
 
-def report(folders: Sequence[Path], *, count: int, painted: int) -> dict[str, Any]:
-    """Return the figures of up to `count` images a folder and `painted` of each painted kind."""
-    return {
+def report(
+    folders: Sequence[Path], *, count: int, painted: int, weights: Path | None = None
+) -> dict[str, Any]:
+    """Return the figures of up to `count` images a folder and `painted` of each painted kind.
+
+    With `weights` also those of embeddings, see `skindx.evaluation.unusual`.
+    """
+    figures = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "versions": versions(),
@@ -78,6 +84,16 @@ def report(folders: Sequence[Path], *, count: int, painted: int) -> dict[str, An
             for name, draw in {**KINDS, **WARM}.items()
         ],
     }
+    if weights:
+        figures["unusual"] = {
+            folder.name: unusual_figures(
+                ((image.pixels, image.source) for image in _images(folder, count)),
+                weights,
+                planted=max(1, painted // 10),
+            )
+            for folder in folders
+        }
+    return figures
 
 
 def painted_skin(count: int) -> Iterator[Pixels]:
@@ -86,13 +102,17 @@ def painted_skin(count: int) -> Iterator[Pixels]:
 
 
 def _skin(folder: Path, count: int) -> Iterator[dict[str, Any]]:
-    images = list(_images(folder, count))
-    sources = [image.source for image in images]
-    for change, alter in CHANGES.items():
-        found = [content_of(alter(image.pixels)) for image in images]
-        row = _figures(folder.name, found, sources) | {"change": change}
+    sources, types = list[str](), list[str]()
+    found: dict[str, list[Content]] = {change: [] for change in CHANGES}
+    for image in _images(folder, count):
+        sources.append(image.source)
+        types.append("unknown" if image.skin_type is None else str(image.skin_type))
+        for change, alter in CHANGES.items():
+            found[change].append(content_of(alter(image.pixels)))
+    for change, contents in found.items():
+        row = _figures(folder.name, contents, sources) | {"change": change}
         if change == "as they are":
-            row["by_skin_type"] = _by_type(images, found)
+            row["by_skin_type"] = _by_type(types, contents, sources)
         yield row
 
 
@@ -121,18 +141,14 @@ def _figures(kind: str, found: Sequence[Content], sources: Sequence[str] = ()) -
     }
 
 
-def _by_type(images: Sequence[Image], found: Sequence[Content]) -> dict[str, Any]:
+def _by_type(
+    types: Sequence[str], found: Sequence[Content], sources: Sequence[str]
+) -> dict[str, Any]:
     """Return the figures of each Fitzpatrick type; `unknown` holds those that nobody typed."""
-    types = Counter("unknown" if i.skin_type is None else str(i.skin_type) for i in images)
     figures = {}
-    for name in sorted(types):
-        mine = [
-            (image, content)
-            for image, content in zip(images, found, strict=True)
-            if name == ("unknown" if image.skin_type is None else str(image.skin_type))
-        ]
-        contents = [content for _, content in mine]
-        figures[name] = _figures(name, contents, [image.source for image, _ in mine])
+    for name in sorted(set(types)):
+        mine = [place for place, own in enumerate(types) if own == name]
+        figures[name] = _figures(name, [found[n] for n in mine], [sources[n] for n in mine])
     return figures
 
 
@@ -147,10 +163,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--count", type=int, default=10_000, help="images of each folder, at most")
     parser.add_argument("--painted", type=int, default=50, help="painted images of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="of a MobileNetV2, to embed")
     asked = parser.parse_args(arguments)
     if asked.count < 1 or asked.painted < 1:
         raise UserError("--count and --painted must be at least 1.")
-    found = report(asked.folders, count=asked.count, painted=asked.painted)
+    found = report(asked.folders, count=asked.count, painted=asked.painted, weights=asked.weights)
     if asked.json:
         write_json(asked.json, found)
     print(json.dumps(found, indent=2))

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_dataset import tiny_dataset
 
-from skindx.curation.audit.off_topic import off_topic, unusual_scores
+from skindx.curation.audit.off_topic import off_topic
 from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.review import Flag, read_flags, write_flags
 from skindx.data.screening.ood_table import OOD, read_ood
 from skindx.errors import UserError
+from skindx.models.ood.robust import unusual_scores
 
 
 def usual(rng: np.random.Generator, n: int, dimensions: int = 32) -> np.ndarray:

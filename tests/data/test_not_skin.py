@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from paint_pictures import save
+from paint_pictures import encode, save
 from skin_photo import skin_pixels
 
 from skindx.data.build.build import BuildSummary, build, load_build_settings
@@ -27,6 +27,8 @@ from skindx.data.screening.ood_table import (
     unusual,
     write_ood,
 )
+from skindx.data.screening.screen import ScreenSettings, screen_bytes
+from skindx.data.screening.shards import read_shard, write_shard
 from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.errors import UserError
 
@@ -154,6 +156,18 @@ def test_which_settings_stay(tmp_path: Path, root: Path) -> None:
         settings, notes = as_before(plain, tmp_path)
         assert (settings.screen.not_skin == "off") == bool(notes) == stays
         assert as_before(asked, tmp_path) == (asked, [])
+
+
+def test_verdicts_keep_what_was_seen_in_a_shard(tmp_path: Path) -> None:
+    settings = ScreenSettings()
+    images = (FOREIGN["document"](np.random.default_rng(0)), skin_pixels(240, 180))
+    verdicts = [screen_bytes(encode(pixels), settings, ("perceptual",)) for pixels in images]
+    assert [verdict.shows for verdict in verdicts] == ["colours", ""]
+    write_shard(tmp_path / "shard.parquet", verdicts)
+    read = read_shard(tmp_path / "shard.parquet")
+    assert [(v.not_skin, v.shows) for v in read] == [(v.not_skin, v.shows) for v in verdicts]
+    off = settings.model_copy(update={"not_skin": "off"})
+    assert screen_bytes(encode(images[0]), off, ("perceptual",)).not_skin == 0
 
 
 def test_all_dropped_is_one_sentence(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from skindx.data.screening.screen import ScreenSettings
 from skindx.data.screening.screen_report import fit_limit, print_report, report
+from skindx.data.synthetic.no_skin import KINDS
 from skindx.errors import UserError
 
 
@@ -14,17 +15,20 @@ def test_a_folder_is_judged_and_the_limit_fitted(tmp_path: Path) -> None:
     for n in range(12):
         save(tmp_path / "nevus" / f"{n}.jpg", paint(n))
     save(tmp_path / "dark.jpg", paint(20) // 30)
+    save(tmp_path / "view.jpg", KINDS["landscape"](np.random.default_rng(0)))
     (tmp_path / "cut.jpg").write_bytes(encode(paint(21))[:-300])
     (tmp_path / "notes.txt").write_text("no picture, and not counted")
     found = report(tmp_path, ScreenSettings())
-    assert (found.sound, found.reasons) == (12, {"too-dark": 1, "damaged": 1})
+    assert (found.sound, found.reasons) == (13, {"too-dark": 1, "damaged": 1})
     assert found.examples == {"too-dark": "dark.jpg", "damaged": "cut.jpg"}
     assert found.lost == (0, 0)
     assert found.blurred_M.max() < found.min_detail < found.measured_N3[:, 2].min()
     console = Console(record=True, width=140)
     print_report(found, ScreenSettings(), console)
     told = console.export_text()
-    assert "12 sound images" in told
+    assert "13 sound images" in told
+    assert "looks like no skin: 1 show hardly any colour of skin" in told
+    assert "such as view.jpg; not_skin = review" in told
     assert "refused: 1 too-dark, such as dark.jpg" in told
 
 

@@ -14,6 +14,7 @@ from skindx.data.screening.screen import Screened, screen_files
 from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.imaging.formats import image_suffix
+from skindx.imaging.gates.content import SAID
 from skindx.imaging.hashes import grey, thumbnail
 from skindx.system import cpu_count
 from skindx.text import cell
@@ -41,6 +42,10 @@ class Report:
     """The limit that tells images from blurred copies best."""
     lost: tuple[float, float]
     """Shares of images refused and of blurred copies let pass at that limit."""
+    not_skin: Counter[str]
+    """What sound images show in the place of skin, and how many."""
+    no_skin_example: str
+    """The file name of one of these, or ""."""
 
 
 def report(
@@ -73,6 +78,11 @@ def report(
     measured = [_measures(verdict) for verdict in screened if verdict.reason is None]
     copies = [_blurred(path).sharpness for path in sound[:: -(-len(sound) // blurred)]]
     measured_N3 = np.array(measured)
+    other = {
+        str(path.relative_to(folder)): verdict.shows
+        for path, verdict in zip(files, screened, strict=True)
+        if verdict.shows
+    }
     min_detail, lost = fit_limit(measured_N3[:, 2], np.array(copies))
     return Report(
         Counter(str(verdict.reason) for _, verdict in refused),
@@ -82,6 +92,8 @@ def report(
         np.array(copies),
         min_detail,
         lost,
+        Counter(SAID[shows] for shows in other.values()),
+        next(iter(other), ""),
     )
 
 
@@ -129,6 +141,11 @@ def print_report(report: Report, settings: ScreenSettings, console: "Console") -
     for reason, count in report.reasons.most_common():
         example = cell(report.examples[reason])
         console.print(f"refused: {count} {reason}, such as {example}", highlight=False)
+    for shows, count in report.not_skin.most_common():
+        console.print(f"looks like no skin: {count} show {shows}", highlight=False)
+    if report.not_skin:
+        name = cell(report.no_skin_example)
+        console.print(f"such as {name}; not_skin = {settings.not_skin}", highlight=False)
 
 
 def _quantiles(values: NDArray[np.float64]) -> list[str]:

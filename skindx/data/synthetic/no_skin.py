@@ -96,7 +96,8 @@ def letter(rng: np.random.Generator) -> Pixels:
     page_HW = cv2.warpAffine(page_HW, turn, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REPLICATE)
     page_HW += rng.normal(0, 3, page_HW.shape)
     warm_3 = np.array((1.0, rng.uniform(0.86, 0.94), rng.uniform(0.66, 0.8)))
-    return (page_HW[..., None] * warm_3).clip(0, 255).astype(np.uint8)
+    lit_HW3: NDArray[np.float64] = page_HW[..., None] * warm_3
+    return lit_HW3.clip(0, 255).astype(np.uint8)
 
 
 def warm_screenshot(rng: np.random.Generator) -> Pixels:

@@ -39,6 +39,11 @@ WRITTEN = 0.12
 MOST_ROUGH, MOST_COLOUR_ROUGH = 0.3, 0.12
 """Of brightness, and of colour."""
 
+PEEK = 48
+"""Pixels of the shorter side that the first look leaves, at least."""
+PLAIN_SKIN, PLAIN_FLAT, PLAIN_ROUGH, PLAIN_COLOUR_ROUGH = 0.3, 0.05, 0.1, 0.09
+"""What an image has more of (the first) and less of (the others) that is plainly skin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -53,7 +58,16 @@ SKIN = Content(0.0, "")
 
 
 def content_of(pixels_HW3: NDArray[np.uint8]) -> Content:
-    """Judge an image, RGB."""
+    """Judge an image, RGB; one that is plainly skin is not looked at closely, and scores 0."""
+    return SKIN if _plainly_skin(pixels_HW3) else _judge(pixels_HW3)
+
+
+def not_skin_score(pixels_HW3: NDArray[np.uint8]) -> float:
+    """Return how sure it is that an image shows no skin, 0..1, for rankings: always closely."""
+    return _judge(pixels_HW3).score
+
+
+def _judge(pixels_HW3: NDArray[np.uint8]) -> Content:
     import cv2
 
     small_HW3 = shrink(_halved(pixels_HW3), SIDE)
@@ -73,9 +87,22 @@ def content_of(pixels_HW3: NDArray[np.uint8]) -> Content:
     return Content(score, shows if score >= LIMIT else "")
 
 
-def not_skin_score(pixels_HW3: NDArray[np.uint8]) -> float:
-    """Return how sure it is that an image shows no skin, 0..1, for rankings."""
-    return content_of(pixels_HW3).score
+def _plainly_skin(pixels_HW3: NDArray[np.uint8]) -> bool:
+    """Tell by few single pixels whether an image is far from every limit, as most are.
+
+    Pixels that are left out and not averaged look rougher than the image is, never smoother.
+    """
+    import cv2
+
+    step = max(1, min(pixels_HW3.shape[:2]) // PEEK)
+    few_HW3 = np.ascontiguousarray(pixels_HW3[::step, ::step])
+    grey_HW: Any = cv2.cvtColor(few_HW3, cv2.COLOR_RGB2GRAY)
+    return (
+        roughness(grey_HW) < PLAIN_ROUGH
+        and colour_roughness(few_HW3) < PLAIN_COLOUR_ROUGH
+        and float(flat_mask(few_HW3).mean()) < PLAIN_FLAT
+        and float(skin_mask(np.ascontiguousarray(few_HW3[::2, ::2])).mean()) > PLAIN_SKIN
+    )
 
 
 def _filled(fill_HW: NDArray[np.bool_], skin_HW: NDArray[np.bool_]) -> float:
