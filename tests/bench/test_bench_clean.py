@@ -15,6 +15,7 @@ from skindx.bench import run_bench
 from skindx.bench.clean import clean, environments, peers
 from skindx.bench.clean.answer import Answer, NoAnswerError, ask, read_answer
 from skindx.bench.clean.base import Base, folder_base, painted_base
+from skindx.bench.clean.figures import plain_values
 from skindx.bench.clean.plants import STRANGERS, Planted, plant
 from skindx.bench.clean.ranking import Ranking
 from skindx.bench.clean.score import Scored
@@ -277,6 +278,15 @@ json.dump(
     assert figures["off_topic_ap_fastdup"].value == 1
     assert figures["copies_over_best_peer"].value == figures["copies_ap_phash"].value
     assert figures["copies_ap_fastdup"].spread[0] < 1  # few copies: the interval says so
+
+
+def test_a_method_that_finds_nothing_has_plain_values(tmp_path: Path) -> None:
+    one = Scored(small(tmp_path), answered(small(tmp_path), []), seed=0)
+    values = plain_values(one, ["crop_5"], draws=50)
+    assert values["copies"]["precision_at_100"] is None
+    assert values["copies"]["average_precision"][0] == 0
+    assert values["recall"]["crop_5"][0] == 0
+    json.dumps(values, allow_nan=False)
 
 
 def test_user_errors() -> None:

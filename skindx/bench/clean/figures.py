@@ -58,11 +58,11 @@ _OURS_TOO = (OWN[1],)
 def plain_values(one: Scored, kinds: Sequence[str], draws: int) -> dict[str, Any]:
     """Return a method's values for the JSON; an interval is [value, low, high]."""
     images = len(one.planted.names)
-    precision, recall = one.pairs.among_first(OFTEN)
+    precision, recall = map(_plain, one.pairs.among_first(OFTEN))
     values: dict[str, Any] = {
         "copies": {
             "average_precision": _listed(_copies_ap(one, draws)),
-            "auroc": one.pairs.auroc(images * (images - 1) // 2),
+            "auroc": _plain(one.pairs.auroc(images * (images - 1) // 2)),
             f"precision_at_{OFTEN}": precision,
             f"recall_at_{OFTEN}": recall,
             "recall_at_no_false": _bounds(one.recall_at_no_false()),
@@ -79,10 +79,10 @@ def plain_values(one: Scored, kinds: Sequence[str], draws: int) -> dict[str, Any
         "version": one.answer.version,
     }
     if len(one.answer.strange_S):
-        precision, recall = one.strangers.among_first(OFTEN)
+        precision, recall = map(_plain, one.strangers.among_first(OFTEN))
         values["off_topic"] = {
             "average_precision": _listed(_off_topic_ap(one, draws)),
-            "auroc": one.strangers.auroc(images),
+            "auroc": _plain(one.strangers.auroc(images)),
             f"precision_at_{OFTEN}": precision,
             f"recall_at_{OFTEN}": recall,
         }
@@ -126,7 +126,12 @@ def _count(share: Interval, n: int, unit: str) -> Figure:
 
 
 def _bounds(share: Interval) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in (share.value, share.low, share.high)]
+    return [_plain(value) for value in (share.value, share.low, share.high)]
+
+
+def _plain(value: float) -> float | None:
+    """Return None for what is not defined: JSON has no word for it."""
+    return None if math.isnan(value) else value
 
 
 def _listed(figure: Figure) -> list[float | None]:

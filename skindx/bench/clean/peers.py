@@ -81,12 +81,18 @@ def selfclean(folder: Path) -> Said:
         for rank, ((i, j), score) in enumerate(ranked)
     ]
     ranks = zip(strange["indices"].tolist(), strange["scores"].tolist(), strict=True)
-    return {"pairs": pairs, "off_topic": [(names[int(i)], -float(score)) for i, score in ranks]}
+    off_topic = [(names[int(i)], -float(score)) for i, score in ranks]
+    features = ["on the features of mobilenetv2_100"] if _weights().is_file() else []
+    return {"pairs": pairs, "off_topic": off_topic, "notes": features}
+
+
+def _weights() -> Path:
+    """Weights that stand in for those that SelfClean would download."""
+    return Path(sys.prefix) / "mobilenetv2_100.pth"
 
 
 def _selfclean_issues(folder: Path) -> tuple[list[str], Any]:
-    weights = Path(sys.prefix) / "mobilenetv2_100.pth"
-    if not weights.is_file():
+    if not _weights().is_file():
         from selfclean import SelfClean
 
         issues = SelfClean(auto_cleaning=True).run_on_image_folder(
@@ -100,7 +106,7 @@ def _selfclean_issues(folder: Path) -> tuple[list[str], Any]:
     from selfclean.cleaner.selfclean_cleaner import SelfCleanCleaner
 
     model = timm.create_model("mobilenetv2_100", pad_type="same", bn_eps=1e-3)
-    model.load_state_dict(torch.load(weights, weights_only=True))
+    model.load_state_dict(torch.load(_weights(), weights_only=True))
     model.reset_classifier(0)
     model.eval()
     paths, rows = sorted((folder / IMAGES).iterdir()), []
@@ -172,7 +178,8 @@ def main(arguments: list[str]) -> int:
     name, folder, file = arguments
     ask, distribution = PEERS[name]
     said = ask(Path(folder).resolve())
-    answer = {**said, "memory_mb": memory_mb(), "version": version(distribution)}
+    named = " ".join([version(distribution), *said.get("notes", [])])
+    answer = {**said, "memory_mb": memory_mb(), "version": named}
     Path(file).write_text(json.dumps(answer, default=float), encoding="utf-8")
     return 0
 
