@@ -29,7 +29,7 @@ def caption(pixels_HW3: Pixels, site: int) -> Pixels:
     bar = max(14, round(0.09 * height))
     ink, paper = (_INK, _PAPER) if site % 2 else (_PAPER, _INK)
     bar_BW3 = np.full((bar, width, 3), paper, np.uint8)
-    _write(bar_BW3, f"(c) {site_words(site)} - all rights reserved", (0.03, 0.7), 0.94, ink)
+    _write(bar_BW3, f"(c) {site_words(site)} - all rights reserved", (0.03, 0.7), 0.86, ink)
     return np.concatenate([pixels_HW3, bar_BW3])
 
 
@@ -48,7 +48,8 @@ def watermark(pixels_HW3: Pixels, site: int) -> Pixels:
     )
     shown_HW3 = pixels_HW3 * (1 - 0.25 * edge_HW1)
     shown_HW3 = shown_HW3 * (1 - 0.45 * ink_HW1) + 255 * 0.45 * ink_HW1
-    return shown_HW3.clip(0, 255).astype(np.uint8)
+    marked_HW3: Pixels = shown_HW3.clip(0, 255).astype(np.uint8)
+    return marked_HW3
 
 
 def ruler(pixels_HW3: Pixels, site: int) -> Pixels:
