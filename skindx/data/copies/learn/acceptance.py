@@ -26,9 +26,9 @@ from skindx.imaging.hashes import grey
 
 PAINTINGS = 64
 SEED = 41
-MARGIN = 0.5
+MARGIN = 2.5
 """Logits between the most doubtful wrong pair and ACCEPT."""
-_PULL = 0.001
+_PULL = 0.002
 """L2 penalty of a weight, for each pair."""
 
 Pixels = NDArray[np.uint8]
@@ -150,15 +150,14 @@ def fit(
     return weights_T, float(np.log(ACCEPT / (1 - ACCEPT))) - MARGIN - worst
 
 
-def write() -> None:
+def write(found: tuple[NDArray[np.float64], NDArray[np.bool_]] | None = None) -> None:
     """Write the weights, and how they do on the painted pairs, for the package."""
-    features_NF, same_N = examples()
+    features_NF, same_N = found or examples()
     weights_T, bias = fit(features_NF, same_N)
     accepted_N = terms(features_NF) @ weights_T + bias >= np.log(ACCEPT / (1 - ACCEPT))
+    named = zip(FEATURES, weights_T, strict=True)
     value = {
-        "weights": {
-            name: round(float(weight), 5) for name, weight in zip(FEATURES, weights_T, strict=True)
-        },
+        "weights": {name: round(float(weight), 5) for name, weight in named},
         "bias": round(bias, 5),
         "painted": {
             "copies": int(same_N.sum()),
