@@ -38,7 +38,7 @@ def terms(features_NF: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 RANGES = {
-    "inliers": (-0.7, 2.0),
+    "inliers": (-0.7, 0.8),
     "unique": (-1.4, 2.0),
     "rate": (0.0, 0.6),
     "spread": (0.0, 0.9),
@@ -48,7 +48,10 @@ RANGES = {
     "fine": (-0.1, 0.6),
     "outside": (0.0, 1.0),
     "covered": (0.2, 1.0),
-    "texture": (0.0, 1.0),
+    "consent": (0.0, 1.0),
+    "whole": (0.5, 1.0),
+    "tone": (0.2, 1.0),
+    "filled": (0.5, 1.0),
 }
 """Beyond these a feature says no more."""
 

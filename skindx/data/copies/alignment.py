@@ -24,6 +24,8 @@ WINDOW, FINE_WINDOW, FINE = 6.0, 3.0, 2.0
 NOISE, FINE_NOISE = 4.0, 2.0
 """Variance of noise in grey levels squared; what has less shows nothing."""
 LEAST_PIXELS = 400
+LEAST_COVERED = 0.25
+"""What overlaps less may be a caption that both share as well as a copy."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,12 @@ def align(
     inside_HW = cv2.warpAffine(np.full_like(sight_HW, 255), warp_33[:2], size_wh, flags=flags) > 250
     shown_HW = (seen_HW > 250) & (frame.small_HW > _BLACK)
     shown_HW = cv2.erode(shown_HW.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
-    if shown_HW.sum() < LEAST_PIXELS:
-        return None
     # The frame's share, and the moved image's share, of which the larger is the smaller image's.
     area = float(inside_HW.sum())
     moved_area = moved.small_HW.size / shrink**2
     covered = min(1.0, max(area / still_HW.size, area / moved_area))
+    if shown_HW.sum() < LEAST_PIXELS or covered < LEAST_COVERED:
+        return None
     frame_to_moved_33 = _UP @ warp_33 @ np.linalg.inv(_UP)
     first_to_second_33 = frame_to_moved_33 if to_first else np.linalg.inv(frame_to_moved_33)
     to_frame_33 = np.linalg.inv(_UP) @ (np.eye(3) if to_first else first_to_second_33)

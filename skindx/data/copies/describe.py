@@ -69,7 +69,10 @@ def stretched(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     gain = RANGE / max(high - low, RANGE / MOST_GAIN)
     if gain <= 1 or high == low:
         return grey_HW
-    return np.rint((grey_HW - low) * gain + low).clip(0, 255).astype(np.uint8)
+    shown_HW: NDArray[np.uint8] = (
+        np.rint((grey_HW - low) * gain + low).clip(0, 255).astype(np.uint8)
+    )
+    return shown_HW
 
 
 def halved(grey_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -108,7 +111,7 @@ def root_sift(grey_HW: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[
     """Return points_P4 and RootSIFT descriptors_PD of length 1, the strongest points first."""
     import cv2
 
-    sift = cv2.SIFT_create(contrastThreshold=_CONTRAST, edgeThreshold=_EDGE)
+    sift = cv2.SIFT.create(contrastThreshold=_CONTRAST, edgeThreshold=_EDGE)
     keys = _chosen(sift.detect(grey_HW, None))
     if not keys:
         return np.empty((0, 4), np.float32), np.empty((0, 128), np.float32)

@@ -84,7 +84,7 @@ def describing(job: dict[str, Any]) -> Work:
     import cv2
 
     import_decoders()
-    cv2.SIFT_create()
+    cv2.SIFT.create()
     return for_each(_described)
 
 

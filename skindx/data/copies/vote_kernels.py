@@ -89,7 +89,7 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
                                     votes += np.int64(
                                         histogram[second, mirrored, (turn + a) % ANGLES, grown + s]
                                     )
-                            best = max(best, votes)
+                            best = max(best, int(votes))
                 if total[second, mirrored]:
                     histogram[second, mirrored] = 0
                     total[second, mirrored] = 0
