@@ -261,7 +261,7 @@ def not_skin(load: Load) -> str:
         lines.append(f"| {name} | {row['n']} | {row['sources']} | {share} |")
     types = {name for row in written["skin"] for name in row.get("by_skin_type", {})}
     note = f"Skin types of these images: {', '.join(sorted(types))}."
-    return "\n".join([*lines, "", note, "", _bench_machine(written)])
+    return "\n".join([*lines, "", note, "", _machine(written)])
 
 
 def unusual(load: Load) -> str:
@@ -276,7 +276,7 @@ def unusual(load: Load) -> str:
             f"{', '.join(missed) or 'none'} |"
         )
     model = next(iter(written["unusual"].values()))["model"]
-    return "\n".join([*lines, "", f"The model: {model}.", "", _bench_machine(written)])
+    return "\n".join([*lines, "", f"The model: {model}.", "", _machine(written)])
 
 
 def _answer(answer: str, reasons: list[str]) -> str:

@@ -41,7 +41,7 @@ def audit(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="With --off-topic: the least score that is flagged; default: 5."),
+        typer.Option(help="With --off-topic: the least score that is flagged; default: 3."),
     ] = None,
     plant: Annotated[
         float | None,

@@ -12,7 +12,7 @@ from tiny_dataset import tiny_dataset
 from skindx.curation.audit.off_topic import off_topic
 from skindx.data.dedup.near import EMBEDDINGS, Embeddings, write_embeddings
 from skindx.data.review import Flag, read_flags, write_flags
-from skindx.data.screening.ood_table import OOD, read_ood
+from skindx.data.screening.ood_table import OOD, THRESHOLD, read_ood
 from skindx.errors import UserError
 from skindx.models.ood.robust import unusual_scores
 
@@ -39,7 +39,7 @@ def test_a_batch_that_does_not_belong_stands_out_however_alike_it_is(
     strange = (strange + rng.normal(0, alike, strange.shape)).astype(np.float32)
     scores = unusual_scores(np.concatenate([good, strange]))
     assert scores[600:].min() > scores[:600].max()
-    assert scores[600:].min() > 5
+    assert scores[600:].min() > THRESHOLD
 
 
 @settings(max_examples=15, deadline=None)
@@ -56,7 +56,7 @@ def test_the_order_of_images_does_not_matter(seed: int) -> None:
 def test_the_median_image_scores_nothing_and_few_usual_ones_are_high() -> None:
     scores = unusual_scores(usual(np.random.default_rng(2), 2000))
     assert np.median(scores) == pytest.approx(0, abs=1e-6)
-    assert (scores > 5).mean() < 0.01
+    assert (scores > THRESHOLD).mean() < 0.01
 
 
 def planted(dataset: Path, count: int = 60) -> str:

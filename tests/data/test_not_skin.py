@@ -21,6 +21,7 @@ from skindx.data.removal.takedown import carry_out, plan
 from skindx.data.review import DECISIONS, FLAGS, Flag, read_flags, write_flags
 from skindx.data.screening.ood_table import (
     OOD,
+    THRESHOLD,
     OodScores,
     OodSettings,
     read_ood,
@@ -197,7 +198,7 @@ def test_a_table_of_scores_flags_and_never_drops(root: Path, out: Path, tmp_path
     summary = make(root, out, "screen.not_skin=drop", f"screen.ood.path={table}")
     (flag,) = [flag for flag in read_flags(out) if flag.reason == "off-topic"]
     assert (flag.sha256, flag.detail) == (sha256s(out)["03"], "unusual: 9.0 by a net, 0123")
-    assert flag.score == pytest.approx(9 / 14)
+    assert flag.score == pytest.approx(9 / (9 + THRESHOLD))
     assert summary.flagged == {"off-topic": 1}
     assert "12 of 12 images have an OOD score." in summary.notes
     # A recipe without the table leaves what an audit may have flagged.

@@ -18,7 +18,7 @@ from skindx.files import atomic_file
 # N = images
 
 OOD = "ood.parquet"
-THRESHOLD = 5.0
+THRESHOLD = 3.0
 _ADVICE = "make it with `skindx audit DATASET --off-topic`"
 
 
