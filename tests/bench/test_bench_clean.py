@@ -120,6 +120,7 @@ def test_a_method_that_links_every_family_tears_none(tmp_path: Path) -> None:
     found = Scored(planted, answered(planted, pairs), seed=0)
     assert found.torn("blur")[0].value == 0
     assert found.false_links()[0].value == 0
+    assert found.largest_group() == 2
     assert found.false_links()[0].high < 0.1
     missed = Scored(planted, answered(planted, []), seed=0)
     assert 0.3 < missed.torn("blur")[0].value < 0.8
