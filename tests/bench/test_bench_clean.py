@@ -3,7 +3,9 @@
 import ast
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -118,6 +120,7 @@ def test_a_method_that_links_every_family_tears_none(tmp_path: Path) -> None:
     found = Scored(planted, answered(planted, pairs), seed=0)
     assert found.torn("blur")[0].value == 0
     assert found.false_links()[0].value == 0
+    assert found.largest_group() == 2
     assert found.false_links()[0].high < 0.1
     missed = Scored(planted, answered(planted, []), seed=0)
     assert 0.3 < missed.torn("blur")[0].value < 0.8
@@ -212,14 +215,37 @@ def test_a_slow_method_is_stopped_with_what_it_started(tmp_path: Path) -> None:
     )
     with pytest.raises(NoAnswerError, match="stopped after 2 s"):
         ask(python(code), ["a"], threads=1, timeout_s=2, listed=10)
-    child = int((tmp_path / "child").read_text())
-    for _ in range(100):
+    assert ended(int((tmp_path / "child").read_text()))
+
+
+def ended(child: int) -> bool:
+    for _ in range(200):
         state = Path(f"/proc/{child}/stat")
         if not state.exists() or state.read_text().split()[2] == "Z":
-            return
+            return True
         time.sleep(0.05)
-    os.kill(child, 9)
-    pytest.fail("the method's own child lives on")
+    os.kill(child, signal.SIGKILL)
+    return False
+
+
+def test_a_stopped_bench_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    environment = tmp_path / "peers" / "fastdup" / "bin"
+    environment.mkdir(parents=True)
+    script = f"#!/bin/sh\necho $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/child\nsleep 300"
+    (environment / "python").write_text(script)
+    (environment / "python").chmod(stat.S_IRWXU)
+    (tmp_path / "work").mkdir()
+    sets = ["methods=[fastdup]", f"peers={tmp_path / 'peers'}"]
+    command = [sys.executable, "-m", "skindx", "bench", "clean", "--smallest"]
+    command += [part for value in sets for part in ("--set", value)]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path / "work")}) as bench:
+        while not (tmp_path / "child").exists():
+            assert bench.poll() is None
+            time.sleep(0.05)
+        bench.terminate()
+        assert bench.wait() == 128 + signal.SIGTERM
+    assert ended(int((tmp_path / "child").read_text()))
+    assert not list((tmp_path / "work").glob("skindx-clean-*"))
 
 
 def test_the_smallest_run_has_the_keys(tmp_path: Path) -> None:

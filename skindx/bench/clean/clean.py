@@ -20,6 +20,7 @@ from skindx.bench.clean.plants import Planted, plant
 from skindx.bench.clean.score import OFTEN, Scored
 from skindx.bench.clean.writing import write_lists
 from skindx.bench.harness.result import Result
+from skindx.bench.harness.stopping import end_on_sigterm
 from skindx.config import Settings
 from skindx.data.splits.groups import GroupTable
 from skindx.data.synthetic.variants import KINDS
@@ -83,8 +84,9 @@ class Config(Settings):
 def run(settings: Config) -> Result:
     """Plant, ask each method in a process of its own, and score the answers.
 
-    Raises JobError when no method has an answer.
+    A method ends with this process. Raises JobError when no method has an answer.
     """
+    end_on_sigterm()
     asked = methods(settings.methods, settings.peers)
     with _folder(settings.out) as folder:
         planted, left_out = _plant(settings, folder)

@@ -25,6 +25,8 @@ def figures_of(scored: Mapping[str, Scored], kinds: Sequence[str], draws: int) -
         figures[f"families_across_splits_{kind}"] = _count(*ours.torn(kind), "families")
     figures["false_links"] = _count(*ours.false_links(), "links")
     figures["images_misled_by_overlays"] = _count(*ours.misled(), "images")
+    largest, images = ours.largest_group(), len(ours.planted.names)
+    figures["largest_group"] = Figure(largest, "images", images, (largest, largest))
     precision = {name: _copies_ap(one, draws) for name, one in scored.items()}
     for name, figure in precision.items():
         figures[f"copies_ap_{name}"] = figure
@@ -69,6 +71,7 @@ def plain_values(one: Scored, kinds: Sequence[str], draws: int) -> dict[str, Any
             "links": int(one.answer.accepted_P.sum()),
             "false_links": int((one.answer.accepted_P & ~one.same).sum()),
             "false_share": _bounds(one.false_links()[0]),
+            "largest_group": one.largest_group(),
             "misled_by_overlays": _bounds(one.misled()[0]),
         },
         "recall": {kind: _bounds(one.recall(kind)[0]) for kind in kinds},

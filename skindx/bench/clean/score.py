@@ -122,11 +122,19 @@ class Scored:
         """Position of the base image of each root."""
         return {int(self.planted.roots_N[at]): int(at) for at in self.planted.where("base")}
 
+    def largest_group(self) -> int:
+        """Images of the largest group that the method's links make: false links chain families."""
+        return int(np.bincount(self._component).max())
+
+    @cached_property
+    def _component(self) -> list[int]:
+        links_P2 = self.answer.pairs_P2[self.answer.accepted_P]
+        return connected(len(self.planted.names), links_P2)
+
     @cached_property
     def _split(self) -> dict[int, str]:
         """Split of each image, when the method's links make the groups."""
-        component = connected(len(self.planted.names), self.answer.pairs_P2[self.answer.accepted_P])
         kept = [i for i, part in enumerate(self.planted.parts) if part != "stranger"]
-        members = [(f"{component[i]:08d}", self.planted.labels[i]) for i in kept]
+        members = [(f"{self._component[i]:08d}", self.planted.labels[i]) for i in kept]
         splits = split_groups(members, SplitSettings(), self.seed)
         return {i: splits[group] for i, (group, _) in zip(kept, members, strict=True)}

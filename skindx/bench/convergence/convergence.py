@@ -12,7 +12,8 @@ from skindx.bench.convergence.pairs import JUDGED, compare_arms, measure
 from skindx.bench.convergence.result import figures_of, notes_of, plain_values
 from skindx.bench.convergence.tables import Run, write_tables
 from skindx.bench.harness.result import MEANS, Result
-from skindx.bench.harness.runs import end_on_sigterm, read_history, run_skindx
+from skindx.bench.harness.runs import read_history, run_skindx
+from skindx.bench.harness.stopping import end_on_sigterm
 from skindx.bench.presets import preset
 from skindx.config import Settings
 from skindx.data.manifest import read_manifest, split_of

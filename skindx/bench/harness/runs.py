@@ -1,9 +1,7 @@
 """What benches that train share: `skindx` as a process, and what a training leaves behind."""
 
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from skindx.errors import JobError
@@ -25,12 +23,6 @@ def run_skindx(*arguments: object) -> None:
             raise
     if code:
         raise JobError(f"`skindx {arguments[0]}` stopped; see its error above")
-
-
-def end_on_sigterm() -> None:
-    """Let SIGTERM raise SystemExit here, so that the training can save its state."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def read_history(run: Path, name: str) -> list[dict[str, float]]:

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from skindx.bench.harness.clock import Figure, interleave, median
 from skindx.bench.harness.result import MEANS, Result
-from skindx.bench.harness.runs import end_on_sigterm, read_history, run_skindx
+from skindx.bench.harness.runs import read_history, run_skindx
+from skindx.bench.harness.stopping import end_on_sigterm
 from skindx.bench.meters.energy import EnergyMeter
 from skindx.bench.model_comparison.result import alone_in, figures_of
 from skindx.bench.model_comparison.table import ENSEMBLE, ModelRow, write_tables

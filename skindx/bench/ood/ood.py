@@ -11,7 +11,8 @@ from pydantic import Field
 
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.result import Result
-from skindx.bench.harness.runs import end_on_sigterm, run_skindx
+from skindx.bench.harness.runs import run_skindx
+from skindx.bench.harness.stopping import end_on_sigterm
 from skindx.bench.ood.candidates import CANDIDATES, LEFT_OUT, OWN, Refusals, choose, merit, refusals
 from skindx.bench.ood.measure import load_measured, measure, save_measured
 from skindx.bench.presets import preset
