@@ -52,6 +52,7 @@ RANGES = {
     "whole": (0.5, 1.0),
     "tone": (0.2, 1.0),
     "filled": (0.5, 1.0),
+    "closed": (0.5, 1.0),
 }
 """Beyond these a feature says no more."""
 

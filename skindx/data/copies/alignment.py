@@ -86,10 +86,13 @@ def align(
     if shown_HW.sum() < LEAST_PIXELS or covered < LEAST_COVERED:
         return None
     frame_to_moved_33 = _UP @ warp_33 @ np.linalg.inv(_UP)
-    first_to_second_33 = frame_to_moved_33 if to_first else np.linalg.inv(frame_to_moved_33)
-    to_frame_33 = np.linalg.inv(_UP) @ (np.eye(3) if to_first else first_to_second_33)
-    pair = (still_HW, laid_HW) if to_first else (laid_HW, still_HW)
-    return Aligned(*pair, shown_HW, first_to_second_33[:2], to_frame_33[:2], covered)
+    back_33 = np.linalg.inv(frame_to_moved_33)
+    first_to_second_33 = np.asarray(frame_to_moved_33 if to_first else back_33, np.float64)
+    start_33 = np.eye(3) if to_first else first_to_second_33
+    to_frame_33 = np.asarray(np.linalg.inv(_UP) @ start_33, np.float64)
+    first_HW, second_HW = (still_HW, laid_HW) if to_first else (laid_HW, still_HW)
+    to_second_23, to_frame_23 = first_to_second_33[:2], to_frame_33[:2]
+    return Aligned(first_HW, second_HW, shown_HW, to_second_23, to_frame_23, covered)
 
 
 def _refined(

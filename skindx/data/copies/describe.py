@@ -112,10 +112,10 @@ def root_sift(grey_HW: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[
     import cv2
 
     sift = cv2.SIFT.create(contrastThreshold=_CONTRAST, edgeThreshold=_EDGE)
-    keys = _chosen(sift.detect(grey_HW, None))
-    if not keys:
+    chosen = _chosen(sift.detect(grey_HW, None))
+    if not chosen:
         return np.empty((0, 4), np.float32), np.empty((0, 128), np.float32)
-    keys, descriptors_PD = sift.compute(grey_HW, keys)
+    keys, descriptors_PD = sift.compute(grey_HW, chosen)
     points_P4 = np.array([(*key.pt, key.size, key.angle) for key in keys], np.float32)
     raw_PD = descriptors_PD.astype(np.float32)
     raw_PD /= np.maximum(raw_PD.sum(axis=1, keepdims=True), 1)

@@ -34,6 +34,7 @@ FEATURES = (
     "whole",
     "tone",
     "filled",
+    "closed",
 )
 _AWAY = 10.0
 """Half-size pixels from all inliers: what agrees there is no shared caption."""
@@ -94,6 +95,7 @@ def measure(first: Description, second: Description, model: Model, aligned: Alig
         *_consent(first, second, aligned, at_I2, (ncc_HW, weight_HW)),
         _tone(aligned, at_I2),
         _filled(first, second, aligned, at_I2),
+        _closed(at_I2, (ncc_HW.shape[0], ncc_HW.shape[1])),
     )
     return Evidence(model, aligned, np.array(features, np.float64))
 
@@ -223,6 +225,24 @@ def _filled(
     return 1 - share * min(1.0, len(at_I2) / _MANY)
 
 
+def _closed(at_I2: NDArray[np.float64], shape_hw: tuple[int, int]) -> float:
+    """Return 1 - the share of the inliers' hull in the largest disc inside it without an inlier.
+
+    The frame of a screenshot, or a caption above and one below, surround such a hole.
+    """
+    import cv2
+
+    place_I2 = np.rint(at_I2).astype(np.int32)
+    hull_HW = np.zeros((shape_hw[0] + 2, shape_hw[1] + 2), np.uint8)
+    cv2.fillConvexPoly(hull_HW, cv2.convexHull(place_I2 + 1), 255)
+    area = max(1.0, float((hull_HW > 0).sum()))
+    for x, y in (place_I2 + 1).tolist():
+        if 0 < x <= shape_hw[1] and 0 < y <= shape_hw[0]:
+            hull_HW[y, x] = 0
+    radius = float(cv2.distanceTransform(hull_HW, cv2.DIST_L2, 5).max())
+    return 1 - float(np.pi) * radius**2 / area * min(1.0, len(at_I2) / _MANY)
+
+
 def _tone(aligned: Aligned, at_I2: NDArray[np.float64]) -> float:
     """Return in which share of the overlap one gain and one offset explain the brightness.
 
@@ -261,4 +281,5 @@ def _shown_points(image: Description, aligned: Aligned, *, to_first: bool) -> ND
     height, width = aligned.shown_HW.shape
     inside_P = ((pixel_P2 >= 0) & (pixel_P2 < (width, height))).all(axis=1)
     pixel_P2 = pixel_P2[inside_P]
-    return pixel_P2[aligned.shown_HW[pixel_P2[:, 1], pixel_P2[:, 0]]]
+    shown_P2: NDArray[np.int_] = pixel_P2[aligned.shown_HW[pixel_P2[:, 1], pixel_P2[:, 0]]]
+    return shown_P2

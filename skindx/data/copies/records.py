@@ -41,8 +41,9 @@ def records_of(copies: Iterable[Copy], paths: Sequence[str]) -> list[CopyRecord]
     for found in copies:
         names = sha256_of(paths[found.first]), sha256_of(paths[found.second])
         copy = found if names[0] < names[1] else found.turned()
+        first, second = sorted(names)
         shown = (copy.probability, copy.inliers, copy.ncc, copy.covered, copy.mirrored)
-        rows.append(CopyRecord(*sorted(names), *shown, copy.transform_23))
+        rows.append(CopyRecord(first, second, *shown, copy.transform_23))
     return sorted(rows, key=lambda row: row.pair)
 
 

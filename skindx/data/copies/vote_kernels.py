@@ -86,10 +86,10 @@ def vote(  # noqa: PLR0912, PLR0917 (compiled functions are called by position)
                             votes = 0
                             for a in range(2):
                                 for s in range(2):
-                                    votes += np.int64(
+                                    votes += int(
                                         histogram[second, mirrored, (turn + a) % ANGLES, grown + s]
                                     )
-                            best = max(best, int(votes))
+                            best = max(best, votes)
                 if total[second, mirrored]:
                     histogram[second, mirrored] = 0
                     total[second, mirrored] = 0

@@ -125,4 +125,5 @@ def join_chunks(
     seconds = firsts
     if a != b:
         seconds = load_chunk(library, sha256s[b * chunk : (b + 1) * chunk], recurring)
-    return chunk_candidates(firsts, seconds, a == b) + np.array([a * chunk, b * chunk, 0])
+    found_C3: NDArray[np.int64] = chunk_candidates(firsts, seconds, a == b)
+    return found_C3 + np.array([a * chunk, b * chunk, 0], np.int64)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from skindx.data.copies import ACCEPT, Copy, compare_pair
 from skindx.data.copies.compare import compare_bytes
+from skindx.data.synthetic.overlays import watermark
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
 
 Pixels = NDArray[np.uint8]
@@ -45,7 +46,7 @@ CHANGES = {
     "mirrored crop": lambda pixels: crop(pixels)[:, ::-1],
     "quarter turn": np.rot90,
     "brightness": lambda pixels: (pixels * 0.8 + 20).astype(np.uint8),
-    "words": words,
+    "watermark": lambda pixels: watermark(pixels, 1),
 }
 
 

@@ -48,7 +48,7 @@ def second_photo(pixels_HW3: Pixels, rng: np.random.Generator) -> Pixels:
     light_HW = rng.uniform(0.8, 1.2) + rng.uniform(-0.3, 0.3) * x + rng.uniform(-0.3, 0.3) * y
     moved_HW3 = cv2.GaussianBlur(moved_HW3, (0, 0), rng.uniform(0.3, 1.0)) * light_HW[..., None]
     grain_HW3 = rng.normal(0, rng.uniform(1, 4), moved_HW3.shape)
-    return (moved_HW3 + grain_HW3).clip(0, 255).astype(np.uint8)
+    return np.asarray((moved_HW3 + grain_HW3).clip(0, 255), np.uint8)
 
 
 def vignette(pixels_HW3: Pixels, size: float) -> Pixels:
@@ -57,7 +57,7 @@ def vignette(pixels_HW3: Pixels, size: float) -> Pixels:
     y, x = np.mgrid[0:height, 0:width]
     away_HW = np.hypot(x - width / 2, y - height / 2) / (size * max(height, width) / 2)
     shown_HW = (1 / (1 + np.exp((away_HW - 1) * 30)))[..., None]
-    return (pixels_HW3 * shown_HW).clip(0, 255).astype(np.uint8)
+    return np.asarray((pixels_HW3 * shown_HW).clip(0, 255), np.uint8)
 
 
 def _paintings(count: int) -> list[Pixels]:
@@ -67,7 +67,7 @@ def _paintings(count: int) -> list[Pixels]:
 
 def pale(pixels_HW3: Pixels) -> Pixels:
     """Burn the image out, so that it shows little beside what is laid on it."""
-    return (pixels_HW3.astype(np.float32) * 0.6 + 120).clip(0, 255).astype(np.uint8)
+    return np.asarray((pixels_HW3.astype(np.float32) * 0.6 + 120).clip(0, 255), np.uint8)
 
 
 def copies(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]:
