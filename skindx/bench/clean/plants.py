@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from skindx.bench.clean.base import Base
 from skindx.data.synthetic.drawings import drawing
+from skindx.data.synthetic.no_skin import KINDS as NO_SKIN
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import encode_jpeg
 from skindx.data.synthetic.variants import make_copy
 from skindx.errors import UserError
-from skindx.data.synthetic.no_skin import KINDS as NO_SKIN
 from skindx.files import write_csv
 from skindx.imaging.decode import decode
 

@@ -7,13 +7,13 @@ every image removed is itself within the radius of the image kept in its place.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from skindx.config import Settings
+from skindx.config import OFF, Settings
 from skindx.data.dedup.clusters import Graph, centres, graph
 from skindx.data.dedup.near import EmbeddingSettings
 from skindx.data.dedup.rank import LabelledImage, best_first
@@ -40,15 +40,10 @@ class DedupSettings(Settings):
     radius: int = Field(default=4, ge=0, le=32)
     embeddings: EmbeddingSettings | None = None
     """A second stage for what hashes miss; None: hashes alone."""
-    copies: Literal["group", "drop", "off"] = "group"
+    copies: Annotated[Literal["group", "drop", "off"], OFF] = "group"
     """What becomes of copies that are more than another encoding (crops, turns, watermarks, a
     second photo): one group, so that no split divides them; dropped but for the best; not looked
     for. `skindx.data.copies` says how they are found."""
-
-    @field_validator("copies", mode="before")
-    @classmethod
-    def _off_is_false_in_yaml(cls, value: object) -> object:
-        return "off" if value is False else value
 
 
 @dataclass(frozen=True, slots=True)
