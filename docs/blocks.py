@@ -217,6 +217,44 @@ def speed(load: Load) -> str:
     return "\n".join([*lines, "", *(line for note in named for line in (note, ""))])
 
 
+_CLEAN = {"isic9": "clean-isic9.json", "photos with boxes": "clean-boxes.json"}
+
+
+def clean(load: Load) -> str:
+    """Return the recall by kind of copy, false links, and every method's average precision."""
+    written = {name: load(file) for name, file in _CLEAN.items()}
+    lines = [f"| copies found | {' | '.join(written)} |", "|---" * (len(written) + 1) + "|"]
+    kinds = [key for key in next(iter(written.values()))["figures"] if "copies_recall_" in key]
+    rows = [(kind.removeprefix("copies_recall_").replace("_", " "), kind) for kind in kinds]
+    rows += [("**false links**, of all links", "false_links")]
+    rows += [("images misled by an overlay", "images_misled_by_overlays")]
+    for name, key in rows:
+        cells = [_counted(one["figures"][key]) for one in written.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| method | " + " | ".join(f"{name}: copies, AP" for name in written) + " |"]
+    lines += ["|---" * (len(written) + 1) + "|"]
+    methods = dict.fromkeys(name for one in written.values() for name in one["models"])
+    for method in methods:
+        cells = [_precision(one["models"].get(method)) for one in written.values()]
+        lines.append(f"| {method.replace('_', ' ')} | {' | '.join(cells)} |")
+    notes = [line for one in written.values() for line in ("", one["notes"][0])]
+    return "\n".join([*lines, *notes, "", _bench_machine(next(iter(written.values())))])
+
+
+def _counted(figure: Mapping[str, Any]) -> str:
+    if figure["value"] > 1 or figure["spread"][1] > 1:
+        low, high = figure["spread"]
+        return f"{figure['value']:.0f} [{low:.0f}, {high:.0f}] of {figure['n']}"
+    share = _share(_interval((figure["value"], *figure["spread"])))
+    return f"{share}, n = {figure['n']}"
+
+
+def _precision(model: Mapping[str, Any] | None) -> str:
+    if not model or not model.get("copies"):
+        return "–"
+    return _decimal(_interval(model["copies"]["average_precision"]))
+
+
 def exchanges(load: Load) -> str:
     """Return the times of the exchanges, part by part."""
     written = load(_EXCHANGE)

@@ -29,6 +29,7 @@ BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
     "unusual": ("docs/measured/not-skin.md", blocks.unusual),
     "model families": ("docs/measured/model-families.md", blocks.model_families),
     "speed": ("docs/measured/speed.md", blocks.speed),
+    "clean": ("docs/measured/clean.md", blocks.clean),
     "exchanges": ("docs/measured/speed.md", blocks.exchanges),
     "coverage": ("docs/explanation/statistics.md", blocks.coverage),
 }

@@ -162,7 +162,7 @@ def _notes(
     settings: Config, planted: Planted, left_out: int, scored: dict[str, Scored]
 ) -> Iterator[str]:
     counts = {part: len(planted.where(part)) for part in ("base", "copy", "overlay", "stranger")}
-    where = "painted images" if settings.dataset is None else str(settings.dataset)
+    where = "painted images" if settings.dataset is None else settings.dataset.resolve().name
     yield (
         f"{where}: {counts['base']} different images ({left_out} left out that may show the same "
         f"as another); {counts['copy']} copies, {settings.originals} of each of "
