@@ -21,7 +21,7 @@ from skindx.system import require_extra
 CHUNK_IMAGES = 2000
 PROBES = ((0, 0), (0, 1), (1, 0))
 """Which nearest words of the two halves are looked up: a rank of either half."""
-RADIUS = 1600
+RADIUS = 2000
 """Squared distance of two codes that agree, in the leading components."""
 VOTES = 4
 
