@@ -15,18 +15,10 @@ from tiny_bundle import pack_tiny, pack_whole
 from skindx.data import publish
 from skindx.data.manifest import read_manifest
 from skindx.files import sha256_file
-from skindx.models.bundle.bundle import (
-    open_bundle,
-)
-from skindx.models.bundle.change import (
-    add_provenance,
-    set_learned_parts,
-)
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_provenance, set_learned_parts
 from skindx.models.bundle.provenance import REMOVED_TRAINED_ON
-from skindx.models.embedding_index.index import (
-    EmbeddingIndex,
-    IndexRow,
-)
+from skindx.models.embedding_index.index import EmbeddingIndex, IndexRow
 from skindx.models.ood.images import OodImages
 from skindx.models.ood.stored import OodPart
 

@@ -8,10 +8,7 @@ import typer
 
 from skindx.cli.options import console
 from skindx.errors import UserError
-from skindx.text import (
-    cell,
-    printable,
-)
+from skindx.text import cell, printable
 
 if TYPE_CHECKING:
     from skindx.data.removal.takedown import Going, Plan
@@ -103,13 +100,8 @@ def _take_down(
     for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
-        from skindx.models.bundle.bundle import (
-            open_bundle,
-        )
-        from skindx.models.bundle.removal import (
-            forget,
-            record_removal,
-        )
+        from skindx.models.bundle.bundle import open_bundle
+        from skindx.models.bundle.removal import forget, record_removal
 
         forget(path, gone)
         record_removal(path, uses)
@@ -156,25 +148,19 @@ def _would(
 
 
 def _used(bundle: Path, planned: "Plan") -> dict[str, str | None]:
-    from skindx.models.bundle.removal import (
-        uses,
-    )
+    from skindx.models.bundle.removal import uses
 
     return uses(bundle, planned.blocked.by_sha.values())
 
 
 def _clear(bundle: Path) -> None:
-    from skindx.models.bundle.removal import (
-        clear_leftovers,
-    )
+    from skindx.models.bundle.removal import clear_leftovers
 
     clear_leftovers(bundle)
 
 
 def _part_lines(bundle: Path, planned: "Plan") -> list[str]:
-    from skindx.models.bundle.removal import (
-        would_forget,
-    )
+    from skindx.models.bundle.removal import would_forget
 
     change = would_forget(bundle, planned.blocked.by_sha)
     lines = []

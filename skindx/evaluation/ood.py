@@ -23,12 +23,7 @@ from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
 from skindx.evaluation.evaluate import leave_out_seen
 from skindx.imaging.gates import inspect
-from skindx.metrics import (
-    Interval,
-    Ranked,
-    bootstrap_interval,
-    share_interval,
-)
+from skindx.metrics import Interval, Ranked, bootstrap_interval, share_interval
 from skindx.models.ood.check import OodCheck, p_values
 from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features

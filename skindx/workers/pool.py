@@ -12,14 +12,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.errors import JobError, UserError
 from skindx.system import cpu_count
-from skindx.workers.request_queue import (
-    A,
-    NoAnswerError,
-    Q,
-    QueueFullError,
-    Request,
-    RequestQueue,
-)
+from skindx.workers.request_queue import A, NoAnswerError, Q, QueueFullError, Request, RequestQueue
 from skindx.workers.worker import Lost, Worker, started
 
 log = logging.getLogger(__name__)

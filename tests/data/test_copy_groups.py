@@ -4,12 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skindx.data.manifest import SPLITS, Split
-from skindx.data.splits.copy_groups import (
-    Swallowed,
-    count_crossing,
-    join_groups,
-    swallowed_classes,
-)
+from skindx.data.splits.copy_groups import Swallowed, count_crossing, join_groups, swallowed_classes
 
 IMAGES = "012345"
 GROUPS = dict(zip(IMAGES, "abcdef", strict=True))

@@ -12,12 +12,7 @@ from skin_photo import skin_photo
 from tiny_bundle import measured, odd_taxonomy, pack_tiny
 
 from skindx.diagnosis.case import Case
-from skindx.diagnosis.diagnose import (
-    MAX_BYTES,
-    answer,
-    bundle_version,
-    read_photo,
-)
+from skindx.diagnosis.diagnose import MAX_BYTES, answer, bundle_version, read_photo
 from skindx.diagnosis.predictor import Predictor
 from skindx.diagnosis.record import CANNOT_RULE_OUT, Diagnosis
 from skindx.diagnosis.report.terminal import render

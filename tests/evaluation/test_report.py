@@ -15,15 +15,8 @@ from rich.console import Console
 
 from skindx.data.manifest import Record
 from skindx.diagnosis.guarantee import set_holds
-from skindx.evaluation.formatting import (
-    bounds,
-    decimal,
-    percent,
-    points,
-)
-from skindx.evaluation.mistakes import (
-    worst_mistakes,
-)
+from skindx.evaluation.formatting import bounds, decimal, percent, points
+from skindx.evaluation.mistakes import worst_mistakes
 from skindx.evaluation.report.plots import (
     confusion_cells,
     confusion_plot,
@@ -33,21 +26,11 @@ from skindx.evaluation.report.plots import (
     sensitivity_plot,
     top_confusions,
 )
-from skindx.evaluation.report.report import (
-    print_table,
-    render_report,
-)
-from skindx.evaluation.results import (
-    Evaluation,
-)
-from skindx.evaluation.set_scores import (
-    SetScore,
-    SetScores,
-)
+from skindx.evaluation.report.report import print_table, render_report
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.set_scores import SetScore, SetScores
 from skindx.metrics import DetectionScore, Interval
-from skindx.provenance import (
-    Origin,
-)
+from skindx.provenance import Origin
 
 ORIGIN = Origin(
     bundle="runs/demo/bundle",

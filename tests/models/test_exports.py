@@ -12,15 +12,9 @@ from tiny_bundle import pack_tiny
 from skindx.diagnosis.diagnose import bundle_version
 from skindx.diagnosis.predictor import Predictor
 from skindx.errors import UserError
-from skindx.models.bundle.bundle import (
-    open_bundle,
-)
-from skindx.models.bundle.change import (
-    add_metrics,
-)
-from skindx.models.bundle.files import (
-    INDEX,
-)
+from skindx.models.bundle.bundle import open_bundle
+from skindx.models.bundle.change import add_metrics
+from skindx.models.bundle.files import INDEX
 from skindx.models.exports import runtimes
 from skindx.models.exports.export import export_bundle
 from skindx.models.exports.spec import Precision, Runtime

@@ -18,14 +18,7 @@ from tiny_bundle import pack_whole
 
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import open_bundle
-from skindx.models.ood.check import (
-    OodCheck,
-    OodSpec,
-    fit_check,
-    p_values,
-    rate_interval,
-    rate_of,
-)
+from skindx.models.ood.check import OodCheck, OodSpec, fit_check, p_values, rate_interval, rate_of
 from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.fitted import Fitted
 from skindx.models.ood.gaussian import fit_gaussian

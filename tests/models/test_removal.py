@@ -7,19 +7,11 @@ import numpy as np
 import pytest
 from tiny_bundle import measured, pack_tiny, pack_whole
 
-from skindx.data.blocklist import (
-    Blocked,
-)
+from skindx.data.blocklist import Blocked
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.models.bundle.bundle import (
-    CARD,
-    open_bundle,
-)
-from skindx.models.bundle.change import (
-    add_metrics,
-    add_provenance,
-)
+from skindx.models.bundle.bundle import CARD, open_bundle
+from skindx.models.bundle.change import add_metrics, add_provenance
 from skindx.models.bundle.provenance import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
@@ -36,10 +28,7 @@ from skindx.models.bundle.removal import (
     uses,
     would_forget,
 )
-from skindx.models.embedding_index.index import (
-    ROWS,
-    TENSORS,
-)
+from skindx.models.embedding_index.index import ROWS, TENSORS
 from skindx.models.ood.images import FEATURES
 from skindx.models.ood.images import ROWS as OOD_ROWS
 from skindx.models.ood.stored import CHECK

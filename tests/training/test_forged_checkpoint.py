@@ -20,9 +20,7 @@ from skindx.errors import UserError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.keeper import checkpoint_folder
 from skindx.training.checkpoint.resume import Resuming
-from skindx.training.config.run import (
-    TrainSettings,
-)
+from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import join
 from skindx.training.launching.stopping import StopRequest
 from skindx.training.parallel.mesh import leave

@@ -11,14 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
-from skindx.models.classifier.classifier import (
-    build_classifier,
-    load_weights,
-)
+from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
-from skindx.training.config.run import (
-    TrainSettings,
-)
+from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.builder import EnsembleBuilder
 from skindx.training.feeding.reading import load_targets
 from skindx.training.finished.detector import load_parts, packed_origin

@@ -9,9 +9,7 @@ import yaml
 
 from skindx.errors import UserError
 from skindx.training import run as runs
-from skindx.training.config.run import (
-    TrainSettings,
-)
+from skindx.training.config.run import TrainSettings
 from skindx.training.ensembles.member_refs import member_refs
 from skindx.training.run import train
 

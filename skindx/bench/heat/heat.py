@@ -13,13 +13,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from skindx.bench.harness.clock import (
-    Figure,
-)
-from skindx.bench.harness.result import (
-    MEANS,
-    Result,
-)
+from skindx.bench.harness.clock import Figure
+from skindx.bench.harness.result import MEANS, Result
 from skindx.bench.heat.methods import PEERS, heats
 from skindx.bench.heat.planted import PER_SIDE, TASKS, plant, train_reader
 from skindx.config import Settings

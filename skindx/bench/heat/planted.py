@@ -8,14 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skindx.models.classifier.classifier import (
-    Classifier,
-    ClassifierSettings,
-    build_classifier,
-)
-from skindx.models.classifier.preprocess import (
-    Preprocess,
-)
+from skindx.models.classifier.classifier import Classifier, ClassifierSettings, build_classifier
+from skindx.models.classifier.preprocess import Preprocess
 
 CELL, PER_SIDE = 8, 4
 """Pixels of a token's side, and tokens a side."""

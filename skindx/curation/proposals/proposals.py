@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 
 from skindx.curation.proposals.activation import ActivationBoxes
 from skindx.data.box import Box
-from skindx.data.boxes.annotations import (
-    Annotation,
-    now,
-    read_proposals,
-    write_proposals,
-)
+from skindx.data.boxes.annotations import Annotation, now, read_proposals, write_proposals
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer, sha256_file

@@ -9,12 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.data.box import Box
-from skindx.data.boxes.annotations import (
-    BUILT,
-    Annotation,
-    read_annotations,
-    read_proposals,
-)
+from skindx.data.boxes.annotations import BUILT, Annotation, read_annotations, read_proposals
 from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
 from skindx.metrics import Interval, Statistic, confidence_interval

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.data.box import BoxedImage
-from skindx.data.boxes.annotations import (
-    BUILT,
-    Annotation,
-    read_annotations,
-    read_proposals,
-)
+from skindx.data.boxes.annotations import BUILT, Annotation, read_annotations, read_proposals
 from skindx.data.boxes.coco import write_coco
 from skindx.data.boxes.formats import BoxFormat
 from skindx.data.boxes.labelstudio import Drawing, Task, write_labelstudio

@@ -18,12 +18,7 @@ from skindx.data.dedup.links import with_pairs
 from skindx.data.dedup.rank import LabelledImage
 from skindx.data.dedup.select import Cleaned, Distinct, deduplicate
 from skindx.data.manifest import Split
-from skindx.data.splits.copy_groups import (
-    Crossing,
-    count_crossing,
-    join_groups,
-    swallowed_classes,
-)
+from skindx.data.splits.copy_groups import Crossing, count_crossing, join_groups, swallowed_classes
 from skindx.data.splits.freeze import Place, Places, hold_groups
 from skindx.data.splits.groups import group_names
 from skindx.data.splits.placing import group_aliases

@@ -19,9 +19,7 @@ from skindx.data.layout import LEDGER
 from skindx.data.ledger import LedgerRow
 from skindx.data.manifest import Issue
 from skindx.data.screening.screen import Screened
-from skindx.data.screening.shards import (
-    screen,
-)
+from skindx.data.screening.shards import screen
 from skindx.data.sources.folder import FolderSource, look_at_folder
 from skindx.errors import UserError
 from skindx.taxonomy import Taxonomy

@@ -18,9 +18,7 @@ from skindx.data.dedup.clusters import Graph, centres, graph
 from skindx.data.dedup.near import EmbeddingSettings
 from skindx.data.dedup.rank import LabelledImage, best_first
 from skindx.data.manifest import Issue
-from skindx.imaging.hashes import (
-    HashKind,
-)
+from skindx.imaging.hashes import HashKind
 
 # N = images, L = links
 

@@ -6,28 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skindx.diagnosis.guarantee import set_holds
-from skindx.evaluation.assisted import (
-    assisted_table,
-)
-from skindx.evaluation.breakdown import (
-    MISSING,
-)
-from skindx.evaluation.formatting import (
-    bounds,
-    percent,
-    points,
-    shown,
-    title,
-)
-from skindx.evaluation.headline import (
-    FIGURES,
-)
-from skindx.evaluation.mistakes import (
-    Mistake,
-)
-from skindx.evaluation.report.pages import (
-    render,
-)
+from skindx.evaluation.assisted import assisted_table
+from skindx.evaluation.breakdown import MISSING
+from skindx.evaluation.formatting import bounds, percent, points, shown, title
+from skindx.evaluation.headline import FIGURES
+from skindx.evaluation.mistakes import Mistake
+from skindx.evaluation.report.pages import render
 from skindx.evaluation.report.plots import (
     confusion_plot,
     half_answered,
@@ -37,22 +21,12 @@ from skindx.evaluation.report.plots import (
     sensitivity_plot,
     top_confusions,
 )
-from skindx.evaluation.report.urgent_plot import (
-    urgent_plot,
-)
-from skindx.evaluation.results import (
-    Evaluation,
-)
-from skindx.evaluation.set_scores import (
-    SetScores,
-)
-from skindx.evaluation.urgent_scores import (
-    UrgentRiskScores,
-)
+from skindx.evaluation.report.urgent_plot import urgent_plot
+from skindx.evaluation.results import Evaluation
+from skindx.evaluation.set_scores import SetScores
+from skindx.evaluation.urgent_scores import UrgentRiskScores
 from skindx.files import write_text
-from skindx.provenance import (
-    Origin,
-)
+from skindx.provenance import Origin
 
 if TYPE_CHECKING:
     from rich.console import Console

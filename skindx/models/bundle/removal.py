@@ -10,18 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skindx.data.blocklist import (
-    Blocked,
-)
-from skindx.models.bundle.bundle import (
-    Bundle,
-    open_bundle,
-)
-from skindx.models.bundle.change import (
-    add_provenance,
-    set_embedding_index,
-    set_learned_parts,
-)
+from skindx.data.blocklist import Blocked
+from skindx.models.bundle.bundle import Bundle, open_bundle
+from skindx.models.bundle.change import add_provenance, set_embedding_index, set_learned_parts
 from skindx.models.bundle.provenance import (
     FOLD_TRAINED_IMAGES,
     MANIFEST_SHA256,
@@ -29,9 +20,7 @@ from skindx.models.bundle.provenance import (
     REMOVED_TRAINED_ON,
     provenance_value,
 )
-from skindx.models.embedding_index.index import (
-    EmbeddingIndex,
-)
+from skindx.models.embedding_index.index import EmbeddingIndex
 from skindx.models.ood.stored import OodPart
 
 

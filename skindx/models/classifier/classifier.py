@@ -10,24 +10,14 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.models.classifier.cpu_faults import (
-    avoid_strided_pointwise_fault,
-)
-from skindx.models.classifier.input_size import (
-    sized_arguments,
-)
-from skindx.models.classifier.model_args import (
-    check_model_args,
-)
-from skindx.models.classifier.preprocess import (
-    Preprocess,
-)
+from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
+from skindx.models.classifier.input_size import sized_arguments
+from skindx.models.classifier.model_args import check_model_args
+from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.tensors import load_tensors
 from skindx.models.weights import read_state
 from skindx.states import UnfitStateError, check_tensors
-from skindx.system import (
-    go_offline,
-)
+from skindx.system import go_offline
 
 # B = batch, S = side, C = classes
 

@@ -16,9 +16,7 @@ from skindx.errors import UserError
 from skindx.models.ood.check import OodCheck, fit_check
 from skindx.models.ood.features import Features, Learned, Singles
 from skindx.models.ood.kinds import AnyDetector
-from skindx.models.tables import (
-    read_rows,
-)
+from skindx.models.tables import read_rows
 from skindx.models.tensors import load_arrays, save_tensors
 
 ROWS, FEATURES = "ood/images.parquet", "ood/images.safetensors"

@@ -10,24 +10,11 @@ from numpy.typing import NDArray
 
 from skindx.data.manifest import Record
 from skindx.errors import UserError
-from skindx.models.bundle.spec import (
-    MemberSpec,
-)
-from skindx.models.classifier.classifier import (
-    ClassifierSettings,
-    build_classifier,
-    check_weights,
-)
-from skindx.models.ensemble.combination import (
-    Combination,
-)
-from skindx.models.ensemble.ensemble import (
-    Ensemble,
-    Member,
-)
-from skindx.models.ensemble.predicting import (
-    predict_members,
-)
+from skindx.models.bundle.spec import MemberSpec
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, check_weights
+from skindx.models.ensemble.combination import Combination
+from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble.predicting import predict_members
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings

@@ -15,19 +15,11 @@ from safetensors import SafetensorError, safe_open
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.files import atomic_file
-from skindx.models.bundle.bundle import (
-    Bundle,
-)
+from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.provenance import MANIFEST_SHA256, provenance_value
-from skindx.models.calibration.temperature import (
-    apply_temperature,
-)
-from skindx.models.ensemble.combination import (
-    log,
-)
-from skindx.models.ensemble.predicting import (
-    predict_records,
-)
+from skindx.models.calibration.temperature import apply_temperature
+from skindx.models.ensemble.combination import log
+from skindx.models.ensemble.predicting import predict_records
 from skindx.models.tensors import save_tensors
 from skindx.training.config.ensemble import EnsembleSettings
 from skindx.training.config.run import TrainSettings

@@ -19,11 +19,7 @@ from skindx.data.manifest import Record, read_manifest, split_of
 from skindx.files import sha256_file, write_json
 from skindx.models.bundle.bundle import Bundle, pack
 from skindx.models.bundle.least_side import calibration_side
-from skindx.models.bundle.provenance import (
-    FOLD_TRAINED_IMAGES,
-    MANIFEST_SHA256,
-    TRAINING_IMAGES,
-)
+from skindx.models.bundle.provenance import FOLD_TRAINED_IMAGES, MANIFEST_SHA256, TRAINING_IMAGES
 from skindx.models.calibration.conformal import ALL, Conformal
 from skindx.models.calibration.conformal_fit import fit_on_records
 from skindx.models.calibration.urgent_risk import UrgentRisk

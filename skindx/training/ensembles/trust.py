@@ -11,14 +11,8 @@ from pathlib import Path
 
 from skindx.data.loader.settings import DiskCache
 from skindx.errors import UserError
-from skindx.training.config.run import (
-    MemberSettings,
-    TrainSettings,
-)
-from skindx.training.config.trackers import (
-    MlflowSettings,
-    WandbSettings,
-)
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.config.trackers import MlflowSettings, WandbSettings
 
 
 def refuse_reaching_out(run: Path, settings: TrainSettings, dataset: Path, file: Path) -> None:

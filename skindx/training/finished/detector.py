@@ -7,9 +7,7 @@ from typing import Any
 from skindx.data.layout import MANIFEST
 from skindx.errors import UserError
 from skindx.files import atomic_folder, sha256_file, write_csv, write_json
-from skindx.models.bundle.bundle import (
-    DetectorParts,
-)
+from skindx.models.bundle.bundle import DetectorParts
 from skindx.models.detector.detector import (
     DetectorSpec,
     NoUltralyticsError,

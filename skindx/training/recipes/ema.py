@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from skindx.states import check_like
-from skindx.training.config.recipe import (
-    Ema,
-)
+from skindx.training.config.recipe import Ema
 
 
 class WeightAverage:

@@ -11,15 +11,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from skindx.config import read_yaml
 from skindx.errors import UserError
-from skindx.models.detector.network import (
-    build_detection_model,
-    parse_config,
-)
+from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.states import check_like
-from skindx.system import (
-    go_offline,
-    require_extra,
-)
+from skindx.system import go_offline, require_extra
 
 _DECAY, _TAU = 0.9999, 2000
 
