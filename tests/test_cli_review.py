@@ -43,7 +43,7 @@ def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("audit", "nowhere"), "no dataset"),
-        (("audit", "{data}", "--labels", "--quality"), "two audits"),
+        (("audit", "{data}", "--labels", "--quality"), "audits of their own"),
         (("audit", "{data}", "--plant", "0.1"), "add --labels"),
         (("audit", "{data}", "--labels", "--plant", "3"), "up to 0.5"),
         (("audit", "{data}", "--labels"), "skindx dedup embed"),

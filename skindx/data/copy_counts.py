@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from skindx.data.copies.recall import sentence
+
 
 @dataclass(frozen=True, slots=True)
 class CopyCounts:
@@ -40,6 +42,7 @@ class CopyCounts:
                 + (f"{self.dropped} images dropped; " if self.dropped else "")
                 + f"{self.families} families of {self.images} images are one group each."
             )
+            yield sentence()
         if self.mixed:
             yield (
                 f"{self.mixed} families of copies have images of several classes: check their "

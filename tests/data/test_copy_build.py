@@ -91,6 +91,7 @@ def test_copies_are_one_group_and_no_image_is_lost(dataset: tuple[Path, BuildSum
     assert summary.copies.torn == 0
     (said,) = [line for line in summary.lines() if line.startswith("Copies that hashes miss")]
     assert "4 families of 9 images are one group each" in said
+    assert any(line.startswith("Of planted copies this search finds") for line in summary.lines())
     assert json.loads((out / "summary.json").read_text())["copies"]["families"] == 4
     pairs = {row.pair for row in read_copies(out / COPIES)}
     shas = {record.source_url: record.sha256 for record in read_manifest(out)}

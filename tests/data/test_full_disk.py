@@ -69,7 +69,7 @@ def test_a_build_from_a_folder(disk: Path, tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=FULL):
         build(settings, out, progress=fill_when_compared)
-    assert {path.name for path in out.iterdir()} == {"store"}
+    assert {path.name for path in out.iterdir()} == {"store", "copies", ".shards"}
     (disk / "ballast").unlink()
     assert build(settings, out).kept == len(read_manifest(out)) == 16
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
