@@ -1,4 +1,4 @@
-"""Pool what several runs found of each kind of copy: `python -m skindx.bench.clean.recall FILE ...`.
+"""Pool what runs found of each kind of copy: `python -m skindx.bench.clean.recall FILE ...`.
 
 The package ships the answer, so that the summary of a build can say how much its search finds.
 """
