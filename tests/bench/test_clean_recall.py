@@ -20,5 +20,6 @@ def test_runs_are_pooled_by_kind() -> None:
 def test_the_sentence_names_what_is_not_always_found() -> None:
     said = sentence()
     for kind, row in measured().items():
-        assert (kind.replace("_", " ") in said) == (row["found"] < row["n"])
+        named = f" of {kind.replace('_', ' ')} [" in said
+        assert named == (row["found"] < row["n"])
     assert "watermark" in said
