@@ -59,6 +59,7 @@ def test_every_stage_of_a_build_reports(tmp_path: Path) -> None:
         seen[stage] = (done, total)
 
     build(load_build_settings(tmp_path / "in", ["workers=1"]), tmp_path / "out", progress=note)
-    assert list(seen) == ["acquire", "screen", "compare", "split", "write"]
+    stages = ["acquire", "screen", "compare", "describe", "candidates", "split", "write"]
+    assert list(seen) == stages
     assert seen.pop("acquire") == (12, 0)
     assert set(seen.values()) == {(12, 12)}
