@@ -217,3 +217,20 @@ def test_the_gallery_shows_each_pair_with_its_evidence(
         assert drawing in page
         assert (tmp_path / "gallery" / drawing).stat().st_size > 1000
     assert "points that agree" in page
+
+
+def test_a_chain_over_a_whole_class_stays_in_train_and_loses_no_image(
+    source: Path, own: Path
+) -> None:
+    shas = {record.source_url: record.sha256 for record in read_manifest(own)}
+    for number in range(7):
+        one, other = shas[f"wart/{number}.jpg"], shas[f"wart/{number + 1}.jpg"]
+        write_answer(own, one, other, "same", "me")
+    summary = make(source, own, resplit=True)
+    assert summary.kept == 21
+    assert summary.splits["wart"] == {"train": 10, "val": 0, "calibration": 0, "test": 0}
+    (chain,) = [line for line in summary.notes if line.startswith("wart: a chain of copies")]
+    assert "10 of its 10 images into one group, which stays whole in train" in chain
+    assert "the weakest link is" in chain
+    (few,) = [line for line in summary.notes if "too few for every split" in line]
+    assert few.startswith("wart: joining copies leaves 1 of its 10 groups")

@@ -153,9 +153,8 @@ def drop_small_classes(
             f"{dropped[next(iter(dropped))]}); add images."
         )
     run.notes += [
-        f"{key}: its {left[key]} images are {joined[key]} groups once copies are joined, of "
-        f"{independent[key]} before, so it cannot be in every split; look at its copies, or add "
-        f"images."
+        f"{key}: joining copies leaves {joined[key]} of its {independent[key]} groups, too few for "
+        f"every split; look at its copies, or add images."
         for key in sorted(joined)
         if joined[key] < MIN_GROUPS <= independent[key]
     ]

@@ -57,13 +57,18 @@ def said_same(answers: Mapping[Pair, Answer]) -> dict[Pair, bool]:
     return {pair: answer.verdict == "same" for pair, answer in answers.items()}
 
 
-def write_answer(dataset: Path, one: str, other: str, said: Said | None, by: str = "") -> None:
-    """Write what a person says of a pair, atomically; None takes an answer back."""
+def write_answer(dataset: Path, one: str, other: str, said: Said, by: str = "") -> None:
+    """Write what a person says of a pair, atomically."""
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    put_answer(dataset, pair_of(one, other), Answer(said, by, when))
+
+
+def put_answer(dataset: Path, pair: Pair, answer: Answer | None) -> None:
+    """Give a pair this answer, or none, atomically."""
     answers = read_answers(dataset)
-    answers.pop(pair_of(one, other), None)
-    if said:
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        answers[pair_of(one, other)] = Answer(said, by, when)
+    answers.pop(pair, None)
+    if answer:
+        answers[pair] = answer
     rows = ((*pair, a.verdict, a.by, a.when, a.note) for pair, a in answers.items())
     write_csv(dataset / ANSWERS, _COLUMNS, rows)
 

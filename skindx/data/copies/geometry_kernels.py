@@ -48,10 +48,10 @@ def match(  # noqa: PLR0917 (compiled functions are called by position)
 
 
 @compiled
-def fit_similarity(
+def centres(
     from_M2: NDArray[np.float64], to_M2: NDArray[np.float64], inside_M: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return the least-squares similarity_6 (a, b, x, c, d, y) of the matches inside."""
+) -> tuple[float, float, float, float]:
+    """Return the mean x and y of the matches inside, in the first and in the second image."""
     count, fx, fy, tx, ty = 0.0, 0.0, 0.0, 0.0, 0.0
     for m in range(len(inside_M)):
         if inside_M[m]:
@@ -60,7 +60,15 @@ def fit_similarity(
             fy += from_M2[m, 1]
             tx += to_M2[m, 0]
             ty += to_M2[m, 1]
-    fx, fy, tx, ty = fx / count, fy / count, tx / count, ty / count
+    return fx / count, fy / count, tx / count, ty / count
+
+
+@compiled
+def fit_similarity(
+    from_M2: NDArray[np.float64], to_M2: NDArray[np.float64], inside_M: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the least-squares similarity_6 (a, b, x, c, d, y) of the matches inside."""
+    fx, fy, tx, ty = centres(from_M2, to_M2, inside_M)
     along, across, spread = 0.0, 0.0, 1e-9
     for m in range(len(inside_M)):
         if inside_M[m]:
@@ -78,15 +86,7 @@ def fit_affine(
     from_M2: NDArray[np.float64], to_M2: NDArray[np.float64], inside_M: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Return the least-squares affine_6 of the matches inside, or zeros where it has none."""
-    count, fx, fy, tx, ty = 0.0, 0.0, 0.0, 0.0, 0.0
-    for m in range(len(inside_M)):
-        if inside_M[m]:
-            count += 1
-            fx += from_M2[m, 0]
-            fy += from_M2[m, 1]
-            tx += to_M2[m, 0]
-            ty += to_M2[m, 1]
-    fx, fy, tx, ty = fx / count, fy / count, tx / count, ty / count
+    fx, fy, tx, ty = centres(from_M2, to_M2, inside_M)
     xx, xy, yy, xu, yu, xv, yv = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for m in range(len(inside_M)):
         if inside_M[m]:

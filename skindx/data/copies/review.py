@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from skindx.data.boxes.annotations import check_person
-from skindx.data.copies.answers import Answer, Said, read_answers, write_answer
+from skindx.data.copies.answers import Answer, Said, put_answer, read_answers, write_answer
 from skindx.data.copies.copy import ACCEPT
 from skindx.data.copies.records import COPIES, CopyRecord, Pair, pair_of, read_copies
 from skindx.data.manifest import Record, read_manifest
@@ -81,21 +81,18 @@ class CopyReview:
 
     def save(self, pair: Pair, said: Said) -> None:
         """Write an answer; the next build obeys it."""
-        before = self._answers.get(pair)
-        self._write(pair, said)
-        self._before.append((pair, before))
+        self._before.append((pair, self._answers.get(pair)))
+        write_answer(self.dataset, *pair, said, self.by)
+        self._answers = read_answers(self.dataset)
 
     def undo(self) -> Pair | None:
         """Give the pair that was answered last what it had before, and return it; None: none."""
         if not self._before:
             return None
         pair, before = self._before.pop()
-        self._write(pair, before.verdict if before else None)
-        return pair
-
-    def _write(self, pair: Pair, said: Said | None) -> None:
-        write_answer(self.dataset, *pair, said, self.by)
+        put_answer(self.dataset, pair, before)
         self._answers = read_answers(self.dataset)
+        return pair
 
 
 @contextmanager

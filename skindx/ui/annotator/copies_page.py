@@ -13,6 +13,7 @@ from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.system import go_offline
 from skindx.ui.annotator.names import Names
+from skindx.ui.annotator.review_controller import message_html
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -103,10 +104,10 @@ class CopyController:
                 return work()
             except UserError as error:
                 text = str(error)
-                said = _message_html(text[:1].upper() + text[1:], alert=True)
+                said = message_html(text[:1].upper() + text[1:], alert=True)
             except Exception:
                 log.exception("a pair could not be answered")
-                said = _message_html(_FAILED, alert=True)
+                said = message_html(_FAILED, alert=True)
             try:
                 return self._show(self._pair(key), said=said)
             except UserError:
@@ -126,7 +127,7 @@ class CopyController:
         return (
             "-".join(pair),
             _pair_html(pair, self._caption(first), self._caption(second)),
-            said or _message_html(" ".join(filter(None, (text, facts)))),
+            said or message_html(" ".join(filter(None, (text, facts)))),
         )
 
     def _caption(self, record: Record) -> str:
@@ -170,14 +171,9 @@ def build_copies_page(review: CopyReview) -> "gr.Blocks":
 
 
 def _pair_html(pair: Pair, first: str, second: str) -> str:
-    told = f"{first}; {second}; the second laid on the first"
+    described = f"{first}; {second}; the second laid on the first"
     return (
-        f'<figure class="sx-pair"><img src="{address(pair)}" alt="{html.escape(told)}">'
+        f'<figure class="sx-pair"><img src="{address(pair)}" alt="{html.escape(described)}">'
         f"<figcaption><span>{html.escape(first)}</span><span>{html.escape(second)}</span>"
         f"<span>the second laid on the first</span></figcaption></figure>"
     )
-
-
-def _message_html(text: str, *, alert: bool = False) -> str:
-    role = "alert" if alert else "status"
-    return f'<p class="sx-message" role="{role}">{html.escape(text)}</p>'

@@ -79,10 +79,10 @@ class ReviewController:
                 return work()
             except UserError as error:
                 text = str(error)
-                return canvas, _message_html(text[:1].upper() + text[1:], alert=True)
+                return canvas, message_html(text[:1].upper() + text[1:], alert=True)
             except Exception:
                 log.exception("an image could not be worked on")
-                return canvas, _message_html(_FAILED, alert=True)
+                return canvas, message_html(_FAILED, alert=True)
 
     def _show(self, sha256: str, said: str = "") -> Shown:
         review = self.review
@@ -96,7 +96,7 @@ class ReviewController:
             f"{review.state(sha256)}. {review.looked_at} of {total} looked at.",
         )
         value = {"image": {"url": address(sha256)}, "boxes": boxes, "orientation": 0}
-        return value, _message_html(" ".join(filter(None, lines))) + _fitting(size_wh)
+        return value, message_html(" ".join(filter(None, lines))) + _fitting(size_wh)
 
 
 def _count(boxes: tuple[Box, ...]) -> str:
@@ -110,6 +110,7 @@ def _fitting(size_wh: tuple[int, int]) -> str:
     return f"<style>#sx-canvas {{ --sx-aspect: {size_wh[0] / size_wh[1]:.4f} }}</style>"
 
 
-def _message_html(text: str, *, alert: bool = False) -> str:
+def message_html(text: str, *, alert: bool = False) -> str:
+    """Return what a page of the annotator says; an alert is read out at once."""
     role = "alert" if alert else "status"
     return f'<p class="sx-message" role="{role}">{html.escape(text)}</p>'
