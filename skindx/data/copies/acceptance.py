@@ -51,7 +51,7 @@ RANGES = {
     "consent": (0.0, 1.0),
     "whole": (0.5, 1.0),
     "tone": (0.2, 1.0),
-    "filled": (0.5, 1.0),
+    "void": (-40.0, -12.0),
     "closed": (0.5, 1.0),
 }
 """Beyond these a feature says no more."""

@@ -16,7 +16,7 @@ from skindx.data.copies.alignment import (
 )
 from skindx.data.copies.describe import Description
 from skindx.data.copies.geometry import Model
-from skindx.data.copies.overlap import away, both, closed, consent, filled, shown_points, tone
+from skindx.data.copies.overlap import away, both, closed, consent, shown_points, tone, void
 
 # F = features, I = inliers, H, W = sides of the frame
 
@@ -34,7 +34,7 @@ FEATURES = (
     "consent",
     "whole",
     "tone",
-    "filled",
+    "void",
     "closed",
 )
 _LEAST_TEXTURE = 30.0
@@ -85,7 +85,7 @@ def measure(first: Description, second: Description, model: Model, aligned: Alig
         aligned.covered,
         *consent(first, second, aligned, at_I2, (ncc_HW, weight_HW)),
         tone(aligned, at_I2),
-        filled(first, second, aligned, at_I2),
+        -void(first, second, aligned, at_I2),
         closed(at_I2, (ncc_HW.shape[0], ncc_HW.shape[1])),
     )
     return Evidence(model, aligned, np.array(features, np.float64))

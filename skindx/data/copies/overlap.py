@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skindx.data.copies.alignment import Aligned
 from skindx.data.copies.describe import Description
 
-# I = inliers, P = points, H, W = sides of the frame
+# I = inliers, P = points, D = discs, H, W = sides of the frame
 
 _SQUARE = 16
 """Half-size pixels."""
@@ -20,6 +20,10 @@ _MANY = 30
 """Inliers that would lie in every part of a copy."""
 _TONES = 20.0
 """Grey levels."""
+_STEP = 8
+"""Half-size pixels between the middles of discs."""
+_NEAR = 3.0
+"""Half-size pixels from an inlier within which a point agrees."""
 _AWAY = 10.0
 """Half-size pixels from all inliers: what agrees there is no shared caption."""
 
@@ -100,27 +104,38 @@ def _variance(
     return np.where(count_SS > _SQUARE**2 / 2, variance_SS, 0)
 
 
-def filled(
+def void(
     first: Description, second: Description, aligned: Aligned, at_I2: NDArray[np.float64]
 ) -> float:
-    """Return 1 - the share of points in the largest disc without an inlier, less where few are.
+    """Return how surely part of the overlap is of two images: nats, for the disc that says most.
 
+    A scan statistic. Of n points in a disc without an inlier none agrees; at the rate at which the
+    points outside agree, that has probability (1 - rate)^n. Both images need points in the disc.
     Inliers of a copy lie wherever points lie; those of a shared frame leave its middle empty.
     """
-    import cv2
-
-    free_HW = np.pad(np.full(aligned.shown_HW.shape, 255, np.uint8), 1)
-    for x, y in np.rint(at_I2).astype(int).tolist():
-        if 0 <= x < aligned.shown_HW.shape[1] and 0 <= y < aligned.shown_HW.shape[0]:
-            free_HW[y + 1, x + 1] = 0
-    far_HW = cv2.distanceTransform(free_HW, cv2.DIST_L2, 5)[1:-1, 1:-1]
-    y, x = np.unravel_index(int(far_HW.argmax()), far_HW.shape)
-    share = 1.0
+    height, width = aligned.shown_HW.shape
+    y, x = np.mgrid[_STEP // 2 : height : _STEP, _STEP // 2 : width : _STEP]
+    shown = aligned.shown_HW[y, x]
+    middle_D2 = np.stack([x[shown], y[shown]], axis=1).astype(np.float64)
+    if not len(middle_D2):
+        return 0.0
+    radius_D = _distance(middle_D2, at_I2).min(axis=1)
+    said_D = np.full(len(middle_D2), np.inf)
     for image in (first, second):
-        at_P2 = shown_points(image, aligned, to_first=image is first)
-        away_P = np.hypot(at_P2[:, 0] - x, at_P2[:, 1] - y)
-        share = min(share, float((away_P < far_HW[y, x]).sum()) / max(1, len(at_P2)))
-    return 1 - share * min(1.0, len(at_I2) / _MANY)
+        # One place counts once, however many points it has.
+        place_P2 = np.unique(shown_points(image, aligned, to_first=image is first) // 2, axis=0) * 2
+        if not len(place_P2):
+            return 0.0
+        agree = int((_distance(place_P2, at_I2).min(axis=1) <= _NEAR).sum())
+        inside_D = (_distance(middle_D2, place_P2) < radius_D[:, None] - 1).sum(axis=1)
+        rate_D = np.minimum(0.95, agree / np.maximum(1, len(place_P2) - inside_D))
+        said_D = np.minimum(said_D, -inside_D * np.log1p(-rate_D))
+    return float(said_D.max())
+
+
+def _distance(from_N2: NDArray[np.float64], to_M2: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return distances_NM."""
+    return np.hypot(*(from_N2[:, None] - to_M2[None]).transpose(2, 0, 1))
 
 
 def closed(at_I2: NDArray[np.float64], shape_hw: tuple[int, int]) -> float:
