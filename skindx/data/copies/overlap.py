@@ -113,29 +113,26 @@ def void(
     points outside agree, that has probability (1 - rate)^n. Both images need points in the disc.
     Inliers of a copy lie wherever points lie; those of a shared frame leave its middle empty.
     """
+    from scipy.spatial.distance import cdist
+
     height, width = aligned.shown_HW.shape
     y, x = np.mgrid[_STEP // 2 : height : _STEP, _STEP // 2 : width : _STEP]
     shown = aligned.shown_HW[y, x]
-    middle_D2 = np.stack([x[shown], y[shown]], axis=1).astype(np.float64)
+    middle_D2 = np.stack([x[shown], y[shown]], axis=1)
     if not len(middle_D2):
         return 0.0
-    radius_D = _distance(middle_D2, at_I2).min(axis=1)
+    radius_D = cdist(middle_D2, at_I2).min(axis=1)
     said_D = np.full(len(middle_D2), np.inf)
     for image in (first, second):
         # One place counts once, however many points it has.
         place_P2 = np.unique(shown_points(image, aligned, to_first=image is first) // 2, axis=0) * 2
         if not len(place_P2):
             return 0.0
-        agree = int((_distance(place_P2, at_I2).min(axis=1) <= _NEAR).sum())
-        inside_D = (_distance(middle_D2, place_P2) < radius_D[:, None] - 1).sum(axis=1)
+        agree = int((cdist(place_P2, at_I2).min(axis=1) <= _NEAR).sum())
+        inside_D = (cdist(middle_D2, place_P2) < radius_D[:, None] - 1).sum(axis=1)
         rate_D = np.minimum(0.95, agree / np.maximum(1, len(place_P2) - inside_D))
         said_D = np.minimum(said_D, -inside_D * np.log1p(-rate_D))
     return float(said_D.max())
-
-
-def _distance(from_N2: NDArray[np.float64], to_M2: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return distances_NM."""
-    return np.hypot(*(from_N2[:, None] - to_M2[None]).transpose(2, 0, 1))
 
 
 def closed(at_I2: NDArray[np.float64], shape_hw: tuple[int, int]) -> float:
