@@ -65,8 +65,9 @@ class BuildSummary:
         lines += [f"  {count} {reason}" for reason, count in sorted(self.issues.items())]
         if self.exact_conflicts or self.near_conflicts:
             lines.append(
-                f"Contradictions: {self.exact_conflicts} images stand under two labels with the "
-                f"same bytes, {self.near_conflicts} pairs of near duplicates have different labels."
+                "Contradictions: images that stand under two labels with the same bytes: "
+                f"{self.exact_conflicts}; pairs of near duplicates with different labels: "
+                f"{self.near_conflicts}."
             )
         if self.flagged:
             said = ", ".join(f"{count} {reason}" for reason, count in self.flagged.items())

@@ -116,7 +116,7 @@ def test_the_summary_tells_what_a_person_must_know(root: Path, tmp_path: Path) -
     assert "Train and test are merged" in told
     assert "16 of 33 images kept" in told
     assert "Dropped class Vascular_Lesion: 1 of 3 images are left" in told
-    assert "3 images stand under two labels with the same bytes, 1 pairs" in told
+    assert "under two labels with the same bytes: 3; pairs" in told
     assert "│ Nevus" in told
 
 
