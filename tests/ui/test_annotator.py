@@ -1,9 +1,7 @@
 """The annotator: its scaling by hand, and the page in a real chromium."""
 
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +12,10 @@ import cv2
 import httpx
 import numpy as np
 import pytest
+from annotating import annotating
 from hypothesis import given
 from hypothesis import strategies as st
-from network_guard import calls_in, guarded_environment
+from network_guard import guarded_environment
 from served import free_port
 
 from skindx.data.box import Box
@@ -117,12 +116,6 @@ def test_labels_are_read_as_names_and_stored_as_labels(tmp_path: Path) -> None:
 
 # The page, in a process of its own under the network guard.
 
-CODE = """
-import sys
-from pathlib import Path
-from skindx.ui.annotator.serve import serve
-serve(Path(sys.argv[1]), "Dr. <Mole>", port=int(sys.argv[2]))
-"""
 WIDE, SMALL = (2000, 1500), (320, 240)
 
 
@@ -164,34 +157,11 @@ def _dataset(folder: Path) -> list[str]:
 def annotator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Annotator]:
     pytest.importorskip("gradio_image_annotation")
     folder = tmp_path_factory.mktemp("annotator")
-    dataset, port = folder / "data", free_port()
+    dataset = folder / "data"
     order = _dataset(dataset)
-    with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CODE, dataset, str(port)],
-            env=guarded_environment(folder),
-            cwd=folder,
-            stdout=stdout,
-            stderr=stderr,
-        )
-        try:
-            deadline = time.monotonic() + 120
-            while "annotate is at" not in (folder / "stdout").read_text():
-                assert process.poll() is None, (folder / "stderr").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            yield Annotator(f"http://127.0.0.1:{port}", folder, dataset, order)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
-    assert process.returncode == 0, (folder / "stderr").read_text()
-    told = (folder / "stdout").read_text().splitlines()
-    assert len(told) == 2, told  # Gradio adds no line of its own
-    assert told[0].startswith("skindx annotate is at ")
-    assert "of 4 images" in told[1]
-    assert calls_in(folder) == []
-    assert not list(folder.glob("skindx-uploads-*"))
+    with annotating("serve", folder, dataset, "Dr. <Mole>") as (url, lines):
+        yield Annotator(url, folder, dataset, order)
+    assert "of 4 images" in lines[1]
 
 
 def test_pictures_are_given_by_hash_alone(annotator: Annotator) -> None:

@@ -4,36 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from paint_pictures import encode, paint
+from copies_of_three import three_images
 from starlette.testclient import TestClient
 
 from skindx.data.copies.answers import read_answers, write_answer
-from skindx.data.copies.records import COPIES, CopyRecord, Pair, pair_of, write_copies
+from skindx.data.copies.records import Pair
 from skindx.data.copies.review import CopyReview, reviewing_copies
-from skindx.data.manifest import Record, write_manifest
-from skindx.data.store import put
 from skindx.ui.annotator.copies_page import CopyController
 from skindx.ui.annotator.images import PairImages
-
-SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> list[Pair]:
-    """Write a dataset of three images; return an uncertain pair and a verified one."""
-    records = []
-    for number, label in enumerate(("acne", "wart", "<b>wart")):
-        sha256, path = put(tmp_path, encode(paint(number)), ".jpg")
-        records.append(Record(path, sha256, "0" * 16, 120, 96, label, sha256, "train"))
-    write_manifest(tmp_path, records)
-    shas = [record.sha256 for record in records]
-    found = [pair_of(shas[0], shas[1]), pair_of(shas[1], shas[2])]
-    rows = [
-        CopyRecord(*pair, probability, 12, 0.8, 1.0, False, SAME)
-        for pair, probability in zip(found, (0.7, 0.95), strict=True)
-    ]
-    write_copies(tmp_path / COPIES, rows)
-    return found
+    return three_images(tmp_path)
 
 
 @pytest.fixture

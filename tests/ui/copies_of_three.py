@@ -1,0 +1,28 @@
+"""A dataset of three images with an uncertain pair and a verified one."""
+
+from pathlib import Path
+
+from paint_pictures import encode, paint
+
+from skindx.data.copies.records import COPIES, CopyRecord, Pair, pair_of, write_copies
+from skindx.data.manifest import Record, write_manifest
+from skindx.data.store import put
+
+_EVEN = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+def three_images(folder: Path) -> list[Pair]:
+    """Write the dataset; return the uncertain pair and the verified one."""
+    records = []
+    for number, label in enumerate(("acne", "wart", "<b>wart")):
+        sha256, path = put(folder, encode(paint(number)), ".jpg")
+        records.append(Record(path, sha256, "0" * 16, 120, 96, label, sha256, "train"))
+    write_manifest(folder, records)
+    shas = [record.sha256 for record in records]
+    found = [pair_of(shas[0], shas[1]), pair_of(shas[1], shas[2])]
+    rows = [
+        CopyRecord(*pair, probability, 12, 0.8, 1.0, False, _EVEN)
+        for pair, probability in zip(found, (0.7, 0.95), strict=True)
+    ]
+    write_copies(folder / COPIES, rows)
+    return found
