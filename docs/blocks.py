@@ -11,6 +11,7 @@ Load = Callable[[str], Mapping[str, Any]]
 """Reads a file of docs/measured by its name."""
 
 _EVALUATION, _INTERVALS = "isic9-evaluation.json", "intervals.json"
+_BEFORE_COPIES = "isic9-before-copies.json"
 _FAMILIES = "families.json"
 _NOT_SKIN = "not-skin.json"
 _CHOICE, _CAMERA = "ood-choice.json", "ood-other-camera.json"
@@ -108,6 +109,30 @@ def isic9_table(load: Load) -> str:
     for scores in (*written["members"], written["ensemble"]):
         cells = [_share(scores[key]) for key in columns] + [_decimal(scores["calibration_error"])]
         lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def isic9_splits(load: Load) -> str:
+    """Return the same training on the split before copies were joined, and on the one since."""
+    columns = {
+        "top1": "top-1",
+        "balanced_accuracy": "balanced accuracy",
+        "macro_f1": "macro F1",
+    }
+    lines = [
+        "| split | test images, groups | "
+        + " | ".join(columns.values())
+        + " | calibration error |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    splits = {"before copies were joined": load(_BEFORE_COPIES), "since": load(_EVALUATION)}
+    for name, written in splits.items():
+        ensemble = written["ensemble"]
+        cells = [_share(ensemble[key]) for key in columns]
+        cells.append(_decimal(ensemble["calibration_error"]))
+        lines.append(
+            f"| {name} | {written['pictures']}, {written['groups']} | " + " | ".join(cells) + " |"
+        )
     return "\n".join(lines)
 
 
@@ -233,7 +258,12 @@ def clean(load: Load) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "| method | " + " | ".join(f"{name}: copies, AP" for name in written) + " |"]
     lines += ["|---" * (len(written) + 1) + "|"]
-    methods = dict.fromkeys(name for one in written.values() for name in one["models"])
+    methods = dict.fromkeys(
+        name
+        for one in written.values()
+        for name, model in one["models"].items()
+        if "absent" not in model
+    )
     for method in methods:
         cells = [_precision(one["models"].get(method)) for one in written.values()]
         lines.append(f"| {method.replace('_', ' ')} | {' | '.join(cells)} |")

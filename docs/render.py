@@ -23,6 +23,7 @@ BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
     "headline": ("README.md", blocks.headline),
     "isic9 table": ("docs/measured/isic9.md", blocks.isic9_table),
     "isic9 figures": ("docs/measured/isic9.md", blocks.isic9_text),
+    "isic9 splits": ("docs/measured/isic9.md", blocks.isic9_splits),
     "ood choice": ("docs/measured/out-of-distribution.md", blocks.ood_choice),
     "ood camera": ("docs/measured/out-of-distribution.md", blocks.ood_camera),
     "not skin": ("docs/measured/not-skin.md", blocks.not_skin),

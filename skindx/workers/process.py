@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 from typing import Any
 
 from skindx.system import ONE_THREAD
@@ -60,6 +62,21 @@ def limit_time(timeout_s: int) -> None:
 def exit_with_parent() -> None:
     """End this process as soon as the parent closes its standard input, by intent or by dying."""
     threading.Thread(target=_wait_for_the_end, daemon=True).start()
+
+
+def exit_with_parent_process() -> None:
+    """End this process of `multiprocessing` as soon as the one that started it is gone.
+
+    Python ends its children when it ends by itself, not when it is killed.
+    """
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_for, args=(parent.sentinel,), daemon=True).start()
+
+
+def _wait_for(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(_PARENT_IS_GONE)
 
 
 def _wait_for_the_end() -> None:

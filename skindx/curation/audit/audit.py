@@ -17,6 +17,7 @@ from skindx.errors import UserError
 from skindx.imaging.decode import decode
 from skindx.progress import Progress, silent
 from skindx.system import cpu_count
+from skindx.workers.process import exit_with_parent_process
 
 JOURNAL = "audit.jsonl"
 """Journal, one line an image: a killed audit goes on where it was."""
@@ -136,6 +137,7 @@ _detector: PrivacyDetector | None = None
 
 def _start(settings: PrivacySettings) -> None:
     global _detector  # noqa: PLW0603
+    exit_with_parent_process()
     _detector = PrivacyDetector(settings)
 
 
