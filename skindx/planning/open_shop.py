@@ -19,7 +19,7 @@ def bound_s(times_MP: Sequence[Sequence[float]]) -> float:
     """
     workers = [sum(column) for column in zip(*times_MP, strict=True)]
     members = [sum(row) for row in times_MP]
-    return max(*workers, *members)
+    return float(max(*workers, *members))
 
 
 def choose(left: Sequence[float], rng: random.Random) -> int:

@@ -122,15 +122,6 @@ def _end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
         position.agreed = True
     training.engine.train(False)
     figures = task.validate(training.evaluated(), speed, training.guard.asked)
-    images = task.images - position.skipped_pictures
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))
-    position.history.append(
-        {
-            "epoch": position.epoch + 1,
-            "loss": round(loss_sum / images, 5) if images else math.nan,
-            **figures,
-            "skipped_steps": position.skipped,
-        }
-    )
-    position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
-    position.agreed, position.skipped, position.skipped_pictures = False, 0, 0
+    position.history.append(position.row(task.images, loss_sum, figures))
+    position.next_epoch()

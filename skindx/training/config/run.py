@@ -110,6 +110,21 @@ class TrainSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _schedules_members(self) -> Self:
+        schedule = self.engine.schedule
+        if schedule != "data" and not isinstance(self.exchange, DenseSettings):
+            raise ValueError(
+                f"engine.schedule={schedule} trains each member on one rank at a time, which "
+                f"exchanges no gradients; leave out exchange.kind={self.exchange.kind}"
+            )
+        if schedule == "hop" and self.detector and not self.detector.from_run:
+            raise ValueError(
+                "engine.schedule=hop moves members between partitions, and a detector needs all "
+                "images; train it in a run of its own and take it by detector.from"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _momentum_once(self) -> Self:
         if not getattr(self.exchange, "momentum", 0):
             return self

@@ -62,7 +62,8 @@ def now(engine: Engine) -> ColumnElement[float]:
     """Return the database's own clock, in seconds since 1970: workers' clocks may differ."""
     if engine.dialect.name == "sqlite":
         return (func.julianday("now") - _UNIX_EPOCH_JULIAN) * _DAY_S
-    return func.extract("epoch", func.clock_timestamp())
+    seconds: ColumnElement[float] = func.date_part("epoch", func.clock_timestamp())
+    return seconds
 
 
 @contextmanager

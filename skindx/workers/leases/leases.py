@@ -144,7 +144,7 @@ class Leases:
         }
 
     def finish(self, worker: str, key: str, answer: Any = None) -> bool:
-        """Answer a task; False: it is not this worker's any more, and the answer counts for nothing.
+        """Answer a task; False: it is not this worker's any more, and the answer is dropped.
 
         The same worker may say the same again, as after a connection that broke.
         """
@@ -175,6 +175,24 @@ class Leases:
                 ).rowcount
             )
 
+    def has_work(self) -> bool:
+        """True while some task is, or will be, anybody's to do."""
+        other = TASKS.alias()
+        stuck = (
+            select(other.c.key)
+            .where(
+                other.c.queue == TASKS.c.queue,
+                other.c.alone == TASKS.c.alone,
+                other.c.state.in_((ASIDE, FAILED)),
+            )
+            .exists()
+        )
+        open_ = and_(self._of(TASKS), TASKS.c.state.in_((OPEN, TAKEN)))
+        able = or_(TASKS.c.alone.is_(None), not_(stuck))
+        with self._transaction() as connection:
+            wanted = select(TASKS.c.key).where(open_, able).limit(1)
+            return connection.execute(wanted).first() is not None
+
     def reopen(self, states: Sequence[str]) -> None:
         """Let tasks that were set aside or refused be tried again: the user asked once more."""
         with self._transaction() as connection:
@@ -184,12 +202,13 @@ class Leases:
                 .values(state=OPEN, worker=None, losses=0, answer=None)
             )
 
-    def tasks(self) -> list[TaskState]:
-        """Return all tasks, in the order in which they were put in."""
+    def tasks(self, alone: str | None = None) -> list[TaskState]:
+        """Return all tasks, or those of a group, in the order in which they were put in."""
+        wanted = self._of(TASKS)
+        if alone is not None:
+            wanted = and_(wanted, TASKS.c.alone == alone)
         with self._transaction() as connection:
-            rows = connection.execute(
-                select(TASKS).where(self._of(TASKS)).order_by(TASKS.c.number)
-            ).all()
+            rows = connection.execute(select(TASKS).where(wanted).order_by(TASKS.c.number)).all()
         return [
             TaskState(
                 key=row.key,
@@ -245,9 +264,7 @@ class Leases:
             .values(state=aside, losses=more, worker=None)
         )
         connection.execute(
-            update(PLACES)
-            .where(self._of(PLACES), PLACES.c.worker.in_(workers))
-            .values(worker=None)
+            update(PLACES).where(self._of(PLACES), PLACES.c.worker.in_(workers)).values(worker=None)
         )
 
     def _is_alive(self, connection: Connection, worker: str) -> bool:

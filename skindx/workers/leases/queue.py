@@ -109,13 +109,15 @@ class Queue:
             for table in (TASKS, PLACES, WORKERS, QUEUES):
                 connection.execute(delete(table).where(table.c.queue == self.name))
 
-    def schedule(self, note: str, lease_s: float, token: str = "") -> str:
+    def schedule(self, note: str, lease_s: float, token: str = "", *, ended: str = "") -> str:
         """Become the queue's one scheduler, or stay it with the `token` of before.
 
-        Raises UserError while another one is at work.
+        One whose note is `ended` is known to be dead. Raises UserError while another is at work.
         """
         token, fresh = token or secrets.token_hex(8), now(self.engine)
         mine = (QUEUES.c.scheduler == token) | QUEUES.c.scheduler.is_(None)
+        if ended:
+            mine |= QUEUES.c.scheduler_note == ended
         with told(self.where), self.engine.begin() as connection:
             taken = connection.execute(
                 update(QUEUES)

@@ -1,0 +1,40 @@
+"""Where members lie between two visits: a folder that all workers share."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from skindx.training.checkpoint.keeper import checkpoint_folder
+
+
+class States:
+    """The states of a run's members, each under a name of its own: no write replaces another."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+
+    def path(self, member: str, name: str) -> Path:
+        """Return where a state lies, or is to be written, on this machine."""
+        return checkpoint_folder(self.run, member) / name
+
+    def fetch(self, member: str, name: str) -> Path:
+        """Return where a state that another worker wrote can be read."""
+        return self.path(member, name)
+
+    def publish(self, member: str, name: str) -> None:
+        """Let other workers read a state that was written; here they see it already."""
+
+    def forget_all_but(self, member: str, names: Iterable[str]) -> None:
+        """Remove a member's older states, and what killed workers left."""
+        kept, folder = set(names), checkpoint_folder(self.run, member)
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name in kept:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def remove(self, member: str) -> None:
+        """Remove all states of a member: it is finished."""
+        shutil.rmtree(checkpoint_folder(self.run, member), ignore_errors=True)
