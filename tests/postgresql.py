@@ -1,7 +1,6 @@
 """A PostgreSQL server of a test, as its own user; the test skips where there is none."""
 
 import getpass
-import glob
 import os
 import pwd
 import shutil
@@ -19,7 +18,7 @@ import pytest
 def server() -> Iterator[str]:
     """Yield the URL of an empty database that nothing else uses."""
     pytest.importorskip("psycopg")
-    found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     programs = shutil.which("initdb") or (f"{found[-1]}/initdb" if found else None)
     user = _user()
     if programs is None or user is None:

@@ -75,7 +75,7 @@ def fit(
             started, first = time.monotonic(), position.step
             take_steps(training, callbacks, after_step)
             now = time.monotonic()
-            _end_epoch(training, _speed(training, first, now - started, now - began))
+            end_epoch(training, _speed(training, first, now - started, now - began))
             callbacks.epoch(position.history, task.line(position.history[-1]))
             task.after_epoch(position.epoch)
             after_step(training)
@@ -112,7 +112,7 @@ def _speed(training: Training[Any], first: int, seconds: float, in_all: float) -
     )
 
 
-def _end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
+def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     """Validate, write the epoch's history row and move to the next epoch."""
     task, position = training.task, training.position
     if not position.agreed:

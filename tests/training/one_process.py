@@ -17,7 +17,7 @@ from skindx.training.deepspeed.joining import join_nobody
 from skindx.training.feeding.reading import open_sets
 from skindx.training.feeding.visits import Visits
 from skindx.training.finished.member import FinishedMember
-from skindx.training.hopping.conclusion import HOPS
+from skindx.training.hopping.files import HOPS
 from skindx.training.hopping.partitions import Partitions
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.classifier.job import MemberJob, setup_member

@@ -126,7 +126,7 @@ def _refusals(
         gone.opener(1)(job.data, job.member, settings.loader, mesh, lambda text: None)
     except UserError as error:
         said["partition"] = str(error)
-    done = [TaskState("averaged/0000/train/0", "averaged", 0, 0, 1, DONE, "w", 0, 1.0,
+    done = [TaskState("averaged/0000/train/0", "averaged", 0, 0, 1, DONE, "w", 0, 0.0, 1.0,
                       {"state": "lost"}, 1)]  # fmt: skip
     try:
         worker._visitor.train(job, Unit("averaged", 0, "train", 1), done, "new")
@@ -235,8 +235,8 @@ def test_settings_that_do_not_go_together(change: dict[str, Any], said: str) -> 
 def _states(make: Callable[[Unit], dict[str, Any]]) -> list[TaskState]:
     (member, _) = TrainSettings.parse(SETTINGS).members
     tasks = hop_tasks(member, 1, [10, 10], [4, 4])
-    blank = {"state": OPEN, "worker": None, "losses": 0, "took_s": None, "answer": None,
-             "ended": None}  # fmt: skip
+    kept = ("worker", "began", "took_s", "answer", "ended")
+    blank = {"state": OPEN, "losses": 0, **dict.fromkeys(kept)}
     return [
         TaskState(**vars(task) | blank | make(Unit.of(task.key)))  # type: ignore[arg-type]
         for task in tasks

@@ -18,7 +18,8 @@ class EngineSettings(Settings):
 
     accelerator: Accelerator = "auto"
     ranks: int | Literal["auto"] = "auto"
-    """Processes on this machine; auto: one a GPU, and on a CPU one."""
+    """Processes on this machine; auto: one a GPU, and on a CPU one, or by another schedule than
+    data one a core."""
     hostfile: Path | None = None
     """DeepSpeed hostfile (`host slots=N` lines): start ranks on all its hosts instead."""
     launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"] = "pdsh"

@@ -7,14 +7,11 @@ from pathlib import Path
 from skindx.errors import JobError, UserError
 from skindx.files import write_csv
 from skindx.training.checkpoint.keeper import CHECKPOINTS
-from skindx.training.hopping.setting_up import DATABASE, NAME
+from skindx.training.hopping.files import DATABASE, HOPS, NAME
 from skindx.training.hopping.units import Unit
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.tables import ASIDE, DONE, FAILED
 from skindx.workers.leases.task import MOST_LOSSES, TaskState
-
-HOPS = "hops.csv"
-"""Which partitions each member visited in which order: what its weights follow from."""
 
 _COLUMNS = ("member", "epoch", "visit", "kind", "partition", "worker", "seconds")
 

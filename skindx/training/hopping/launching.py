@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from skindx.errors import UserError
-from skindx.system import cpu_count
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join_nobody
@@ -19,7 +18,7 @@ from skindx.training.hopping.setting_up import RunJobs, fill, open_queue
 from skindx.training.hopping.worker import Worker
 from skindx.training.launching.notes import RANKS, WORKER
 from skindx.training.launching.stopping import StopRequest, end_with_parent
-from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
+from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks, workers_of
 from skindx.training.parallel.mesh import leave
 from skindx.training.worker import hold
 from skindx.workers.leases.leases import Leases
@@ -27,14 +26,6 @@ from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.tables import ASIDE, FAILED
 
 _BEATS = 4
-
-
-def workers_of(engine: EngineSettings) -> int:
-    """Return how many workers this machine starts: one a GPU, or one a core."""
-    ranks = resolve_ranks(engine)
-    if engine.ranks == "auto" and resolve_accelerator(engine.accelerator) == "cpu":
-        return cpu_count()
-    return ranks
 
 
 def launch_workers(run: Path, dataset: Path, settings: TrainSettings) -> None:

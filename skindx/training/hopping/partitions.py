@@ -56,3 +56,9 @@ def check_partitions(records: Sequence[Record], settings: TrainSettings, count: 
                 f"member {member.name}: recipe.batch={batch} is more than the {least} training "
                 f"images of the smallest of {count} partitions; lower it, or engine.partitions."
             )
+
+
+def partitions_of(settings: TrainSettings, workers: int) -> int:
+    """Return into how many partitions a run's training split is cut at its first start."""
+    wanted = settings.engine.partitions
+    return workers if wanted == "auto" else wanted

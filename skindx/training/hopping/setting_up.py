@@ -16,7 +16,8 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
-from skindx.training.hopping.partitions import Partitions, check_partitions
+from skindx.training.hopping.files import DATABASE, NAME
+from skindx.training.hopping.partitions import Partitions, check_partitions, partitions_of
 from skindx.training.hopping.units import hop_tasks, whole_task
 from skindx.training.job import Job
 from skindx.training.tasks.classifier.job import MemberJob
@@ -24,9 +25,6 @@ from skindx.training.tasks.detector.job import DetectorJob
 from skindx.training.worker import jobs_of
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.task import Task
-
-DATABASE, NAME = "leases.sqlite", "leases.name"
-"""Files among the run's checkpoints: the leases, and the queue's name in a database of many."""
 
 
 def open_queue(run: Path, settings: TrainSettings) -> Queue:
@@ -94,12 +92,6 @@ def fill(queue: Queue, jobs: RunJobs, workers: int) -> dict[str, Any]:
         facts={"partitions": count if hops else 0, "began": time.time()},
         places=count if hops else 0,
     )
-
-
-def partitions_of(settings: TrainSettings, workers: int) -> int:
-    """Return into how many partitions a run's training split is cut at its first start."""
-    wanted = settings.engine.partitions
-    return workers if wanted == "auto" else wanted
 
 
 def _hops(

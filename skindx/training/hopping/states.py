@@ -13,9 +13,13 @@ class States:
     def __init__(self, run: Path) -> None:
         self.run = run
 
+    def folder(self, member: str) -> Path:
+        """Return where a member's states lie on this machine."""
+        return checkpoint_folder(self.run, member)
+
     def path(self, member: str, name: str) -> Path:
-        """Return where a state lies, or is to be written, on this machine."""
-        return checkpoint_folder(self.run, member) / name
+        """Return where a state is to be written."""
+        return self.folder(member) / name
 
     def fetch(self, member: str, name: str) -> Path:
         """Return where a state that another worker wrote can be read."""
@@ -26,7 +30,7 @@ class States:
 
     def forget_all_but(self, member: str, names: Iterable[str]) -> None:
         """Remove a member's older states, and what killed workers left."""
-        kept, folder = set(names), checkpoint_folder(self.run, member)
+        kept, folder = set(names), self.folder(member)
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name in kept:
                 continue
@@ -37,4 +41,4 @@ class States:
 
     def remove(self, member: str) -> None:
         """Remove all states of a member: it is finished."""
-        shutil.rmtree(checkpoint_folder(self.run, member), ignore_errors=True)
+        shutil.rmtree(self.folder(member), ignore_errors=True)

@@ -219,6 +219,7 @@ class Leases:
                 state=row.state,
                 worker=row.worker,
                 losses=row.losses,
+                began=row.began,
                 took_s=row.took_s,
                 answer=json.loads(row.answer) if row.answer else None,
                 ended=row.ended,

@@ -52,6 +52,8 @@ class TaskState:
     state: str
     worker: str | None
     losses: int
+    began: float | None
+    """When it was last taken, in seconds since 1970 by the database's clock."""
     took_s: float | None
     """How long its answer took, from the taking on."""
     answer: Any
