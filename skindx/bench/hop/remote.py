@@ -42,16 +42,21 @@ class RemoteStates(States):
         }
         self._ask("put", member, name, files=files)
 
-    def forget_all_but(self, member: str, names: Iterable[str]) -> None:
-        """Remove older states here and there."""
-        kept = list(names)
-        super().forget_all_but(member, kept)
-        self._ask("keep", member, "", names=kept)
+    def names(self, member: str) -> list[str]:
+        """Return the names of a member's states here and there."""
+        there: list[str] = self._ask("names", member, "")["names"]
+        return sorted({*there, *super().names(member)})
+
+    def forget(self, member: str, names: Iterable[str]) -> None:
+        """Remove states here and there."""
+        gone = list(names)
+        super().forget(member, gone)
+        self._ask("drop", member, "", names=gone)
 
     def remove(self, member: str) -> None:
         """Remove all states of a member here and there."""
+        self._ask("drop", member, "", names=self.names(member))
         super().remove(member)
-        self._ask("keep", member, "", names=[])
 
     def _ask(self, do: str, member: str, name: str, **more: Any) -> Any:
         of = f"{self.run.name}/{member}"

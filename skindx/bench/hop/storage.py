@@ -35,9 +35,11 @@ def _answer(connection: socket.socket, kept: dict[tuple[str, str], Files]) -> No
             kept[key] = message["files"]
         elif message["do"] == "get":
             answer["files"] = kept[key]
+        elif message["do"] == "names":
+            answer["names"] = [name for of, name in list(kept) if of == key[0]]
         else:
-            for other in [k for k in kept if k[0] == key[0] and k[1] not in message["names"]]:
-                del kept[other]
+            for name in message["names"]:
+                kept.pop((key[0], name), None)
         connection.sendall(framing.pack(answer))
 
 

@@ -97,6 +97,10 @@ class PartitionImages:
         self._squares[number] = (key, found)
         return found
 
+    def has(self, number: int) -> bool:
+        """True when the images of a partition are open."""
+        return any(known == number for known, _ in self._sources)
+
     def forget_all_but(self, numbers: Sequence[int]) -> None:
         """Close the partitions that another worker holds now."""
         self._sources = {k: v for k, v in self._sources.items() if k[0] in numbers}

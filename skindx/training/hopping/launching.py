@@ -17,7 +17,7 @@ from skindx.training.hopping.progress import Watcher
 from skindx.training.hopping.setting_up import RunJobs, fill, open_queue
 from skindx.training.hopping.worker import Worker
 from skindx.training.launching.notes import RANKS, WORKER
-from skindx.training.launching.stopping import StopRequest, end_with_parent
+from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks, workers_of
 from skindx.training.parallel.mesh import leave
 from skindx.training.worker import hold
@@ -87,10 +87,14 @@ def train_as_worker(run: Path, dataset: Path, settings: TrainSettings, stop: Sto
             leases.reopen((ASIDE, FAILED))
             held.enter_context(scheduling(leases.queue, leases.lease_s))
             held.enter_context(Watcher(leases))
-        worker.work()
+        try:
+            worker.work()
+        except StoppedError as stopped:
+            raise StoppedError(str(stopped) if rank == 0 else "", stop.why) from None
+        finally:
+            leave()
         if rank == 0:
             conclude(run, leases)
-    leave()
     return rank == 0
 
 

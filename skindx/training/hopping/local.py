@@ -21,6 +21,7 @@ from skindx.workers.leases.leases import Leases
 
 _POLL_S = 0.1
 _GRACE_S = 30.0
+_LAST_WORDS_S = 2.0
 _MOST_DEATHS = 4
 """In a row without a unit done: then the worker dies of something else than its units."""
 
@@ -34,6 +35,7 @@ class Manager:
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._deaths = dict.fromkeys(range(workers), 0)
         self._done = 0
+        self._readers: list[threading.Thread] = []
         self._watcher = Watcher(leases)
 
     def run(self) -> int:
@@ -58,7 +60,9 @@ class Manager:
             errors="replace",
         )
         self._processes[rank] = process
-        threading.Thread(target=self._pass_on, args=(process,), daemon=True).start()
+        reader = threading.Thread(target=self._pass_on, args=(process,), daemon=True)
+        reader.start()
+        self._readers.append(reader)
 
     def _pass_on(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -112,6 +116,8 @@ class Manager:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for reader in self._readers:
+            reader.join(_LAST_WORDS_S)
 
 
 def main(arguments: list[str]) -> int:

@@ -28,16 +28,15 @@ class States:
     def publish(self, member: str, name: str) -> None:
         """Let other workers read a state that was written; here they see it already."""
 
-    def forget_all_but(self, member: str, names: Iterable[str]) -> None:
-        """Remove a member's older states, and what killed workers left."""
-        kept, folder = set(names), self.folder(member)
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.name in kept:
-                continue
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    def names(self, member: str) -> list[str]:
+        """Return the names under which states of a member lie, whole or not."""
+        folder = self.folder(member)
+        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+    def forget(self, member: str, names: Iterable[str]) -> None:
+        """Remove some of a member's states."""
+        for name in names:
+            shutil.rmtree(self.path(member, name), ignore_errors=True)
 
     def remove(self, member: str) -> None:
         """Remove all states of a member: it is finished."""

@@ -121,7 +121,7 @@ class Worker:
             self.leases.fail(name, taken.key, str(error))
             return
         if self.leases.finish(name, taken.key, answer) and unit.kind != "whole":
-            self._clear(unit, self.leases.tasks(unit.member))
+            self._clear(unit.member)
 
     def _answer(self, job: Job, unit: Unit, name: str) -> Answer:
         if unit.kind == "whole":
@@ -129,25 +129,40 @@ class Worker:
             return {}
         assert self._visitor is not None
         assert isinstance(job, MemberJob)
+        self._keep_own_partitions(self._visitor.images, unit.partition, name)
         done = self.leases.tasks(unit.member)
         state = f"{unit.epoch + 1:04d}-{unit.kind}-{unit.partition}-{name}"
         visit = self._visitor.train if unit.kind == "train" else self._visitor.validate
         return visit(job, unit, done, state)
 
-    def _clear(self, unit: Unit, tasks: Sequence[TaskState]) -> None:
-        """Remove what no later unit of the member needs."""
-        done = [task for task in tasks if task.ended is not None]
+    def _keep_own_partitions(self, images: PartitionImages, partition: int, name: str) -> None:
+        """Close the partitions that went to another worker, when one comes that is not open yet."""
+        if not images.has(partition):
+            own = [w.places for w in self.leases.workers() if w.worker == name]
+            images.forget_all_but([partition, *(place for places in own for place in places)])
+
+    def _clear(self, member: str) -> None:
+        """Remove states that no later unit of the member needs, and what dead workers left.
+
+        What is looked at first can only have become older since: nothing that another worker writes
+        meanwhile is touched.
+        """
+        there = self._states.names(member)
+        alive = {worker.worker for worker in self.leases.workers()}
+        tasks = self.leases.tasks(member)
+        done = {task.answer["state"]: task for task in tasks if task.ended is not None}
         if len(done) == len(tasks):
-            self._states.remove(unit.member)
+            self._states.remove(member)
             return
-        trained = [task for task in done if Unit.of(task.key).kind == "train"]
-        kept = {max(trained, key=lambda task: task.ended or 0).answer["state"]}
-        kept |= {
-            task.answer["state"]
-            for task in done
-            if (was := Unit.of(task.key)).kind == "validate" and was.epoch == unit.epoch
-        }
-        self._states.forget_all_but(unit.member, kept)
+        needed = _needed(list(done.values()))
+        self._states.forget(
+            member,
+            [
+                name
+                for name in there
+                if name not in needed and (name in done or name.rpartition("-")[2] not in alive)
+            ],
+        )
 
     def _is_over(self) -> bool:
         lost = self._heartbeat is not None and self._heartbeat.lost
@@ -155,3 +170,17 @@ class Worker:
 
     def _say(self, line: str) -> None:
         print(line, flush=True)
+
+
+def _needed(done: Sequence[TaskState]) -> set[str]:
+    """Return the states of a member that are gone on from: its last one, and what validates it."""
+    last = max(
+        (task for task in done if Unit.of(task.key).kind == "train"),
+        key=lambda task: task.ended or 0,
+    )
+    epoch = Unit.of(last.key).epoch
+    parts = [task for task in done if Unit.of(task.key).kind == "validate"]
+    return {
+        last.answer["state"],
+        *(task.answer["state"] for task in parts if Unit.of(task.key).epoch == epoch),
+    }
