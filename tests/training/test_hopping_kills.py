@@ -17,7 +17,8 @@ from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.member import load_member
 from skindx.training.hopping.launching import launch_workers
-from skindx.training.hopping.setting_up import RunJobs, fill, open_queue
+from skindx.training.hopping.opening import open_queue
+from skindx.training.hopping.setting_up import RunJobs, fill
 from skindx.workers.leases.leases import Leases
 
 MEMBERS = [
@@ -59,7 +60,7 @@ def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> No
             while not (run / "checkpoints" / "leases.sqlite").exists():
                 assert process.poll() is None, process.stdout and process.stdout.read()
                 time.sleep(0.1)
-            with open_queue(run, settings) as queue:
+            with open_queue(run, settings.engine) as queue:
                 leases = Leases(queue, 20)
                 while killed < 3 and process.poll() is None and time.monotonic() < deadline:
                     time.sleep(0.05)
@@ -91,7 +92,7 @@ def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Pa
         with pytest.raises(UserError, match="another training is at work in"):
             launch_workers(tmp_path, small_dataset, settings)
     jobs = RunJobs.of(tmp_path, small_dataset, settings)
-    with open_queue(tmp_path, settings) as queue:
+    with open_queue(tmp_path, settings.engine) as queue:
         fill(queue, jobs, 2)
         queue.schedule("node7", 60)  # a machine that does not see this one's locks
     with pytest.raises(UserError, match=r"another training schedules this run \(node7\)"):
@@ -99,3 +100,9 @@ def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Pa
     other = TrainSettings.parse({**SETTINGS, "recipe": {"epochs": 1, "batch": 9}})
     with pytest.raises(UserError, match="holds the leases of other settings"):
         launch_workers(tmp_path, small_dataset, other)
+
+
+def test_the_manager_loads_no_torch() -> None:
+    """It waits beside the workers for hours, and their memory is theirs."""
+    code = "import sys, skindx.training.hopping.local; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

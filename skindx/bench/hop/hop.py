@@ -21,7 +21,8 @@ from skindx.bench.hop.storage import PORT
 from skindx.errors import JobError
 from skindx.files import write_text
 from skindx.training.config.run import SETTINGS, TrainSettings
-from skindx.training.hopping.setting_up import RunJobs, fill, open_queue
+from skindx.training.hopping.opening import open_queue
+from skindx.training.hopping.setting_up import RunJobs, fill
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.task import TaskState
 
@@ -158,7 +159,7 @@ class _Bench:
         write_text(folder / SETTINGS, yaml.safe_dump({**raw, "engine": engine}))
         settings = TrainSettings.load(folder / SETTINGS)
         before = self._storage_sent()
-        with open_queue(folder, settings) as queue:
+        with open_queue(folder, settings.engine) as queue:
             fill(queue, RunJobs.of(folder, dataset, settings), self.settings.ranks)
             found = self.workers.ask("work", run=str(folder), dataset=str(dataset))
             tasks = Leases(queue, 60).tasks()

@@ -10,6 +10,9 @@ from skindx.config import Settings
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
+SETTINGS = "train.yaml"
+"""The settings of a run, in its folder."""
+
 _MOST_PARTITIONS = 4096
 
 

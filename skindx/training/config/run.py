@@ -12,13 +12,11 @@ from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
+from skindx.training.config.engine import SETTINGS as SETTINGS  # noqa: PLC0414 (its users)
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
-
-SETTINGS = "train.yaml"
-"""The settings of a run, in its folder."""
 
 
 class MemberSettings(ClassifierSettings):

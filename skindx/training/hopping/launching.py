@@ -13,8 +13,9 @@ from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join_nobody
 from skindx.training.deepspeed.launch import launch
 from skindx.training.hopping.conclusion import conclude
+from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.progress import Watcher
-from skindx.training.hopping.setting_up import RunJobs, fill, open_queue
+from skindx.training.hopping.setting_up import RunJobs, fill
 from skindx.training.hopping.worker import Worker
 from skindx.training.launching.notes import RANKS, WORKER
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
@@ -38,7 +39,7 @@ def launch_workers(run: Path, dataset: Path, settings: TrainSettings) -> None:
     engine = settings.engine.model_copy(update={"ranks": workers})
     with ExitStack() as held:
         hold(run, 0.0, held)
-        queue = held.enter_context(open_queue(run, settings))
+        queue = held.enter_context(open_queue(run, settings.engine))
         fill(queue, RunJobs.of(run, dataset, settings), _all_workers(engine))
         leases = Leases(queue, engine.lease_s)
         leases.reopen((ASIDE, FAILED))

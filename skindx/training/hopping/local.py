@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.config import read_yaml
+from skindx.training.config.engine import SETTINGS, EngineSettings
+from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.progress import Watcher
-from skindx.training.hopping.setting_up import open_queue
 from skindx.training.launching.notes import RANKS
 from skindx.workers.leases.leases import Leases
 
@@ -123,15 +124,15 @@ class Manager:
 def main(arguments: list[str]) -> int:
     """Run the workers to the end; return the exit code."""
     workers, _, module, run, dataset = arguments
-    settings = TrainSettings.load(Path(run) / SETTINGS)
+    engine = EngineSettings.parse(read_yaml(Path(run) / SETTINGS)["engine"], expand=False)
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    with open_queue(Path(run), settings) as queue:
-        leases = Leases(queue, settings.engine.lease_s)
+    with open_queue(Path(run), engine) as queue:
+        leases = Leases(queue, engine.lease_s)
         command = [sys.executable, "-u", "-m", module, run, dataset]
         return Manager(int(workers), command, leases, Path(run)).run()
 

@@ -1,7 +1,5 @@
-"""The queue of a run: opened, and filled with what is left to train by whoever comes first."""
+"""The queue of a run is filled with what is left to train, by whoever comes first."""
 
-import os
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +11,8 @@ import numpy as np
 from skindx import provenance
 from skindx.data.manifest import Record, read_manifest
 from skindx.taxonomy import Taxonomy
-from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
-from skindx.training.hopping.files import DATABASE, NAME
 from skindx.training.hopping.partitions import Partitions, check_partitions, partitions_of
 from skindx.training.hopping.units import hop_tasks, whole_task
 from skindx.training.job import Job
@@ -25,28 +21,6 @@ from skindx.training.tasks.detector.job import DetectorJob
 from skindx.training.worker import jobs_of
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.task import Task
-
-
-def open_queue(run: Path, settings: TrainSettings) -> Queue:
-    """Open a run's queue. Raises UserError for a database that cannot be used."""
-    folder = run / CHECKPOINTS
-    folder.mkdir(parents=True, exist_ok=True)
-    where = settings.engine.leases or folder / DATABASE
-    return Queue(where, _name(folder / NAME))
-
-
-def _name(file: Path) -> str:
-    """Return the run's name among others, which the first worker of any machine writes."""
-    if not file.exists():
-        own = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
-        own.write_text(secrets.token_hex(16), encoding="ascii")
-        try:
-            os.link(own, file)
-        except FileExistsError:
-            pass
-        finally:
-            own.unlink()
-    return file.read_text(encoding="ascii")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from skindx.training.config.run import MemberSettings
 from skindx.workers.leases.task import Task, TaskState
+
+if TYPE_CHECKING:
+    from skindx.training.config.run import MemberSettings
 
 Kind = Literal["train", "validate", "whole"]
 
@@ -47,7 +49,7 @@ class Unit:
 
 
 def hop_tasks(
-    member: MemberSettings, epochs: int, train_P: Sequence[int], val_P: Sequence[int]
+    member: "MemberSettings", epochs: int, train_P: Sequence[int], val_P: Sequence[int]
 ) -> list[Task]:
     """Return all units of a member: of each epoch all visits, then all validations.
 

@@ -11,8 +11,9 @@ from skindx.errors import UserError
 from skindx.planning.open_shop import choose
 from skindx.training.config.run import TrainSettings
 from skindx.training.hopping.images import PartitionImages
+from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.partitions import Partitions
-from skindx.training.hopping.setting_up import RunJobs, fill, open_queue
+from skindx.training.hopping.setting_up import RunJobs, fill
 from skindx.training.hopping.states import States
 from skindx.training.hopping.units import Unit
 from skindx.training.hopping.visits import Answer, UnitStoppedError, Visitor
@@ -50,7 +51,7 @@ class Worker:
         self._settings, self._mesh, self._stop, self._rank = settings, mesh, stop, rank
         self._jobs = RunJobs.of(run, dataset, settings)
         missing = self._jobs.missing()
-        self._queue = open_queue(run, settings)
+        self._queue = open_queue(run, settings.engine)
         facts = fill(self._queue, self._jobs, workers) if missing else {"partitions": 0}
         self.leases = Leases(self._queue, settings.engine.lease_s)
         self._states = make_states(run)
