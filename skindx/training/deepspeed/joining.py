@@ -16,6 +16,7 @@ from skindx.training.deepspeed.library import (
     import_deepspeed,
     ranks_on_node,
     unlink_shared_buffer,
+    without_cpu_operator,
 )
 from skindx.training.launching.network import choose_interface
 from skindx.training.memory import keep_freed_memory
@@ -77,19 +78,16 @@ def join_nobody(settings: EngineSettings) -> Mesh:
     if accelerator == "cpu":
         keep_freed_memory()
         _share_cores()
-    port = str(os.getpid())  # names its shared buffer; nobody listens there
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    os.environ.update(alone, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    os.environ.update(alone)
     if accelerator == "cuda":
         torch.cuda.set_device(local_rank)
         torch.backends.cudnn.benchmark = True
     backend = "nccl" if accelerator == "cuda" else "gloo"
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    with redirect_stdout(StringIO()):
+    with without_cpu_operator():
         import_deepspeed().init_distributed(dist_backend=backend, verbose=False)
-    if accelerator == "cpu":
-        unlink_shared_buffer(0, "127.0.0.1", port)
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Mesh(ProcessGroup(0, 1), device, settings, beside)
 
