@@ -58,13 +58,18 @@ def recorded(run: Path, member: str) -> Order:
 def in_order(
     dataset: Path, settings: TrainSettings, name: str, order: Order, count: int, mesh: Mesh
 ) -> FinishedMember:
-    """Train a member by the ordinary loop, from its first step to its last, in this order."""
+    """Train a member by the ordinary loop, from its first step to its last, in this order.
+
+    Without partitions (`count` 0) in the order that one rank takes.
+    """
     records, classes = read_manifest(dataset), Taxonomy.load(dataset / "taxonomy.yaml").keys
     (member,) = (member for member in settings.members if member.name == name)
-    partitions = Partitions.of(records, settings, count)
+    partitions = Partitions.of(records, settings, max(1, count))
 
     def open_images(data, member, loader, mesh, say):
         training, validation = open_sets(data, member, loader, mesh, say)
+        if not count:
+            return training, validation
         visits = Recorded(partitions.owner_N(data.train), count)
         visits.by_epoch = order
         object.__setattr__(training, "visits", visits)

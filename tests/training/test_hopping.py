@@ -1,5 +1,6 @@
 """Hopping members: bit-equal to one process in the recorded order, whatever crashes."""
 
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ranks import run_ranks
 
 from skindx.data.manifest import read_manifest, split_of
 from skindx.errors import JobError, UserError
+from skindx.models.classifier.classifier import Classifier
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.visits import Visits
@@ -56,6 +58,10 @@ class Hopped:
     left: list[str]
     """Files among the checkpoints when all is over."""
     problems: dict[str, str]
+    alive: int
+    """Most networks that a worker still held when a unit was over."""
+    stayed: bool
+    """A member that stays on a worker is trained as one rank trains it."""
 
 
 class _Crash(Exception):
@@ -84,6 +90,8 @@ def _hop(run: Path, dataset: Path) -> Hopped:
         return check(self, loss)
 
     StepGuard.check = with_crashes  # type: ignore[method-assign]
+    alive = 0
+    gc.freeze()
     while leases.has_work():
         rank = rng.randrange(2)
         due[0] = crashes < 2  # a unit that ended three workers would be set aside
@@ -93,6 +101,8 @@ def _hop(run: Path, dataset: Path) -> Hopped:
             crashes += 1
             leases.lose(names[rank])
             names[rank] = leases.enter({"rank": rank}, home=rank)
+        gc.collect()
+        alive = max(alive, sum(isinstance(held, Classifier) for held in gc.get_objects()))
     StepGuard.check = check  # type: ignore[method-assign]
     problems = _refusals(run, dataset, settings, workers[0], mesh)
     conclude(run, leases)
@@ -108,7 +118,24 @@ def _hop(run: Path, dataset: Path) -> Hopped:
         assert (found.truth_N == expected.truth_N).all()
         near[member.name] = float(np.abs(found.validation_NC - expected.validation_NC).max())
     left = sorted(str(path.relative_to(run)) for path in (run / "checkpoints").rglob("*"))
-    return Hopped(crashes, same, near, left, problems)
+    stayed = _stay(run.with_name("stay"), dataset, mesh, stop)
+    return Hopped(crashes, same, near, left, problems, alive, stayed)
+
+
+def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> bool:
+    """Train by the schedule `members`, and compare with the ordinary loop."""
+    from skindx.training.hopping.worker import Worker
+
+    (member, _) = SETTINGS["members"]  # type: ignore[misc]
+    raw = {"engine": {"accelerator": "cpu", "schedule": "members"}, "members": [member]}
+    settings = TrainSettings.parse(raw)
+    worker = Worker(run, dataset, settings, mesh, stop, rank=0, workers=2)
+    while worker.leases.has_work():
+        worker.turn(worker.leases.enter({}))
+    conclude(run, worker.leases)
+    expected = in_order(dataset, settings, "averaged", {}, 0, mesh).state
+    found = load_member(run, "averaged").state
+    return all(found[key].equal(value) for key, value in expected.items())
 
 
 def _refusals(
@@ -162,6 +189,17 @@ def test_a_hopped_member_leaves_what_any_member_leaves(hopped: Hopped, run: Path
     assert (run / "members" / "averaged.snapshots" / "epoch-0002.safetensors").is_file()
     order = recorded(run, "averaged")
     assert {epoch: sorted(parts) for epoch, parts in order.items()} == {0: [0, 1], 1: [0, 1]}
+
+
+@pytest.mark.distributed
+def test_a_worker_holds_no_member_between_two_units(hopped: Hopped) -> None:
+    """So its memory is that of one member, however many there are."""
+    assert hopped.alive == 0
+
+
+@pytest.mark.distributed
+def test_a_member_may_stay_on_one_worker(hopped: Hopped) -> None:
+    assert hopped.stayed
 
 
 @pytest.mark.distributed

@@ -46,7 +46,6 @@ def _same(run: Path, dataset: Path) -> dict[str, bool]:
 @pytest.mark.long
 @pytest.mark.distributed
 def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> None:
-    """Also memory: a worker that trains three members peaks where one does that trains one."""
     (tmp_path / "hop.yaml").write_text(yaml.safe_dump(SETTINGS))
     run, settings = tmp_path / "run", TrainSettings.parse(SETTINGS)
     command = [sys.executable, "-m", "skindx", "train", str(small_dataset), "--hop"]
