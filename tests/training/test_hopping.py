@@ -105,6 +105,8 @@ def _hop(run: Path, dataset: Path) -> Hopped:
         alive = max(alive, sum(isinstance(held, Classifier) for held in gc.get_objects()))
     StepGuard.check = check  # type: ignore[method-assign]
     problems = _refusals(run, dataset, settings, workers[0], mesh)
+    for name in names:
+        leases.leave(name)
     conclude(run, leases)
     same, near = {}, {}
     for member in settings.members:
@@ -130,8 +132,7 @@ def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> bool:
     raw = {"engine": {"accelerator": "cpu", "schedule": "members"}, "members": [member]}
     settings = TrainSettings.parse(raw)
     worker = Worker(run, dataset, settings, mesh, stop, rank=0, workers=2)
-    while worker.leases.has_work():
-        worker.turn(worker.leases.enter({}))
+    worker.work()
     conclude(run, worker.leases)
     expected = in_order(dataset, settings, "averaged", {}, 0, mesh).state
     found = load_member(run, "averaged").state

@@ -1,6 +1,7 @@
 """The end of a run's queue: what went wrong is named, what was done is kept as RUN/hops.csv."""
 
 import csv
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from skindx.training.hopping.units import Unit
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.tables import ASIDE, DONE, FAILED
 from skindx.workers.leases.task import MOST_LOSSES, TaskState
+
+_LEAVING_S = 10.0
+"""Other workers notice within a second that no work is left."""
 
 _COLUMNS = ("member", "epoch", "visit", "kind", "partition", "worker", "seconds")
 
@@ -60,6 +64,9 @@ def conclude(run: Path, leases: Leases) -> None:
     """
     tasks = leases.tasks()
     raise_problems(tasks)
+    deadline = time.monotonic() + _LEAVING_S
+    while leases.workers() and time.monotonic() < deadline:
+        time.sleep(0.1)  # they still look whether there is work
     write_hops(run, tasks)
     leases.queue.remove()
     for name in (DATABASE, NAME):

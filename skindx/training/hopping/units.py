@@ -42,7 +42,7 @@ class Unit:
     def words(self) -> str:
         """What it is called in messages."""
         if self.kind == "whole":
-            return f"member {self.member}"
+            return "the detector" if self.member.startswith("_") else f"member {self.member}"
         does = "" if self.kind == "train" else "validation of "
         where = f"epoch {self.epoch + 1}, partition {self.partition + 1}"
         return f"{does}member {self.member}, {where}"

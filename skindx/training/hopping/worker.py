@@ -81,8 +81,13 @@ class Worker:
             self._heartbeat = heartbeat
             try:
                 self._serve(name, heartbeat)
-            finally:
+            except (StoppedError, KeyboardInterrupt):
                 self.leases.leave(name)
+                raise
+            except BaseException:
+                self.leases.lose(name)  # its unit may be what breaks workers
+                raise
+            self.leases.leave(name)
 
     def _serve(self, name: str, heartbeat: Heartbeat) -> None:
         pause = _POLL_S[0]
