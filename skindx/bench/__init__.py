@@ -24,6 +24,7 @@ BENCHES: dict[str, str] = {
     "families": "skindx.bench.families.families",
     "gpu": "skindx.bench.gpu.gpu",
     "heat": "skindx.bench.heat.heat",
+    "hop": "skindx.bench.hop.hop",
     "intervals": "skindx.bench.intervals.intervals",
     "loader": "skindx.bench.data.loader",
     "model-comparison": "skindx.bench.model_comparison.comparison",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skindx.training.launching.stopping import StoppedError
 
 
-def train(
+def train(  # noqa: PLR0917 (typer reads them by name)
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
     config: Annotated[
@@ -30,6 +30,14 @@ def train(
             "checkpoint of tensors. A head of other classes stays random."
         ),
     ] = None,
+    hop: Annotated[
+        bool,
+        typer.Option(
+            "--hop",
+            help="Cut the training images into partitions that stay where they are, and let the "
+            "members hop between workers: the same as engine.schedule=hop.",
+        ),
+    ] = False,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
@@ -43,12 +51,15 @@ def train(
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 
     Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
+
+    All of them at once, each core a worker: skindx train DATA -c my.yaml --hop --out runs/mine
     """
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
 
-    settings = TrainSettings.load(config, sets or [])
+    hops = ["engine.schedule=hop"] if hop else []
+    settings = TrainSettings.load(config, [*hops, *(sets or [])])
     try:
         bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
     except StoppedError as stopped:

@@ -1,5 +1,6 @@
 """Everything about a run that can be known to fail before anything of it is written."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -10,12 +11,16 @@ from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.callback_list import check_monitors
+from skindx.training.checkpoint.keeper import CHECKPOINTS
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.config import read_extra_of
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
 from skindx.training.feeding.folds import partition
 from skindx.training.finished.detector import load_parts
-from skindx.training.parallel.devices import resolve_ranks
+from skindx.training.hopping.files import DATABASE
+from skindx.training.hopping.memory import check_memory
+from skindx.training.hopping.partitions import check_partitions, partitions_of
+from skindx.training.parallel.devices import workers_of
 from skindx.training.parallel.preparing import checkpoint_activations
 from skindx.training.probing import probe_members
 from skindx.training.recipes.optimizer import layer_depths
@@ -34,7 +39,9 @@ def check(
         if not split_of(records, split):
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     _check_classes(settings, records, taxonomy)
-    ranks = resolve_ranks(settings.engine)
+    workers = workers_of(settings.engine)
+    # A member that is scheduled whole, or hops, has one rank at a time.
+    ranks = workers if settings.engine.schedule == "data" else 1
     read_extra_of(settings.engine)
     for member in settings.members:
         _check_member(settings, member, records, len(taxonomy.classes), ranks)
@@ -43,6 +50,8 @@ def check(
         check_soup(soup, trained)
     units(settings, trained, records)
     check_detector(settings, records, ranks)
+    if settings.engine.schedule != "data":
+        _check_schedule(settings, records, len(taxonomy.classes), workers, run)
     probe_members(settings, len(taxonomy.classes))
 
 
@@ -96,6 +105,20 @@ def _check_member(
         checkpoint_activations(classifier)
     if weights := starting_weights(member):
         load_weights(classifier.to_empty(device="cpu"), weights)
+
+
+def _check_schedule(
+    settings: TrainSettings, records: list[Record], classes: int, workers: int, run: Path
+) -> None:
+    """Raise UserError for partitions that are too small, and for members too large for a worker."""
+    begun = (run / CHECKPOINTS / DATABASE).exists()  # then their number is settled
+    if settings.engine.schedule == "hop" and not begun:
+        everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers
+        check_partitions(records, settings, partitions_of(settings, everywhere))
+    for member in settings.members:
+        with torch.device("meta"):
+            classifier = build_classifier(member, classes)
+        check_memory(settings, member, classifier, workers)
 
 
 def check_detector(settings: TrainSettings, records: list[Record], ranks: int) -> None:

@@ -75,7 +75,7 @@ def fit(
             started, first = time.monotonic(), position.step
             take_steps(training, callbacks, after_step)
             now = time.monotonic()
-            _end_epoch(training, _speed(training, first, now - started, now - began))
+            end_epoch(training, _speed(training, first, now - started, now - began))
             callbacks.epoch(position.history, task.line(position.history[-1]))
             task.after_epoch(position.epoch)
             after_step(training)
@@ -112,7 +112,7 @@ def _speed(training: Training[Any], first: int, seconds: float, in_all: float) -
     )
 
 
-def _end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
+def end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
     """Validate, write the epoch's history row and move to the next epoch."""
     task, position = training.task, training.position
     if not position.agreed:
@@ -122,15 +122,6 @@ def _end_epoch(training: Training[Any], speed: EpochSpeed) -> None:
         position.agreed = True
     training.engine.train(False)
     figures = task.validate(training.evaluated(), speed, training.guard.asked)
-    images = task.images - position.skipped_pictures
     loss_sum = float(sum(training.mesh.gather(position.loss_sum)))
-    position.history.append(
-        {
-            "epoch": position.epoch + 1,
-            "loss": round(loss_sum / images, 5) if images else math.nan,
-            **figures,
-            "skipped_steps": position.skipped,
-        }
-    )
-    position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
-    position.agreed, position.skipped, position.skipped_pictures = False, 0, 0
+    position.history.append(position.row(task.images, loss_sum, figures))
+    position.next_epoch()

@@ -1,5 +1,7 @@
 """Where a training stands, and what it has counted."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +29,24 @@ class Position:
     """Such steps in a row up to now."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One row for each epoch that is done."""
+
+    def row(self, images: int, loss_sum: float, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the history row of the current epoch, which shows so many `images`.
+
+        `loss_sum` is that of all ranks, `figures` are those of its validation.
+        """
+        shown = images - self.skipped_pictures
+        return {
+            "epoch": self.epoch + 1,
+            "loss": round(loss_sum / shown, 5) if shown else math.nan,
+            **figures,
+            "skipped_steps": self.skipped,
+        }
+
+    def next_epoch(self) -> None:
+        """Stand before the first step of the next epoch."""
+        self.epoch, self.step, self.loss_sum = self.epoch + 1, 0, 0.0
+        self.agreed, self.skipped, self.skipped_pictures = False, 0, 0
 
 
 class Counted(Protocol):

@@ -6,6 +6,7 @@ from pathlib import Path
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import JobError, UserError
 from skindx.models.bundle.bundle import Bundle
+from skindx.system import require_extra
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import SETTINGS, TrainSettings
@@ -91,6 +92,11 @@ def _train_elsewhere(
 def _train_as_rank(run: Path, dataset: Path, settings: TrainSettings) -> bool:
     end_with_parent()
     with StopRequest(settings.checkpoint.grace_s) as stop:
+        if settings.engine.schedule != "data":
+            _require_leases()
+            from skindx.training.hopping.launching import train_as_worker
+
+            return train_as_worker(run, dataset, settings, stop)
         mesh = join(settings.engine)
         if mesh.is_main:
             settings.save(run / SETTINGS)
@@ -129,6 +135,23 @@ def _train_by_launcher(
     settings.save(run / SETTINGS)
     if not missing:
         return
+    if settings.engine.schedule == "data":
+        _launch_ranks(run, dataset, settings)
+    else:
+        _require_leases()
+        from skindx.training.hopping.launching import launch_workers
+
+        launch_workers(run, dataset, settings)
+    # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
+    if left := unfinished(run, dataset, settings):
+        raise JobError(f"training ended without finishing {', '.join(left)}; run it again")
+
+
+def _require_leases() -> None:
+    require_extra("train", "sqlalchemy", purpose="engine.schedule")
+
+
+def _launch_ranks(run: Path, dataset: Path, settings: TrainSettings) -> None:
     accelerator = resolve_accelerator(settings.engine.accelerator)
     arguments = [str(run.resolve()), str(dataset.resolve())]
     launch(
@@ -139,6 +162,3 @@ def _train_by_launcher(
         notes=run / RANKS,
         grace_s=settings.checkpoint.grace_s,
     )
-    # The launcher's exit code is 0 when a signal ended it: only the files say what is finished.
-    if left := unfinished(run, dataset, settings):
-        raise JobError(f"training ended without finishing {', '.join(left)}; run it again")

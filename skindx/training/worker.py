@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skindx.data.manifest import read_manifest
+from skindx.data.manifest import Record, read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer
 from skindx.system import go_offline
@@ -45,24 +45,30 @@ def train(
 
     Raises StoppedError when asked to stop.
     """
+    records, classes = read_manifest(dataset), Taxonomy.load(dataset / "taxonomy.yaml").keys
     with ExitStack() as held:
-        mesh.broadcast_from_main(lambda: _hold(run, settings.checkpoint.grace_s, held))
-        for job in _jobs(run, dataset, settings):
+        mesh.broadcast_from_main(lambda: hold(run, settings.checkpoint.grace_s, held))
+        for job in jobs_of(run, dataset, settings, records, classes):
             if not only or job.key in only:
-                _train(job, settings, mesh, stop)
+                train_job(job, settings, mesh, stop)
 
 
-def _jobs(run: Path, dataset: Path, settings: TrainSettings) -> Iterator[Job]:
+def jobs_of(
+    run: Path,
+    dataset: Path,
+    settings: TrainSettings,
+    records: Sequence[Record],
+    classes: tuple[str, ...],
+) -> Iterator[Job]:
     """Yield the members, then the detector, if the run trains one."""
-    records = read_manifest(dataset)
-    classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
     for member in settings.members:
         yield MemberJob(run, dataset, settings, member, records, classes)
     if settings.detector and not settings.detector.from_run:
         yield DetectorJob(run, dataset, settings, records)
 
 
-def _train(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> None:
+def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> None:
+    """Train one job unless it is finished; every rank calls this. Raises StoppedError."""
     # One rank looks: on another node the result may show up later.
     if mesh.broadcast_from_main(job.is_finished):
         return
@@ -75,7 +81,7 @@ def _train(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> 
     mesh.broadcast_from_main(partial(_save, job, result, history))
 
 
-def _hold(run: Path, wait_s: float, held: ExitStack) -> None:
+def hold(run: Path, wait_s: float, held: ExitStack) -> None:
     """Let no second training write into the same checkpoints; ranks of a killed one may linger."""
     folder = run / CHECKPOINTS
     folder.mkdir(parents=True, exist_ok=True)

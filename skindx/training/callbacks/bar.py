@@ -30,10 +30,19 @@ class _Speed(ProgressColumn):
 class TrainingBar:
     """A progress bar on standard error; silent on every rank but the main one.
 
-    `batch` is the images of a step, over all ranks; with it the bar shows their speed.
+    `batch` is the images of a step, over all ranks; with it the bar shows their speed. Where no bar
+    is `drawn` lines are shown alone.
     """
 
-    def __init__(self, name: str, steps: int, *, shown: bool, batch: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        steps: int,
+        *,
+        shown: bool,
+        batch: int | None = None,
+        drawn: bool = True,
+    ) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -42,7 +51,7 @@ class TrainingBar:
             *([_Speed(batch)] if batch else []),
             TimeRemainingColumn(),
             console=Console(stderr=True),
-            disable=not shown,
+            disable=not (shown and drawn),
             transient=True,
         )
         self._task = self._bar.add_task(name, total=steps, loss="starting")

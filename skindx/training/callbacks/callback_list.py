@@ -36,9 +36,18 @@ def check_monitors(monitors: Sequence[MonitorSettings]) -> None:
 
 
 def member_callbacks(
-    run: Path, settings: TrainSettings, member: MemberSettings, images: int, *, shown: bool
+    run: Path,
+    settings: TrainSettings,
+    member: MemberSettings,
+    images: int,
+    *,
+    shown: bool,
+    bar: bool = True,
 ) -> "CallbackList":
-    """Return the callbacks of a member that learns from so many images; one rank's are `shown`."""
+    """Return the callbacks of a member that learns from so many images; one rank's are `shown`.
+
+    Without a `bar` lines are shown alone.
+    """
     recipe = settings.recipe_of(member)
     steps = steps_of(images, recipe.batch)
     values = {
@@ -54,10 +63,9 @@ def member_callbacks(
         monitors += [
             (monitor.kind, _MONITORS[monitor.kind](monitor)) for monitor in settings.monitors
         ]
-    bar = TrainingBar(
-        member.name, recipe.epochs * steps, shown=shown, batch=min(recipe.batch, images)
-    )
-    return CallbackList(info, bar, monitors)
+    batch = min(recipe.batch, images)
+    shows = TrainingBar(member.name, recipe.epochs * steps, shown=shown, batch=batch, drawn=bar)
+    return CallbackList(info, shows, monitors)
 
 
 def detector_callbacks(

@@ -12,13 +12,12 @@ from skindx.errors import UserError
 from skindx.states import UnfitStateError
 from skindx.training.checkpoint import store
 from skindx.training.checkpoint.fitting import part_of
+from skindx.training.checkpoint.names import CHECKPOINTS as CHECKPOINTS  # noqa: PLC0414 (its users)
 from skindx.training.checkpoint.state import State, split
 from skindx.training.checkpoint.stateful import PerRank, Shared
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.parallel.mesh import Mesh
-
-CHECKPOINTS = "checkpoints"
 
 CANNOT_WRITE = (OSError, SafetensorError)
 """What a full disk raises: safetensors wraps the system's error."""

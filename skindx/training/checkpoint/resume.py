@@ -96,15 +96,7 @@ class Resuming:
 
     def attach(self, training: Savable, say: Callable[[str], None]) -> Callable[[Savable], None]:
         """Go on from the last whole checkpoint, and return what saves and stops after a step."""
-        keeper = Keeper(
-            self._folder,
-            self._fingerprint,
-            self._settings,
-            training.mesh,
-            say,
-            shared=_shared(training),
-            own=_own(training),
-        )
+        keeper = keeper_of(training, self._folder, self._fingerprint, self._settings, say)
         if at := keeper.resume():
             say(f"goes on from its checkpoint: {_words(at, training.epochs)}")
         training.guard.asked = lambda: self._stop.asked
@@ -121,6 +113,18 @@ class Resuming:
                 raise StoppedError(f"{training.name}: {_words(at, training.epochs)}")
 
         return after_step
+
+
+def keeper_of(
+    training: Savable,
+    folder: Path,
+    fingerprint: str,
+    settings: CheckpointSettings,
+    say: Callable[[str], None],
+) -> Keeper:
+    """Return what saves the whole state of a training in `folder`, and finds it there."""
+    shared, own = _shared(training), _own(training)
+    return Keeper(folder, fingerprint, settings, training.mesh, say, shared=shared, own=own)
 
 
 def _shared(training: Savable) -> dict[str, Shared]:

@@ -1,5 +1,6 @@
 """What a training runs on: devices, ranks, precision, ZeRO."""
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -9,13 +10,19 @@ from skindx.config import Settings
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
+SETTINGS = "train.yaml"
+"""The settings of a run, in its folder."""
+
+_MOST_PARTITIONS = 4096
+
 
 class EngineSettings(Settings):
     """Devices, ranks, precision and communication of a training."""
 
     accelerator: Accelerator = "auto"
     ranks: int | Literal["auto"] = "auto"
-    """Processes on this machine; auto: one a GPU, and on a CPU one."""
+    """Processes on this machine; auto: one a GPU, and on a CPU one, or by another schedule than
+    data one a core."""
     hostfile: Path | None = None
     """DeepSpeed hostfile (`host slots=N` lines): start ranks on all its hosts instead."""
     launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"] = "pdsh"
@@ -42,6 +49,19 @@ class EngineSettings(Settings):
     """Train through torch.compile; evaluation stays eager."""
     timeout_s: float = Field(600, gt=0)
     """A collective that waits longer means that a rank is gone: the job ends."""
+    schedule: Literal["data", "members", "hop"] = "data"
+    """How ranks share out the training of an ensemble.
+
+    data: all ranks train one member after the other, each rank a part of every batch. members: a
+    rank trains a whole member, and reads all images. hop: the training split is cut into partitions
+    that stay where they are; a member visits one after the other, and hops with all its state.
+    """
+    partitions: int | Literal["auto"] = "auto"
+    """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
+    leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")
+    """PostgreSQL URL of the database from which ranks take their work; none: a file in the run."""
+    lease_s: float = Field(60, ge=1)
+    """A rank that is silent for so long is taken for dead, and others do its work."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -49,6 +69,20 @@ class EngineSettings(Settings):
             raise ValueError("channels_last needs zero=0: ZeRO keeps all weights in one flat row")
         if self.compile and self.zero == 3:
             raise ValueError("compile does not work with zero=3; choose one of them")
+        if self.zero and self.schedule != "data":
+            raise ValueError(
+                f"schedule={self.schedule} trains each member on one rank, which has nobody to "
+                "share weights with; set zero=0"
+            )
+        if self.partitions != "auto" and not 1 <= self.partitions <= _MOST_PARTITIONS:
+            raise ValueError(
+                f"partitions={self.partitions} must be 1 to {_MOST_PARTITIONS}, or auto"
+            )
+        if self.leases and re.search(r"://[^/@]*:[^/@]*@|[?&]password=", self.leases):
+            raise ValueError(
+                "leases must hold no password, since the run keeps its settings; give it in "
+                "PGPASSWORD or in ~/.pgpass"
+            )
         if self.compile and self.activation_checkpointing:
             raise ValueError(
                 "compile already computes again what is cheap; switch activation_checkpointing off"

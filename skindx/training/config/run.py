@@ -12,13 +12,11 @@ from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
+from skindx.training.config.engine import SETTINGS as SETTINGS  # noqa: PLC0414 (its users)
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
-
-SETTINGS = "train.yaml"
-"""The settings of a run, in its folder."""
 
 
 class MemberSettings(ClassifierSettings):
@@ -106,6 +104,21 @@ class TrainSettings(Settings):
             raise ValueError(
                 f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
                 f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_members(self) -> Self:
+        schedule = self.engine.schedule
+        if schedule != "data" and not isinstance(self.exchange, DenseSettings):
+            raise ValueError(
+                f"engine.schedule={schedule} trains each member on one rank at a time, which "
+                f"exchanges no gradients; leave out exchange.kind={self.exchange.kind}"
+            )
+        if schedule == "hop" and self.detector and not self.detector.from_run:
+            raise ValueError(
+                "engine.schedule=hop moves members between partitions, and a detector needs all "
+                "images; train it in a run of its own and take it by detector.from"
             )
         return self
 

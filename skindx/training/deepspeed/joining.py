@@ -16,6 +16,7 @@ from skindx.training.deepspeed.library import (
     import_deepspeed,
     ranks_on_node,
     unlink_shared_buffer,
+    without_cpu_operator,
 )
 from skindx.training.launching.network import choose_interface
 from skindx.training.memory import keep_freed_memory
@@ -63,6 +64,32 @@ def join(settings: EngineSettings) -> Mesh:
         unlink_shared_buffer(dist.get_rank(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
     return Mesh(ProcessGroup(dist.get_rank(), dist.get_world_size()), device, settings)
+
+
+def join_nobody(settings: EngineSettings) -> Mesh:
+    """Return a mesh of this process alone, whatever launcher started it beside others.
+
+    LOCAL_RANK chooses its GPU. Call it before DeepSpeed is imported.
+    """
+    accelerator = resolve_accelerator(settings.accelerator)
+    check_precision(settings, accelerator)
+    beside, local_rank = ranks_on_node(), int(os.environ.get("LOCAL_RANK", "0"))
+    os.environ.update(accelerator_variables(accelerator))
+    if accelerator == "cpu":
+        keep_freed_memory()
+        _share_cores()
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    os.environ.update(alone)
+    if accelerator == "cuda":
+        torch.cuda.set_device(local_rank)
+        torch.backends.cudnn.benchmark = True
+    backend = "nccl" if accelerator == "cuda" else "gloo"
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    with without_cpu_operator():
+        import_deepspeed().init_distributed(dist_backend=backend, verbose=False)
+    device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
+    return Mesh(ProcessGroup(0, 1), device, settings, beside)
 
 
 def adopt_process_group() -> None:

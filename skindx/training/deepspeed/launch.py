@@ -27,9 +27,11 @@ def launch(
     *,
     notes: Path,
     grace_s: float,
+    manager: str = "skindx.training.launching.local",
 ) -> None:
     """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
 
+    The `manager` is the module that starts the ranks of this machine.
     Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
     Raises what `supervise` raises; no rank outlives the call.
     """
@@ -42,7 +44,7 @@ def launch(
     else:
         # Ranks that each start a thread a core would fight over the cores.
         variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
-        command += ["skindx.training.launching.local", str(ranks), port]
+        command += [manager, str(ranks), port]
     command += [module, *arguments]
     try:
         expected = None if engine.hostfile else ranks

@@ -4,6 +4,8 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,22 @@ def cpu_operator() -> Any:
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
     return ShareMemCommBuilder()
+
+
+@contextmanager
+def without_cpu_operator() -> Iterator[None]:
+    """Let DeepSpeed begin without its operator for ranks that share memory.
+
+    A rank alone needs none; and one that is killed while it loads the operator leaves a lock file
+    behind, for which every later one would wait.
+    """
+    known, name = import_deepspeed().ops.__compatible_ops__, cpu_operator().NAME
+    before = known.get(name, False)
+    known[name] = False
+    try:
+        yield
+    finally:
+        known[name] = before
 
 
 def ranks_on_node() -> int:

@@ -70,7 +70,8 @@ class Shard:
 def node_of(mesh: Mesh) -> Node:
     """Return what this rank's machine can take."""
     names = mesh.gather(socket.gethostname())
-    return Node(names.count(names[mesh.data.rank]), mesh.data.size, free_memory())
+    ranks = names.count(names[mesh.data.rank]) * mesh.beside
+    return Node(ranks, mesh.data.size * mesh.beside, free_memory())
 
 
 def open_cached(files: Files, member: MemberSettings, context: CacheContext) -> CachedSource:

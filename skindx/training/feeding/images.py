@@ -18,6 +18,7 @@ from skindx.training.feeding.augment import changer
 from skindx.training.feeding.batches import epoch_plan, sample_seed
 from skindx.training.feeding.loading import Reading
 from skindx.training.feeding.shuffler import ShardShuffler
+from skindx.training.feeding.visits import Visits
 from skindx.training.parallel.mesh import Mesh
 
 # N = images, B = batch, S = side
@@ -43,6 +44,8 @@ class TrainingSet:
     """The shard is another one in each epoch."""
     shuffler: ShardShuffler | None = None
     """Brings the next shard into memory."""
+    visits: Visits | None = None
+    """The partitions that are visited one after the other; none: the images are one whole."""
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -54,6 +57,8 @@ class TrainingSet:
 
     def plan(self, batch: int, seed: int, epoch: int, mesh: Mesh) -> list[list[NDArray[np.int64]]]:
         """Return every rank's image numbers for each step; see `epoch_plan`."""
+        if self.visits:
+            return [[numbers] for numbers in self.visits.plan(batch, seed, epoch)]
         return epoch_plan(
             len(self),
             batch,

@@ -1,6 +1,6 @@
 """Open a member's images, the same on all ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,12 @@ class TrainingData:
     classes: tuple[str, ...]
 
 
+OpenImages = Callable[
+    [TrainingData, MemberSettings, LoaderSettings, Mesh, Say], tuple[TrainingSet, ValidationSet]
+]
+"""Opens what a member learns from and is validated on."""
+
+
 def open_sets(
     data: TrainingData, member: MemberSettings, loader: LoaderSettings, mesh: Mesh, say: Say
 ) -> tuple[TrainingSet, ValidationSet]:
@@ -52,7 +58,7 @@ def open_sets(
             class_numbers(data.train, data.classes),
             cached.sharded,
             reading,
-            targets_NC=_targets(member, data),
+            targets_NC=targets_of(member, data),
             redrawn=cached.redrawn,
             shuffler=cached.shuffler,
         ),
@@ -66,7 +72,8 @@ def open_sets(
     )
 
 
-def _targets(member: MemberSettings, data: TrainingData) -> NDArray[np.float32] | None:
+def targets_of(member: MemberSettings, data: TrainingData) -> NDArray[np.float32] | None:
+    """Return the soft targets that a member learns from; none: it learns the labels."""
     if member.targets is None:
         return None
     return load_targets(member.targets, data.train, len(data.classes))

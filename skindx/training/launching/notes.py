@@ -13,6 +13,9 @@ from skindx.files import write_json
 RANKS = "ranks"
 STOP = "stop"
 
+WORKER = "SKINDX_WORKER"
+"""Set for a worker that trains alone: its number among the others, since its rank is 0."""
+
 Ending = Literal["at work", "asked to stop", "stopped", "finished", "refused", "failed", "left"]
 """`refused`: an error of the user; `left`: another rank was gone. The first two are no end."""
 
@@ -32,7 +35,7 @@ class Note:
 
 def write_note(folder: Path, ending: Ending, words: str = "", why: str = "") -> None:
     """Write or replace this rank's note; a full disk does not matter to it."""
-    rank = int(os.environ.get("RANK", "0"))
+    rank = int(os.environ.get(WORKER) or os.environ.get("RANK", "0"))
     note = Note(rank, socket.gethostname(), os.getpid(), ending, words, why)
     try:
         write_json(folder / f"rank-{rank}.json", asdict(note))

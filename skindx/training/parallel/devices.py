@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 
 from skindx.errors import UserError
+from skindx.system import cpu_count
 from skindx.training.config.engine import Accelerator, EngineSettings
 
 
@@ -37,6 +38,19 @@ def resolve_ranks(settings: EngineSettings) -> int:
     if gpus and settings.ranks > gpus:
         raise UserError(f"engine.ranks={settings.ranks}, but this machine has {gpus} GPUs.")
     return settings.ranks
+
+
+def workers_of(settings: EngineSettings) -> int:
+    """Return how many processes a training starts here by its schedule.
+
+    For a schedule by members that is by default one a GPU, or one a core. Raises UserError as
+    `resolve_ranks` does.
+    """
+    ranks = resolve_ranks(settings)
+    by_core = settings.schedule != "data" and settings.ranks == "auto"
+    if by_core and resolve_accelerator(settings.accelerator) == "cpu":
+        return cpu_count()
+    return ranks
 
 
 def check_precision(settings: EngineSettings, accelerator: str) -> None:

@@ -31,6 +31,8 @@ class Mesh:
     data: ProcessGroup
     device: torch.device
     settings: EngineSettings
+    beside: int = 1
+    """Trainings at work on this machine at the same time, this one counted."""
 
     @property
     def is_main(self) -> bool:

@@ -13,7 +13,7 @@ from skindx.models.classifier.pretrained import pretrained_file
 from skindx.training.callbacks.callback_list import CallbackList, member_callbacks
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
-from skindx.training.feeding.reading import TrainingData, open_sets
+from skindx.training.feeding.reading import OpenImages, TrainingData, open_sets
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.finished.snapshots import snapshot_keeper
@@ -87,6 +87,7 @@ def setup_member(
     say: Callable[[str], None],
     *,
     keep: Keep = lambda epoch, finished: None,
+    open_images: OpenImages = open_sets,
 ) -> Training[FinishedMember]:
     """Return `member` before its first step, the same on every rank."""
     recipe = settings.recipe_of(member)
@@ -97,7 +98,7 @@ def setup_member(
     classifier.to(mesh.device)
     optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
-    training, validation = open_sets(data, member, settings.loader, mesh, say)
+    training, validation = open_images(data, member, settings.loader, mesh, say)
     criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)
     task = ClassifierTask(
         member, recipe, mesh, training, validation, criterion, len(data.classes), keep

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from skindx.metrics import balanced_accuracy
 from skindx.models.classifier.classifier import Classifier
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings
@@ -20,6 +19,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.recipes.mixing import Mixture, blend, draw_mixture
 from skindx.training.recipes.schedule import mix_at, rate_of, side_at
 from skindx.training.task import Batch, EpochSpeed, Piece, Row
+from skindx.training.tasks.classifier.figures import epoch_line, figures
 from skindx.training.tasks.classifier.validation import validate
 
 # B = batch, L = a rank's part of it with what it borrows, S = side
@@ -133,16 +133,8 @@ class ClassifierTask:
         self, network: nn.Module, speed: EpochSpeed, asked: Callable[[], bool]
     ) -> dict[str, Any]:
         """Return accuracy on the validation images, and the speed."""
-        finished = self._finished = self._validate(network, asked)
-        score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
-        right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
-        return {
-            "val_top1": round(float(right_N.mean()), 4),
-            "val_balanced": round(float(score), 4),
-            "pictures_per_s": speed.images_per_s,
-            "wait_share": speed.wait_share,
-            "memory_gb": speed.memory_gb,
-        }
+        self._finished = self._validate(network, asked)
+        return figures(self._finished, speed)
 
     def _validate(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
         assert isinstance(network, Classifier)
@@ -159,10 +151,7 @@ class ClassifierTask:
 
     def line(self, row: Row) -> str:
         """Return an epoch's figures as a line."""
-        return (
-            f"epoch {row['epoch']:>3}  loss {row['loss']:.3f}  val top-1 {row['val_top1']:.3f}  "
-            f"balanced {row['val_balanced']:.3f}  {row['pictures_per_s']:.0f} images/s"
-        )
+        return epoch_line(row)
 
     def result(self, network: nn.Module, asked: Callable[[], bool]) -> FinishedMember:
         """Return the member as the last epoch left it."""

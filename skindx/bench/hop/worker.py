@@ -1,0 +1,124 @@
+"""One process of the hop bench in a namespace: a data-parallel rank, or a worker that takes leases.
+
+It reads commands and answers them, both as lines of JSON; the first line is the job.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from skindx.bench.harness.netlab import INTERFACE
+from skindx.bench.hop.remote import RemoteStates
+from skindx.data.manifest import read_manifest
+from skindx.system import go_offline
+from skindx.taxonomy import Taxonomy
+from skindx.training.config.run import SETTINGS, TrainSettings
+from skindx.training.deepspeed.joining import join, join_nobody
+from skindx.training.hopping.worker import Worker
+from skindx.training.launching.stopping import StopRequest, end_with_parent
+from skindx.training.loop import end_epoch, take_steps
+from skindx.training.state import Training
+from skindx.training.task import EpochSpeed
+from skindx.training.tasks.classifier.job import MemberJob, setup_member
+
+Answer = dict[str, Any]
+
+
+class DataParallel:
+    """A rank of all: one training for each gradient exchange, an epoch at a call."""
+
+    def __init__(self, dataset: str, kinds: dict[str, dict[str, Any]]) -> None:
+        """Join the others and set up a training for each of `kinds`: name -> settings."""
+        settings = {name: TrainSettings.parse(raw) for name, raw in kinds.items()}
+        self._mesh = join(next(iter(settings.values())).engine)
+        records = read_manifest(Path(dataset))
+        classes = Taxonomy.load(Path(dataset) / "taxonomy.yaml").keys
+        self._trainings: dict[str, Training[Any]] = {}
+        for name, own in settings.items():
+            member = own.members[0]
+            job = MemberJob(Path("nowhere"), Path(dataset), own, member, records, classes)
+            self._trainings[name] = setup_member(own, member, job.data, self._mesh, _nothing)
+
+    def epoch(self, kind: str) -> Answer:
+        """Train and validate one epoch of one member on all ranks."""
+        dist.barrier()
+        sent, began = _transmitted(), time.perf_counter()
+        training = self._trainings[kind]
+        take_steps(training, _Silent(), _nothing)
+        end_epoch(training, EpochSpeed(1.0, 0.0, 0.0, 0.0))
+        dist.barrier()
+        return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
+
+
+class Hopping:
+    """A worker that trains alone, one run at a call."""
+
+    def __init__(self, own: str, storage: str, workers: int) -> None:
+        """Keep states in the folder `own` and at the `storage`'s address."""
+        self._own, self._storage, self._workers = Path(own), storage, workers
+        self._rank = int(os.environ["RANK"])
+        os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # they share this machine's cores
+        self._mesh = join_nobody(TrainSettings().engine)
+
+    def work(self, run: str, dataset: str) -> Answer:
+        """Do units of a run until none is left."""
+        folder = Path(run)
+        settings = TrainSettings.load(folder / SETTINGS)
+        make_states = partial(RemoteStates, own=self._own / str(self._rank), address=self._storage)
+        sent, began = _transmitted(), time.perf_counter()
+        worker = Worker(
+            folder,
+            Path(dataset),
+            settings,
+            self._mesh,
+            StopRequest(settings.checkpoint.grace_s),
+            rank=self._rank,
+            workers=self._workers,
+            make_states=make_states,
+        )
+        worker.work()
+        return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
+
+
+class _Silent:
+    def start(self, history: Sequence[Mapping[str, Any]]) -> None: ...
+    def step(self, step: int, loss: float) -> None: ...
+    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None: ...
+    def line(self, text: str) -> None: ...
+
+
+def _nothing(_: Any) -> None: ...
+
+
+def _transmitted() -> int:
+    """Bytes that this namespace's link has carried outwards."""
+    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
+
+
+def main() -> None:
+    """Answer until the input ends; die with the bench."""
+    end_with_parent(signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    go_offline()
+    torch.set_num_threads(1)
+    job = json.loads(sys.stdin.readline())
+    role = {"data": DataParallel, "hop": Hopping}[job.pop("role")](**job)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = getattr(role, command.pop("do"))(**command)
+        print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

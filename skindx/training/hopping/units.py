@@ -1,0 +1,92 @@
+"""The units of a run: a member's visit of one partition, to learn or to be validated there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from skindx.workers.leases.task import Task, TaskState
+
+if TYPE_CHECKING:
+    from skindx.training.config.run import MemberSettings
+
+Kind = Literal["train", "validate", "whole"]
+
+_KINDS: dict[str, Kind] = {"train": "train", "validate": "validate", "whole": "whole"}
+
+_VALIDATION_WEIGHT = 0.3
+"""Of a validation image over a training one, until both were measured: it has no backward pass."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one lease is for."""
+
+    member: str
+    epoch: int
+    """From 0."""
+    kind: Kind
+    partition: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the queue."""
+        return f"{self.member}/{self.epoch:04d}/{self.kind}/{self.partition}"
+
+    @classmethod
+    def of(cls, key: str) -> "Unit":
+        """Undo `key`."""
+        member, epoch, kind, partition = key.rsplit("/", 3)
+        return cls(member, int(epoch), _KINDS[kind], int(partition))
+
+    @property
+    def words(self) -> str:
+        """What it is called in messages."""
+        if self.kind == "whole":
+            return "the detector" if self.member.startswith("_") else f"member {self.member}"
+        does = "" if self.kind == "train" else "validation of "
+        where = f"epoch {self.epoch + 1}, partition {self.partition + 1}"
+        return f"{does}member {self.member}, {where}"
+
+
+def hop_tasks(
+    member: "MemberSettings", epochs: int, train_P: Sequence[int], val_P: Sequence[int]
+) -> list[Task]:
+    """Return all units of a member: of each epoch all visits, then all validations.
+
+    `train_P` and `val_P` are how many of its images lie in each partition.
+    """
+    tasks = []
+    for epoch in range(epochs):
+        kinds: tuple[tuple[Kind, Sequence[int], float], ...] = (
+            ("train", train_P, 1.0),
+            ("validate", val_P, _VALIDATION_WEIGHT),
+        )
+        for late, (kind, counts_P, weight) in enumerate(kinds):
+            for partition, count in enumerate(counts_P):
+                tasks.append(
+                    Task(
+                        Unit(member.name, epoch, kind, partition).key,
+                        alone=member.name,
+                        place=partition,
+                        stage=2 * epoch + late,
+                        weight=max(1, count) * weight,
+                    )
+                )
+    return tasks
+
+
+def whole_task(name: str, weight: float) -> Task:
+    """Return the one unit of a member that stays on a worker."""
+    return Task(Unit(name, 0, "whole", 0).key, alone=name, weight=weight)
+
+
+def done_of(tasks: Sequence[TaskState], epoch: int, kind: Kind) -> list[TaskState]:
+    """Return a member's finished units of an epoch, in the order in which they ended."""
+    found = [
+        (task.ended, task)
+        for task in tasks
+        if task.ended is not None
+        and (unit := Unit.of(task.key)).epoch == epoch
+        and unit.kind == kind
+    ]
+    return [task for _, task in sorted(found, key=lambda pair: pair[0])]

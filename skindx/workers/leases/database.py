@@ -1,0 +1,94 @@
+"""Where leases lie: a SQLite file in a shared folder by default, PostgreSQL by URL."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event, func, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.sql.elements import ColumnElement
+
+from skindx.errors import UserError
+from skindx.workers.leases.tables import METADATA
+
+_BUSY_S = 60
+"""A writer waits so long for others: each of them holds the file for milliseconds."""
+
+_UNIX_EPOCH_JULIAN, _DAY_S = 2440587.5, 86400.0
+
+
+def open_database(where: Path | str) -> Engine:
+    """Return an engine with the tables of leases, for a file or a URL such as postgresql+psycopg://.
+
+    Raises UserError for a missing driver, a wrong URL, a server or file that cannot be used.
+    """
+    if isinstance(where, Path):
+        where.parent.mkdir(parents=True, exist_ok=True)
+        engine = _sqlite(where)
+    else:
+        try:
+            engine = create_engine(where, pool_pre_ping=True, hide_parameters=True)
+        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+            raise UserError(
+                f"{shown(where)} names no database that can be opened ({_first_line(error)}); "
+                "leave it out for a SQLite file in the run, or give a URL such as "
+                "postgresql+psycopg://user@host/name (`pip install 'skindx[postgresql]'`)."
+            ) from None
+    with told(where):
+        METADATA.create_all(engine)
+    return engine
+
+
+def _sqlite(path: Path) -> Engine:
+    engine = create_engine(
+        f"sqlite:///{path}", connect_args={"timeout": _BUSY_S}, hide_parameters=True
+    )
+
+    @event.listens_for(engine, "connect")
+    def _own_transactions(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+        # A write-ahead log needs shared memory, which a network file system does not have.
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+    @event.listens_for(engine, "begin")
+    def _one_writer(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def now(engine: Engine) -> ColumnElement[float]:
+    """Return the database's own clock, in seconds since 1970: workers' clocks may differ."""
+    if engine.dialect.name == "sqlite":
+        return (func.julianday("now") - _UNIX_EPOCH_JULIAN) * _DAY_S
+    seconds: ColumnElement[float] = func.date_part("epoch", func.clock_timestamp())
+    return seconds
+
+
+@contextmanager
+def told(where: Path | str) -> Iterator[None]:
+    """Turn a failing database into one sentence. Raises UserError."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = _first_line(getattr(error, "orig", None) or error)
+        raise UserError(
+            f"the database of leases {shown(where)} cannot be used ({reason}); check that its "
+            "folder can be written to, or that its server is there."
+        ) from None
+
+
+def shown(where: Path | str) -> str:
+    """Return the place as it may be shown, without a password."""
+    if isinstance(where, Path):
+        return str(where)
+    try:
+        return make_url(where).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "the URL"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,107 @@
+"""Real workers of the command line that are killed with kill -9, and trainings that meet."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from one_process import alone, in_order, recorded
+from ranks import run_ranks
+
+from skindx.errors import UserError
+from skindx.training.config.run import TrainSettings
+from skindx.training.finished.member import load_member
+from skindx.training.hopping.launching import launch_workers
+from skindx.training.hopping.opening import open_queue
+from skindx.training.hopping.setting_up import RunJobs, fill
+from skindx.workers.leases.leases import Leases
+
+MEMBERS = [
+    {"name": name, "model": "test_resnet", "seed": seed, "preprocess": {"size": 64}}
+    for seed, name in enumerate("abc")
+]
+SETTINGS = {
+    "engine": {"accelerator": "cpu", "schedule": "hop", "ranks": 2, "lease_s": 20},
+    "recipe": {"epochs": 2, "batch": 9, "ema": {"decay": 0.9}},
+    "members": MEMBERS,
+}
+
+
+def _same(run: Path, dataset: Path) -> dict[str, bool]:
+    settings = TrainSettings.parse(SETTINGS)
+    mesh, same = alone(settings), {}
+    for member in settings.members:
+        order = recorded(run, member.name)
+        expected = in_order(dataset, settings, member.name, order, 2, mesh).state
+        found = load_member(run, member.name).state
+        same[member.name] = all(found[key].equal(value) for key, value in expected.items())
+    return same
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "hop.yaml").write_text(yaml.safe_dump(SETTINGS))
+    run, settings = tmp_path / "run", TrainSettings.parse(SETTINGS)
+    command = [sys.executable, "-m", "skindx", "train", str(small_dataset), "--hop"]
+    command += ["--config", str(tmp_path / "hop.yaml"), "--out", str(run)]
+    rng, killed, deadline = random.Random(5), 0, time.monotonic() + 500
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            while not (run / "checkpoints" / "leases.sqlite").exists():
+                assert process.poll() is None, process.stdout and process.stdout.read()
+                time.sleep(0.1)
+            with open_queue(run, settings.engine) as queue:
+                leases = Leases(queue, 20)
+                while killed < 3 and process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    done = sum(task.ended is not None for task in leases.tasks())
+                    held = {task.worker for task in leases.tasks() if task.state == "taken"}
+                    victims = [worker for worker in leases.workers() if worker.worker in held]
+                    if victims and done >= 3 * killed + 2:
+                        os.kill(rng.choice(victims).note["pid"], signal.SIGKILL)
+                        killed += 1
+                        time.sleep(1)
+            said, _ = process.communicate(timeout=max(1, deadline - time.monotonic()))
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
+    assert killed == 3
+    assert "packed" in said
+    (same,) = run_ranks(1, _same, run, small_dataset)
+    assert same == {"a": True, "b": True, "c": True}
+
+
+def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Path) -> None:
+    from contextlib import ExitStack
+
+    from skindx.training.worker import hold
+
+    settings = TrainSettings.parse(SETTINGS)
+    with ExitStack() as held:
+        hold(tmp_path, 0.0, held)
+        with pytest.raises(UserError, match="another training is at work in"):
+            launch_workers(tmp_path, small_dataset, settings)
+    jobs = RunJobs.of(tmp_path, small_dataset, settings)
+    with open_queue(tmp_path, settings.engine) as queue:
+        fill(queue, jobs, 2)
+        queue.schedule("node7", 60)  # a machine that does not see this one's locks
+    with pytest.raises(UserError, match=r"another training schedules this run \(node7\)"):
+        launch_workers(tmp_path, small_dataset, settings)
+    other = TrainSettings.parse({**SETTINGS, "recipe": {"epochs": 1, "batch": 9}})
+    with pytest.raises(UserError, match="holds the leases of other settings"):
+        launch_workers(tmp_path, small_dataset, other)
+
+
+def test_the_manager_loads_no_torch() -> None:
+    """It waits beside the workers for hours, and their memory is theirs."""
+    code = "import sys, skindx.training.hopping.local; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
