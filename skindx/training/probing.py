@@ -31,12 +31,12 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
     for member in settings.members:
         resize = settings.recipe_of(member).resize
         smaller = resize.start if resize else None
-        key = f"{classes} {smaller} {_network(member).model_dump_json()}"
+        key = f"{classes} {smaller} {member.network().model_dump_json()}"
         if key not in _tried:
             waiting.setdefault(key, (member, smaller))
     if not waiting:
         return
-    tasks = [(_network(member), smaller) for member, smaller in waiting.values()]
+    tasks = [(member.network(), smaller) for member, smaller in waiting.values()]
     done, problem = _run_apart(tasks, classes)
     if problem:
         member = list(waiting.values())[done][0]
@@ -45,12 +45,6 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
             "another preprocess.size."
         )
     _tried.update(list(waiting)[:done])
-
-
-def _network(member: MemberSettings) -> ClassifierSettings:
-    return ClassifierSettings(
-        model=member.model, model_args=member.model_args, preprocess=member.preprocess
-    )
 
 
 def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) -> tuple[int, str]:

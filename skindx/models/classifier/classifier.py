@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.models.classifier.attention_pool import AttentionPool, put_attention_pool
 from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
 from skindx.models.classifier.input_size import sized_arguments
 from skindx.models.classifier.model_args import check_model_args
@@ -27,6 +28,8 @@ _DO_NOT_FIT = (
 )
 """What timm's constructors raise for values that do not go together."""
 
+_YOUNGER = ("attention_pool", "tower")
+
 log = logging.getLogger(__name__)
 
 
@@ -38,6 +41,19 @@ class ClassifierSettings(Settings):
     from elsewhere."""
     model_args: dict[str, Any] = Field(default_factory=dict)
     preprocess: Preprocess = Preprocess()
+    attention_pool: AttentionPool | None = None
+    """CoCa's pooling in place of timm's own; set where a tower in open_clip's format has it."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What younger settings leave at their default is not written: files and fingerprints of
+        # networks that were there before stay as they were.
+        parts: dict[str, Any] = write(self)
+        fields = type(self).model_fields
+        unused = {
+            key for key in _YOUNGER if key in fields and getattr(self, key) == fields[key].default
+        }
+        return {key: value for key, value in parts.items() if key not in unused}
 
     @field_validator("model_args")
     @classmethod
@@ -102,6 +118,8 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     try:
         arguments = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
         net = timm.create_model(settings.model, pretrained=False, num_classes=classes, **arguments)
+        if settings.attention_pool:
+            put_attention_pool(net, settings.attention_pool, classes)
     except _DO_NOT_FIT as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(

@@ -10,6 +10,8 @@ from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
+from skindx.models.towers.origin import TowerOrigin
+from skindx.models.towers.resolving import NAME as TOWER
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.engine import EngineSettings
@@ -24,11 +26,18 @@ SETTINGS = "train.yaml"
 class MemberSettings(ClassifierSettings):
     """One member of the ensemble."""
 
+    model: str = Field(pattern=rf"^(?:[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?|{TOWER})$", max_length=512)
+    """A name of timm's list, or a tower: hf-hub:ORG/NAME, or local-dir:FOLDER in the format of timm
+    or open_clip. What a tower's name stands for is written into RUN/train.yaml."""
     name: str = Field(pattern=NAME)
     weights: Path | None = None
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
     pretrained: bool = False
-    """Start from timm's own weights, fetched once; training itself reaches no network."""
+    """Start from timm's own weights, or the tower's, fetched once; training itself reaches no
+    network."""
+    tower: TowerOrigin | None = None
+    """Whose weights `weights` are, where they are a tower's; written with what its name stands
+    for."""
     seed: int = Field(0, ge=0, lt=2**63)
     recipe: Recipe | None = None
     """Instead of the run's own."""
@@ -49,6 +58,12 @@ class MemberSettings(ClassifierSettings):
         if self.pretrained and self.weights:
             raise ValueError("give weights, or pretrained: true, not both")
         return self
+
+    def network(self) -> ClassifierSettings:
+        """Return what the network is built from, without how it is trained."""
+        return ClassifierSettings(
+            **{name: getattr(self, name) for name in ClassifierSettings.model_fields}
+        )
 
 
 class DistilSettings(Settings):

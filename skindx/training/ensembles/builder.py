@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.models.bundle.spec import MemberSpec
-from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, check_weights
+from skindx.models.classifier.classifier import build_classifier, check_weights
 from skindx.models.ensemble.combination import Combination
 from skindx.models.ensemble.ensemble import Ensemble, Member
 from skindx.models.ensemble.predicting import predict_members
@@ -83,10 +83,14 @@ class EnsembleBuilder:
 
     def spec(self, part: EnsemblePart, temperature: float) -> MemberSpec:
         """Return how the bundle is to rebuild a part."""
-        classifier = _classifier(part.member)
+        classifier = part.member.network()
         views = part.member.views
         return MemberSpec(
-            name=part.name, classifier=classifier, temperature=temperature, views=views
+            name=part.name,
+            classifier=classifier,
+            temperature=temperature,
+            views=views,
+            tower=part.member.tower,
         )
 
     def ensemble(
@@ -103,7 +107,7 @@ class EnsembleBuilder:
         return Ensemble(ready, temperature, combination)
 
     def _member(self, settings: MemberSettings, state: State) -> Member:
-        classifier = build_classifier(_classifier(settings), len(self.taxonomy.classes))
+        classifier = build_classifier(settings.network(), len(self.taxonomy.classes))
         classifier.net.load_state_dict(state)
         classifier.to(torch.device(self.device)).eval()
         return Member(settings.name, classifier, settings.preprocess, views=settings.views)
@@ -150,7 +154,7 @@ class EnsembleBuilder:
 
     def _check(self, member: MemberSettings, state: State, file: Path, folder: Path) -> None:
         repair = f"remove {folder} to train it anew"
-        check_weights(_classifier(member), len(self.taxonomy.classes), state, file, repair)
+        check_weights(member.network(), len(self.taxonomy.classes), state, file, repair)
 
     def _ingredients(self, origin: Sequence[MemberRef]) -> tuple[list[State], list[str]]:
         states, names = [], []
@@ -185,9 +189,3 @@ class EnsembleBuilder:
         truth_N = class_numbers(held, self.taxonomy.keys)
         state, log_NC, used = cook(states, mix, truth_N, greedy=soup.kind == "greedy")
         return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
-
-
-def _classifier(member: MemberSettings) -> ClassifierSettings:
-    return ClassifierSettings(
-        model=member.model, model_args=member.model_args, preprocess=member.preprocess
-    )
