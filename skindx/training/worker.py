@@ -30,6 +30,7 @@ from skindx.training.parallel.mesh import Mesh, is_lost, leave
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.job import MemberJob
 from skindx.training.tasks.detector.job import DetectorJob
+from skindx.training.tasks.heads.job import HeadsJob, heads_jobs
 
 
 def train(
@@ -47,17 +48,19 @@ def train(
     """
     with ExitStack() as held:
         mesh.broadcast_from_main(lambda: _hold(run, settings.checkpoint.grace_s, held))
-        for job in _jobs(run, dataset, settings):
+        for job in _jobs(run, dataset, settings, mesh):
             if not only or job.key in only:
                 _train(job, settings, mesh, stop)
 
 
-def _jobs(run: Path, dataset: Path, settings: TrainSettings) -> Iterator[Job]:
+def _jobs(run: Path, dataset: Path, settings: TrainSettings, mesh: Mesh) -> Iterator[Job]:
     """Yield the members, then the detector, if the run trains one."""
     records = read_manifest(dataset)
     classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
     for member in settings.members:
-        yield MemberJob(run, dataset, settings, member, records, classes)
+        if member.trunk != "frozen":
+            yield MemberJob(run, dataset, settings, member, records, classes)
+    yield from heads_jobs(run, dataset, settings, records, classes, mesh=mesh)
     if settings.detector and not settings.detector.from_run:
         yield DetectorJob(run, dataset, settings, records)
 
@@ -71,7 +74,8 @@ def _train(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> 
     checkpoints = checkpoint_folder(job.run, job.key)
     saving = Resuming(checkpoints, job.fingerprint, settings.checkpoint, stop)
     with job.callbacks(shown=mesh.is_main) as callbacks:
-        result, history = loop.train(job.setup(mesh, callbacks.line), callbacks, saving)
+        solved = job.solve(mesh, callbacks.line) if isinstance(job, HeadsJob) else None
+        result, history = solved or loop.train(job.setup(mesh, callbacks.line), callbacks, saving)
     mesh.broadcast_from_main(partial(_save, job, result, history))
 
 

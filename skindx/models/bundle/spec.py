@@ -27,11 +27,15 @@ class MemberSpec(Settings):
     views: Views = 1
     tower: TowerOrigin | None = None
     """Whose weights it started from, where they were a tower's."""
+    trunk: str = Field("", pattern="^([0-9a-f]{16})?$")
+    """Which file of the folder `trunks` holds the weights below its head; empty: its own does."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What bundles had no need of before is written where it is used.
         parts: dict[str, Any] = write(self)
-        return {key: value for key, value in parts.items() if key != "tower" or value is not None}
+        unused = {key for key in ("tower", "trunk") if not parts[key]}
+        return {key: value for key, value in parts.items() if key not in unused}
 
 
 class BundleSpec(Settings):

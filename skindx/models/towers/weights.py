@@ -2,13 +2,13 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier
+from skindx.models.classifier.heads import head_place
 from skindx.models.towers.folder import TowerFolder
 from skindx.models.weights import read_state
 
@@ -26,10 +26,11 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
     given = read_state(file)
     net = build_classifier(tower.network, 1).net
     try:
+        head = head_names(net)
         state = _renamed(given, net)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         raise _unfit(tower, f"{type(e).__name__} while its tensors were renamed") from None
-    own, head = net.state_dict(), head_names(net)
+    own = net.state_dict()
     wanted = {name: tensor for name, tensor in own.items() if name not in head}
     missing = [name for name in wanted if name not in state]
     if missing:
@@ -46,11 +47,8 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
 
 def head_names(net: nn.Module) -> set[str]:
     """Return the names of the tensors of a timm network's last layer."""
-    head: Any = net.get_classifier()  # type: ignore[operator]
-    prefix = next((name for name, module in net.named_modules() if module is head), None)
-    if prefix is None:
-        return set()
-    return {name for name in net.state_dict() if name.startswith(f"{prefix}.")}
+    place = head_place(net)
+    return {name for name in net.state_dict() if name.startswith(f"{place}.")}
 
 
 def _renamed(given: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:

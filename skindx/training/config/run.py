@@ -1,7 +1,7 @@
 """What a training run is: members, engine, detector; see recipe.py for how one is trained."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,7 @@ from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
+from skindx.training.config.heads import check_frozen_recipe, check_head
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
 
@@ -35,6 +36,9 @@ class MemberSettings(ClassifierSettings):
     pretrained: bool = False
     """Start from timm's own weights, or the tower's, fetched once; training itself reaches no
     network."""
+    trunk: Literal["trained", "frozen"] = "trained"
+    """frozen: only the head learns, on features that are computed once for all members of a
+    trunk; `views` are then seen in training too."""
     tower: TowerOrigin | None = None
     """Whose weights `weights` are, where they are a tower's; written with what its name stands
     for."""
@@ -57,6 +61,11 @@ class MemberSettings(ClassifierSettings):
     def _one_start(self) -> Self:
         if self.pretrained and self.weights:
             raise ValueError("give weights, or pretrained: true, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _head_fits_the_trunk(self) -> Self:
+        check_head(self.head, self.trunk, snapshots=self.snapshots, targets=self.targets)
         return self
 
     def network(self) -> ClassifierSettings:
@@ -161,6 +170,16 @@ class TrainSettings(Settings):
                 raise ValueError(
                     f"{member.name}: snapshots={member.snapshots} is more than its {epochs} epochs"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _recipes_fit_the_trunks(self) -> Self:
+        for member in self.members:
+            if member.trunk == "frozen":
+                check_frozen_recipe(member.name, self.recipe_of(member))
+                for soup in self.soups:
+                    if member.name in soup.of:
+                        raise ValueError(f"soup {soup.name}: {member.name} has a frozen trunk")
         return self
 
     @model_validator(mode="after")
