@@ -23,6 +23,7 @@ BENCHES: dict[str, str] = {
     "exchange": "skindx.bench.exchange.exchange",
     "families": "skindx.bench.families.families",
     "gpu": "skindx.bench.gpu.gpu",
+    "heads": "skindx.bench.heads.heads",
     "heat": "skindx.bench.heat.heat",
     "intervals": "skindx.bench.intervals.intervals",
     "loader": "skindx.bench.data.loader",

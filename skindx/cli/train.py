@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import Sets
+from skindx.errors import UserError
 
 if TYPE_CHECKING:
+    from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
 
 
-def train(
+def train(  # noqa: PLR0917
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -30,6 +32,13 @@ def train(
             "checkpoint of tensors. A head of other classes stays random."
         ),
     ] = None,
+    suggest: Annotated[
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Train nothing: say in minutes what the members' weights tell of this dataset.",
+        ),
+    ] = False,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
@@ -43,14 +52,22 @@ def train(
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 
     Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
+
+    A first answer: skindx train DATA --config my.yaml --suggest
     """
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
 
     settings = TrainSettings.load(config, sets or [])
+    settings = settings.starting_from(weights) if weights else settings
+    if suggest:
+        _suggest(dataset, settings, out)
+        return
+    if out is None:
+        raise UserError("--out is missing; name the run folder to write.")
     try:
-        bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
+        bundle = train_run(dataset, settings, out)
     except StoppedError as stopped:
         if not str(stopped):
             # One rank of several that another launcher started: the first rank speaks for all, and
@@ -61,6 +78,18 @@ def train(
     if bundle:
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
+
+
+def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None:
+    from rich.console import Console
+
+    from skindx.training.suggest.suggest import suggest
+    from skindx.training.suggest.table import curve_table
+
+    for own in suggest(dataset, settings, out):
+        Console().print(curve_table(own))
+        for sentence in own.sentences:
+            print(sentence)
 
 
 def _stopped(stopped: "StoppedError") -> str:

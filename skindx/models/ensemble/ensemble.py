@@ -71,7 +71,7 @@ class Member:
         memo = {} if memo is None else memo
         parts = []
         for at in range(0, len(images), batch):
-            own = memo.setdefault(at, {})
+            own = memo.setdefault((at, batch), {})
             squares_BSS3 = self._squares(images[at : at + batch], own)
             with torch.inference_mode():
                 parts.append(self._forward(squares_BSS3, own)[0])
@@ -105,7 +105,7 @@ class Member:
         """Return the body's last map of one view; members of one trunk pass it once."""
         if not self.trunk:
             return self.body(squares_BSS3)
-        key = ("map", self.trunk, self.preprocess, view)
+        key = ("map", self.trunk, id(self.exported), self.preprocess, view)
         if key not in memo:
             memo[key] = self.body(squares_BSS3)
         map_: Tensor = memo[key]

@@ -20,8 +20,8 @@ from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.files import atomic_file, only_writer
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
+from skindx.models.classifier.trunk import Trunk
 from skindx.models.ensemble.predicting import decoded
-from skindx.training.features.trunk import Trunk
 from skindx.training.parallel.mesh import Mesh
 
 # N = images, D = dimensions, V = views, B = batch, S = side

@@ -1,39 +1,8 @@
-"""A frozen trunk: a network's weights below its head, and the hash that names them."""
+"""The frozen trunk of a member."""
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-
-import torch
-from torch import Tensor
-
-from skindx.models.classifier.classifier import (
-    Classifier,
-    ClassifierSettings,
-    build_classifier,
-    load_weights,
-)
-from skindx.models.classifier.heads import LinearHead, head_place
 from skindx.models.classifier.pretrained import pretrained_file
+from skindx.models.classifier.trunk import Trunk, open_trunk
 from skindx.training.config.run import MemberSettings
-
-
-@dataclass(frozen=True)
-class Trunk:
-    """A network with given weights, whose head is not used."""
-
-    key: str
-    """16 hexadecimal digits of a SHA-256 over the architecture and all weights."""
-    classifier: Classifier
-    state: Mapping[str, Tensor]
-    """All tensors but the head's."""
-    head: str
-    """The name of the head's place in the network."""
-    dimensions: int
-    """Of the pooled features."""
 
 
 def load_trunk(member: MemberSettings) -> Trunk:
@@ -43,32 +12,4 @@ def load_trunk(member: MemberSettings) -> Trunk:
     """
     weights = pretrained_file(member) if member.pretrained else member.weights
     assert weights is not None  # `check` refused a frozen trunk without weights
-    network = member.network().model_copy(update={"head": LinearHead()})
-    return _loaded(network.model_dump_json(), weights, weights.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _loaded(network: str, weights: Path, changed: int) -> Trunk:
-    settings = ClassifierSettings.model_validate_json(network)
-    classifier = build_classifier(settings, 1)
-    load_weights(classifier, weights)
-    place = head_place(classifier.net)
-    state = {
-        name: tensor
-        for name, tensor in classifier.net.state_dict().items()
-        if not name.startswith(f"{place}.")
-    }
-    classifier.eval().requires_grad_(False)
-    dimensions = classifier.net.get_submodule(place).in_features
-    assert isinstance(dimensions, int)
-    return Trunk(_digest(settings, state), classifier, state, place, dimensions)
-
-
-def _digest(settings: ClassifierSettings, state: Mapping[str, Tensor]) -> str:
-    parts = settings.model_dump(mode="json", exclude={"preprocess"})
-    hashed = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
-    for name in sorted(state):
-        tensor = state[name].contiguous()
-        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return hashed.hexdigest()[:16]
+    return open_trunk(member.network(), weights)

@@ -32,7 +32,7 @@ class HeadData:
     @property
     def dimensions(self) -> int:
         """Of the features."""
-        return self.features[0].shape[1]
+        return int(self.features[0].shape[1])
 
     def scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return mean and standard deviation of the training features, over all views."""

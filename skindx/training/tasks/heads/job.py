@@ -13,12 +13,13 @@ import torch
 
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
+from skindx.models.classifier.trunk import Trunk
 from skindx.training.callbacks.bar import TrainingBar
 from skindx.training.callbacks.callback import TrainingInfo
 from skindx.training.callbacks.callback_list import CallbackList, member_callbacks
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.features.store import FeatureFiles
-from skindx.training.features.trunk import Trunk, load_trunk
+from skindx.training.features.trunk import load_trunk
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.cache_policy import cache_folder
 from skindx.training.feeding.folds import learning, partition
@@ -177,7 +178,8 @@ def setup_heads(
 ) -> Training[list[FinishedMember]]:
     """Return heads of one shape, recipe and number of steps before their first step."""
     recipe, kind = settings.recipe_of(heads[0].member), heads[0].member.head
-    scales = [tuple(torch.from_numpy(part) for part in head.scale()) for head in heads]
+    found = [head.scale() for head in heads]
+    scales = [(torch.from_numpy(mean_D), torch.from_numpy(std_D)) for mean_D, std_D in found]
     classes = heads[0].classes
     stack = HeadStack(kind, scales, classes, [head.member.seed for head in heads]).to(mesh.device)
     criteria = [

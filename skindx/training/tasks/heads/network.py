@@ -35,8 +35,8 @@ class HeadStack(nn.Module):
         """Return the logits of each head for its own features."""
         x = (features_MBD - self.mean_M1D) / self.std_M1D
         if isinstance(self.heads[0], Mlp):
-            x = functional.gelu(_product(x, [head.fc1 for head in self.heads]))
-            return _product(x, [head.fc2 for head in self.heads])
+            x = functional.gelu(_product(x, [head.get_submodule("fc1") for head in self.heads]))
+            return _product(x, [head.get_submodule("fc2") for head in self.heads])
         return _product(x, list(self.heads))
 
     def state_of(self, number: int) -> dict[str, Tensor]:

@@ -3,8 +3,10 @@
 N = training features, D = dimensions, C = classes
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,13 +125,33 @@ def fit_path(
 
     Each fit starts from the one before. Every class must be among the labels.
     """
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(max_iter=_MOST_ITERATIONS, tol=1e-6, warm_start=True)
+    model = _model(STRENGTHS[0])
     for strength in STRENGTHS:
         model.C = strength
+        yield strength, _fitted(model, x_ND, labels_N, weights_N, classes)
+
+
+def fit_logistic(
+    x_ND: Floats, labels_N: NDArray[np.int64], weights_N: Floats, classes: int, strength: float
+) -> tuple[Floats, Floats]:
+    """Return weights C x D and biases C of one fit; every class must be among the labels."""
+    return _fitted(_model(strength), x_ND, labels_N, weights_N, classes)
+
+
+def _model(strength: float) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=strength, max_iter=_MOST_ITERATIONS, tol=1e-6, warm_start=True)
+
+
+def _fitted(
+    model: Any, x_ND: Floats, labels_N: NDArray[np.int64], weights_N: Floats, classes: int
+) -> tuple[Floats, Floats]:
+    with warnings.catch_warnings():
+        # Hardly regularised, separable classes have no finite optimum; validation does not take it.
+        warnings.simplefilter("ignore")
         model.fit(x_ND, labels_N, sample_weight=weights_N)
-        weight, bias = model.coef_, model.intercept_
-        if classes == 2:  # scikit-learn keeps the second class's half alone
-            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-        yield strength, (weight.copy(), bias.copy())
+    weight, bias = model.coef_, model.intercept_
+    if classes == 2:  # scikit-learn keeps the second class's half alone
+        return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    return weight.copy(), bias.copy()
