@@ -69,7 +69,7 @@ def test_attached_it_is_the_same_to_the_byte(tmp_path: Path, skindx: Any) -> Non
     assert names == {*bundle.spec.files, "bundle.json", "detached.json"} - {
         f"trunks/{trunk.key}.safetensors"
     }
-    code, _, error = skindx("evaluate", archive, tmp_path)
+    code, _, error = skindx("diagnose", archive, tmp_path / "photo.jpg")
     assert code == 2
     assert "is no bundle" in error
     code, said, _ = skindx(

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,17 +35,6 @@ _RECIPES: tuple[dict[str, Any], ...] = (
 )
 
 
-class Sizes(Protocol):
-    """What of the bench's settings the arms need."""
-
-    model: str
-    size: int
-    classes: int
-    folds: int
-    epochs: int
-    batch: int
-
-
 @dataclass
 class Arms:
     """A dataset, heads by their recipe, and what each arm answered last."""
@@ -59,9 +48,22 @@ class Arms:
     """Validation probabilities by the head's name."""
 
     @classmethod
-    def prepared(cls, folder: Path, files: Sequence[bytes], sizes: Sizes) -> "Arms":
-        """Put images and a trunk of random weights into a folder."""
-        classes = tuple(f"class{number}" for number in range(sizes.classes))
+    def prepared(
+        cls,
+        folder: Path,
+        files: Sequence[bytes],
+        *,
+        model: str,
+        size: int,
+        count: int,
+        folds: int,
+        recipe: dict[str, int],
+    ) -> "Arms":
+        """Put images of `count` classes and a trunk of random weights into a folder.
+
+        `recipe` is what all heads have in common: epochs and batch.
+        """
+        classes = tuple(f"class{number}" for number in range(count))
         records = []
         for number, data in enumerate(files):
             sha256, path = put(folder, data, ".jpg")
@@ -69,29 +71,29 @@ class Arms:
             records.append(Record(path, sha256, "", WIDTH, HEIGHT, label, sha256, "train"))
         torch.manual_seed(0)
         weights = folder / "trunk.safetensors"
-        net = build_classifier(ClassifierSettings(model=sizes.model), 1).net
+        net = build_classifier(ClassifierSettings(model=model), 1).net
         save_tensors(
             {name: value.contiguous() for name, value in net.state_dict().items()}, weights
         )
         members = [
             {
                 "name": f"recipe{number}-fold{fold}",
-                "model": sizes.model,
-                "preprocess": {"size": sizes.size},
+                "model": model,
+                "preprocess": {"size": size},
                 "weights": weights,
                 "trunk": "frozen",
                 "fold": fold,
                 "seed": fold,
-                "recipe": {"epochs": sizes.epochs, "batch": sizes.batch, **recipe},
+                "recipe": {**recipe, **own},
             }
-            for number, recipe in enumerate(_RECIPES)
-            for fold in range(sizes.folds)
+            for number, own in enumerate(_RECIPES)
+            for fold in range(folds)
         ]
         settings = TrainSettings.parse(
             {
                 "members": members,
-                "folds": sizes.folds,
-                "recipe": {"epochs": sizes.epochs, "batch": sizes.batch},
+                "folds": folds,
+                "recipe": recipe,
             },
             expand=False,
         )

@@ -45,7 +45,15 @@ def run(settings: Config) -> Result:
     with tempfile.TemporaryDirectory(prefix="skindx-bench-") as name:
         files = noisy_jpegs(settings.images)
         os.environ["MASTER_PORT"] = str(free_port())
-        arms = Arms.prepared(Path(name), files, settings)
+        arms = Arms.prepared(
+            Path(name),
+            files,
+            model=settings.model,
+            size=settings.size,
+            count=settings.classes,
+            folds=settings.folds,
+            recipe={"epochs": settings.epochs, "batch": settings.batch},
+        )
         mesh = join(arms.settings.engine)
         try:
             seconds = interleave(
