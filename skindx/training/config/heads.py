@@ -2,8 +2,19 @@
 
 from pathlib import Path
 
+from pydantic import Field
+
+from skindx.config import Settings
 from skindx.models.classifier.heads import Head, KnnHead, LinearHead, PrototypeHead
 from skindx.training.config.recipe import Recipe
+
+
+class LoraSettings(Settings):
+    """Low-rank updates of a trunk's linear layers (Hu et al. 2021)."""
+
+    rank: int = Field(8, ge=1, le=256)
+    alpha: float = Field(16, gt=0, le=1024)
+    """The update counts alpha / rank."""
 
 
 def check_head(head: Head, trunk: str, *, snapshots: int, targets: Path | None) -> None:

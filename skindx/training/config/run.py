@@ -16,7 +16,7 @@ from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
-from skindx.training.config.heads import check_frozen_recipe, check_head
+from skindx.training.config.heads import LoraSettings, check_frozen_recipe, check_head
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
 
@@ -36,9 +36,11 @@ class MemberSettings(ClassifierSettings):
     pretrained: bool = False
     """Start from timm's own weights, or the tower's, fetched once; training itself reaches no
     network."""
-    trunk: Literal["trained", "frozen"] = "trained"
+    trunk: Literal["trained", "frozen", "lora"] = "trained"
     """frozen: only the head learns, on features that are computed once for all members of a
-    trunk; `views` are then seen in training too."""
+    trunk; `views` are then seen in training too. lora: the head and low-rank updates learn."""
+    lora: LoraSettings = LoraSettings()
+    """How large the updates of `trunk: lora` are."""
     tower: TowerOrigin | None = None
     """Whose weights `weights` are, where they are a tower's; written with what its name stands
     for."""
