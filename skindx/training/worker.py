@@ -49,7 +49,7 @@ def train(
     with ExitStack() as held:
         mesh.broadcast_from_main(lambda: _hold(run, settings.checkpoint.grace_s, held))
         for job in _jobs(run, dataset, settings, mesh):
-            if not only or job.key in only:
+            if not only or {job.key, *_names(job)} & set(only):
                 _train(job, settings, mesh, stop)
 
 
@@ -63,6 +63,11 @@ def _jobs(run: Path, dataset: Path, settings: TrainSettings, mesh: Mesh) -> Iter
     yield from heads_jobs(run, dataset, settings, records, classes, mesh=mesh)
     if settings.detector and not settings.detector.from_run:
         yield DetectorJob(run, dataset, settings, records)
+
+
+def _names(job: Job) -> list[str]:
+    """Return the members that heads trained together stand for."""
+    return [member.name for member in job.members] if isinstance(job, HeadsJob) else []
 
 
 def _train(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> None:

@@ -47,6 +47,7 @@ def _settings(tower: Path) -> dict[str, Any]:
         "members": [
             {**model, "name": "line", "fold": "each", "views": 2},
             *({**model, "name": name, "head": head} for name, head in KINDS.items()),
+            {**model, "name": "low", "trunk": "lora", "recipe": {"epochs": 1, "batch": 18}},
         ],
     }
 
@@ -91,7 +92,7 @@ def _train(dataset: Path, folder: Path, tower: Path) -> int:
 def test_one_command_packs_a_whole_bundle(run: Path, tower: Path) -> None:
     bundle = open_bundle(run / "bundle")
     names = [member.name for member in bundle.spec.members]
-    assert names == ["line-fold0", "line-fold1", *KINDS]
+    assert names == ["line-fold0", "line-fold1", *KINDS, "low"]
     assert bundle.spec.conformal
     assert bundle.spec.gallery
     text = (run / "bundle/bundle.json").read_text()
@@ -106,12 +107,15 @@ def test_one_command_packs_a_whole_bundle(run: Path, tower: Path) -> None:
 @pytest.mark.distributed
 def test_the_trunk_is_stored_and_passed_once(run: Path, small_dataset: Path) -> None:
     bundle = open_bundle(run / "bundle")
-    (trunk,) = {member.trunk for member in bundle.spec.members}
+    *shared, low = bundle.spec.members
+    assert not low.trunk  # its updates have become part of its weights
+    (trunk,) = {member.trunk for member in shared}
     assert f"trunks/{trunk}.safetensors" in bundle.spec.files
-    for member in bundle.spec.members:
+    for member in shared:
         own = load_file(run / f"bundle/members/{member.name}/model.safetensors")
         assert all(name.startswith("head.") for name in own)
     ensemble = bundle.ensemble()
+    ensemble = Ensemble(ensemble.members[:-1])
     first, *others = (m.classifier.net.blocks[0].attn.qkv.weight for m in ensemble.members)
     assert all(other.data_ptr() == first.data_ptr() for other in others)
     passes = []
@@ -136,7 +140,7 @@ def test_cached_features_predict_what_the_bundle_serves(run: Path, small_dataset
     _, member_MNC = predict_records(bundle.ensemble(), small_dataset, records)
     for spec, served_NC in zip(bundle.spec.members, member_MNC, strict=True):
         if spec.name.startswith("line"):
-            continue
+            continue  # validated on its fold
         log_NC = load_member(run, spec.name).validation_NC / spec.temperature
         cached_NC = np.exp(log_NC) / np.exp(log_NC).sum(axis=1, keepdims=True)
         assert np.abs(cached_NC - served_NC).max() < 0.02, spec.name
@@ -157,11 +161,11 @@ def test_a_head_of_another_trunk_is_refused(run: Path, small_dataset: Path, tmp_
     from skindx.training.ensembles.builder import EnsembleBuilder
 
     settings = TrainSettings.load(run / "train.yaml")
-    weights = settings.members[-1].weights
+    weights = settings.members[-2].weights
     assert weights
     changed = {name: tensor + 1e-3 for name, tensor in load_file(weights).items()}
     save_file(changed, tmp_path / "other.safetensors")
-    member = settings.members[-1].model_copy(update={"weights": tmp_path / "other.safetensors"})
+    member = settings.members[-2].model_copy(update={"weights": tmp_path / "other.safetensors"})
     settings = settings.model_copy(update={"members": (member,)})
     taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
     builder = EnsembleBuilder(
@@ -169,6 +173,40 @@ def test_a_head_of_another_trunk_is_refused(run: Path, small_dataset: Path, tmp_
     )
     with pytest.raises(UserError, match="made on the features of trunk"):
         builder.parts([member.name])
+
+
+@pytest.mark.distributed
+def test_two_ranks_compute_and_train_what_one_does(
+    run: Path, small_dataset: Path, tmp_path: Path
+) -> None:
+    one, two = run_ranks(2, _by_two, small_dataset, run, tmp_path, timeout_s=280)
+    assert one.keys() == two.keys() == {"mlp", "line-fold0", "line-fold1"}
+    for name, log_NC in one.items():
+        alone_NC = load_member(run, name).validation_NC
+        assert np.array_equal(log_NC, two[name])
+        assert np.abs(np.exp(log_NC) - np.exp(alone_NC)).max() < 1e-3, name
+
+
+def _by_two(dataset: Path, run: Path, folder: Path) -> dict[str, np.ndarray]:
+    """Train some of the run's heads on two ranks, with a cache of features of their own."""
+    from skindx.taxonomy import Taxonomy
+    from skindx.training.deepspeed.joining import join
+    from skindx.training.tasks.heads.job import heads_jobs
+
+    settings = TrainSettings.load(run / "train.yaml", ["loader.cache={kind: disk}"])
+    cache = settings.loader.cache.model_copy(update={"folder": folder / "cache"})
+    loader = settings.loader.model_copy(update={"cache": cache})
+    members = tuple(
+        own for own in settings.members if own.name in ("mlp", "line-fold0", "line-fold1")
+    )
+    settings = settings.model_copy(update={"members": members, "loader": loader})
+    classes = Taxonomy.load(dataset / "taxonomy.yaml").keys
+    records, mesh = read_manifest(dataset), join(settings.engine)
+    found = {}
+    for job in heads_jobs(folder, dataset, settings, records, classes, mesh=mesh):
+        for member, own in zip(job.members, fit(job.setup(mesh, print), Silent()), strict=True):
+            found[member.name] = own.validation_NC
+    return found
 
 
 # Heads on made-up features, without a network.
