@@ -14,6 +14,11 @@ from skindx.models.weights import read_state
 
 _TRUNK, _VISUAL = "visual.trunk.", "visual."
 _POOL = "attn_pool."
+_FAILS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What timm's filters raise for tensors of another network."""
 
 
 def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
@@ -28,8 +33,8 @@ def tower_state(tower: TowerFolder) -> dict[str, Tensor]:
     try:
         head = head_names(net)
         state = _renamed(given, net)
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
-        raise _unfit(tower, f"{type(e).__name__} while its tensors were renamed") from None
+    except _FAILS as error:
+        raise _unfit(tower, f"{type(error).__name__} while its tensors were renamed") from None
     own = net.state_dict()
     wanted = {name: tensor for name, tensor in own.items() if name not in head}
     missing = [name for name in wanted if name not in state]
