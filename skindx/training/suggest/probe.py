@@ -20,13 +20,15 @@ from skindx.metrics import (
     confidence_interval,
     paired_interval,
 )
-from skindx.training.tasks.heads.solved import fit_logistic, fit_path
+from skindx.training.tasks.heads.solved import STRENGTHS, fit_logistic, fit_path
 
 SHARES = (0.1, 0.2, 0.4, 0.7, 1.0)
 """Of the training groups, for the learning curve."""
 _FOLDS, _DRAWS = 3, 3
 _NEIGHBOURS = 20
 _HALF = 0.5
+_USUAL = 1e-2
+"""The strength where the training images cannot be divided."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -130,18 +132,26 @@ def _chosen(train: Split, classes: int) -> float:
     pairs = [(g, str(n)) for g, n in zip(train.groups_N, train.labels_N.tolist(), strict=True)]
     fold_of = fold_groups(pairs, _FOLDS, 0)
     fold_N = np.array([fold_of[group] for group in train.groups_N.tolist()])
-    losses: dict[float, float] = {}
+    losses = np.zeros(len(STRENGTHS))
     for fold in range(_FOLDS):
         learned, held = train.rows(fold_N != fold), train.rows(fold_N == fold)
         if len(set(learned.labels_N.tolist())) < classes or not len(held.labels_N):
             continue
-        path = fit_path(learned.features_ND, learned.labels_N, _balance(learned, classes), classes)
-        for strength, (weight_CD, bias_C) in path:
-            log_VC = _log_softmax(held.features_ND @ weight_CD.T + bias_C)
-            own_V = _balance(held, classes)
-            loss = -float((own_V * log_VC[np.arange(len(log_VC)), held.labels_N]).sum())
-            losses[strength] = losses.get(strength, 0.0) + loss
-    return min(losses, key=lambda strength: losses[strength]) if losses else 1e-2
+        losses += _path_losses(learned, held, classes)
+    return STRENGTHS[int(losses.argmin())] if losses.any() else _USUAL
+
+
+def _path_losses(learned: Split, held: Split, classes: int) -> Floats:
+    """Return the loss on `held` by strength; infinite beyond where it rose twice in a row."""
+    found = np.full(len(STRENGTHS), np.inf)
+    path = fit_path(learned.features_ND, learned.labels_N, _balance(learned, classes), classes)
+    for at, (_, (weight_CD, bias_C)) in enumerate(path):
+        log_VC = _log_softmax(held.features_ND @ weight_CD.T + bias_C)
+        own_V = _balance(held, classes)
+        found[at] = -float((own_V * log_VC[np.arange(len(log_VC)), held.labels_N]).sum())
+        if at > 1 and found[at] > found[at - 1] > found[at - 2]:
+            break
+    return found
 
 
 def _balance(split: Split, classes: int) -> Floats:
