@@ -117,9 +117,9 @@ def sentences(answer: Probe) -> tuple[str, ...]:
         )
     else:
         said.append(
-            f"The probe fits even its own training images to {answer.fits_training:.0%} only: "
-            "these features do not hold what tells the classes apart. A fine-tune, a higher "
-            "resolution or another trunk will likely bring more than labels."
+            f"The probe that generalises best fits its own training images to "
+            f"{answer.fits_training:.0%} only: these features hardly tell the classes apart. A "
+            "fine-tune, a higher resolution or another trunk will likely bring more than labels."
         )
     return tuple(said)
 
