@@ -26,6 +26,7 @@ BENCHES: dict[str, str] = {
     "heads": "skindx.bench.heads.heads",
     "heat": "skindx.bench.heat.heat",
     "intervals": "skindx.bench.intervals.intervals",
+    "labels": "skindx.bench.labels.labels",
     "loader": "skindx.bench.data.loader",
     "model-comparison": "skindx.bench.model_comparison.comparison",
     "ood": "skindx.bench.ood.ood",

@@ -60,7 +60,7 @@ def plant(
     classes = probabilities_NC.shape[1]
     count = max(1, round(share * len(labels_N)))
     left_C = np.bincount(labels_N, minlength=classes) // 2
-    wrong = []
+    wrong: list[int] = []
     for row in random.permutation(len(labels_N)).tolist():
         if len(wrong) < count and left_C[labels_N[row]] > 0:
             left_C[labels_N[row]] -= 1
