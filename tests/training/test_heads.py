@@ -26,7 +26,7 @@ from skindx.training.finished.member import FinishedMember, load_member
 from skindx.training.loop import fit
 from skindx.training.run import train
 from skindx.training.tasks.heads.data import HeadData
-from skindx.training.tasks.heads.job import setup_heads
+from skindx.training.tasks.heads.setting_up import setup_heads
 from skindx.training.tasks.heads.solved import solve
 
 MEMBER = {"trunk": "frozen", "pretrained": True, "preprocess": {"size": 64}}

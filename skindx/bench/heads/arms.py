@@ -23,7 +23,7 @@ from skindx.training.feeding.images import class_numbers
 from skindx.training.loop import fit
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.tasks.heads.data import HeadData
-from skindx.training.tasks.heads.job import setup_heads
+from skindx.training.tasks.heads.setting_up import setup_heads
 
 _PASSES = 20
 """The cache is read so often in a timed round: once is too short to time."""

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from skindx.data.loader.settings import DiskCache
 from skindx.data.manifest import Record
@@ -28,15 +26,11 @@ from skindx.training.feeding.reading import load_targets
 from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.recipes.ema import WeightAverage
-from skindx.training.recipes.losses import build_loss
-from skindx.training.recipes.optimizer import build_optimizer
-from skindx.training.state import Training, setup
+from skindx.training.state import Training
 from skindx.training.task import Row
 from skindx.training.tasks.heads.data import HeadData
-from skindx.training.tasks.heads.network import HeadStack
+from skindx.training.tasks.heads.setting_up import setup_heads
 from skindx.training.tasks.heads.solved import Solved, is_solved, solve
-from skindx.training.tasks.heads.task import HeadsTask
 
 _OVER_LAYERS = ("lars", "lamb")
 """Optimizers whose rate depends on a whole layer: their heads are trained one by one as well."""
@@ -165,54 +159,6 @@ class HeadsJob:
             rows = _history_of(history, number, member.name, len(self.members))
             rows = [{**row, "trunk": self.trunk.key} for row in rows]
             save_member(self.run, member.name, finished, rows, self.fingerprints[number])
-
-
-def setup_heads(
-    settings: TrainSettings,
-    heads: Sequence[HeadData],
-    *,
-    label: str,
-    place: str,
-    mesh: Mesh,
-    say: Callable[[str], None],
-) -> Training[list[FinishedMember]]:
-    """Return heads of one shape, recipe and number of steps before their first step."""
-    recipe, kind = settings.recipe_of(heads[0].member), heads[0].member.head
-    found = [head.scale() for head in heads]
-    scales = [(torch.from_numpy(mean_D), torch.from_numpy(std_D)) for mean_D, std_D in found]
-    classes = heads[0].classes
-    stack = HeadStack(kind, scales, classes, [head.member.seed for head in heads]).to(mesh.device)
-    criteria = [
-        build_loss(head.labels_P[head.train_N], classes, recipe).to(mesh.device) for head in heads
-    ]
-    # The engine clips the gradient of all heads together; each is clipped by itself instead.
-    clip = mesh.settings.gradient_clip
-    alone = _without_clip(mesh)
-    task = HeadsTask(heads, recipe, alone, criteria, place, label)
-    training = setup(
-        task,
-        stack,
-        build_optimizer(stack, recipe, ()),
-        average=WeightAverage(stack, recipe.ema) if recipe.ema else None,
-        settings=settings,
-        mesh=alone,
-        say=say,
-    )
-    training.engine.precondition = partial(_clip_heads, clip) if clip else None
-    return training
-
-
-def _without_clip(mesh: Mesh) -> Mesh:
-    other = copy(mesh)
-    settings = mesh.settings.model_copy(update={"gradient_clip": 0.0})
-    object.__setattr__(other, "settings", settings)  # a mesh of a test may be of another class
-    return other
-
-
-def _clip_heads(norm: float, stack: torch.nn.Module) -> None:
-    assert isinstance(stack, HeadStack)
-    for head in stack.heads:
-        torch.nn.utils.clip_grad_norm_(head.parameters(), norm)
 
 
 def heads_jobs(

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from skindx.metrics import balanced_accuracy
 from skindx.models.classifier.heads import KnnHead, LinearHead, PrototypeHead
 from skindx.training.config.recipe import Recipe
 from skindx.training.finished.member import FinishedMember
 from skindx.training.recipes.losses import class_weights
 from skindx.training.task import Row
 from skindx.training.tasks.heads.data import HeadData
-from skindx.training.tasks.heads.task import predict_rows
+from skindx.training.tasks.heads.predicting import accuracy, predict_rows
 
 Floats = NDArray[np.float64]
 
@@ -62,11 +61,8 @@ def solve(head: HeadData, recipe: Recipe, place: str) -> Solved:
     finished = FinishedMember(
         {f"{place}.{name}": value for name, value in state.items()}, log_NC, truth_N
     )
-    own = {
-        "epoch": 1,
-        "val_top1": round(float((log_NC.argmax(axis=1) == truth_N).mean()), 4),
-        "val_balanced": round(float(balanced_accuracy(np.exp(log_NC), truth_N)), 4),
-    }
+    top1, balanced = accuracy(finished)
+    own = {"epoch": 1, "val_top1": top1, "val_balanced": balanced}
     best = min(rows, key=lambda row: row["val_loss"]) if rows else {}
     return Solved(
         finished, [{**own, **{key: best[key] for key in ("C", "val_loss") if key in best}}]

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from skindx.metrics import balanced_accuracy
 from skindx.training.config.recipe import Mix, Recipe
 from skindx.training.feeding.batches import epoch_plan, steps_of
 from skindx.training.finished.member import FinishedMember
@@ -23,6 +22,7 @@ from skindx.training.recipes.schedule import mix_at, rate_of
 from skindx.training.task import Batch, EpochSpeed, Piece, Row
 from skindx.training.tasks.heads.data import HeadData
 from skindx.training.tasks.heads.network import HeadStack
+from skindx.training.tasks.heads.predicting import accuracy, finished_head
 
 _VIEWS = 0x766965
 """Keeps the draw of views apart from that of the order, which has the same seeds."""
@@ -145,7 +145,7 @@ class HeadsTask:
     ) -> dict[str, Any]:
         """Return each head's accuracy on its validation images, and their means."""
         self._finished = self._validated(network)
-        own = [_accuracy(finished) for finished in self._finished]
+        own = [accuracy(finished) for finished in self._finished]
         figures = {
             f"{head.member.name}/{key}": value
             for head, (top1, balanced) in zip(self.heads, own, strict=True)
@@ -187,38 +187,6 @@ class HeadsTask:
         return self._finished or self._validated(network)
 
 
-def finished_head(network: HeadStack, number: int, head: HeadData, place: str) -> FinishedMember:
-    """Return one head's tensors and its predictions of its validation images."""
-    state = network.state_of(number)
-    log_NC = predict_rows(head, state)
-    named = {f"{place}.{name}": value.cpu() for name, value in state.items()}
-    return FinishedMember(named, log_NC, head.labels_P[head.val_N])
-
-
-def predict_rows(head: HeadData, state: dict[str, Tensor]) -> NDArray[np.float64]:
-    """Return log-probabilities N x C of a head's validation images, the mean over its views."""
-    from skindx.models.classifier.classifier import fitted_network
-    from skindx.models.classifier.heads import make_head
-
-    settings = fitted_network(head.member.network(), {f".{k}": v for k, v in state.items()})
-    made = make_head(settings.head, head.dimensions, head.classes)
-    made.load_state_dict(
-        {
-            name: value.cpu().float() if value.is_floating_point() else value.cpu()
-            for name, value in state.items()
-        }
-    )
-    seen = []
-    with torch.inference_mode():
-        for view_PD in head.features:
-            features_ND = torch.from_numpy(view_PD[head.val_N].astype(np.float32))
-            seen.append(torch.log_softmax(made(features_ND).double(), dim=1))
-    log_NC: NDArray[np.float64] = (
-        torch.stack(seen).logsumexp(0) - np.log(len(seen)) if seen[1:] else seen[0]
-    ).numpy()
-    return log_NC
-
-
 def _of_features(mix: Mix | None) -> Mix | None:
     """Return how features are mixed: blended as wholes, since a rectangle of them means nothing."""
     return mix.model_copy(update={"cutmix": 0.0}) if mix else None
@@ -248,9 +216,3 @@ def _blend(mixture: Mixture, features_LD: Tensor, targets_LC: Tensor) -> tuple[T
         features_LD[:count] * own_B1 + features_LD[partner_B] * (1 - own_B1),
         targets_LC[:count] * own_B1 + targets_LC[partner_B] * (1 - own_B1),
     )
-
-
-def _accuracy(finished: FinishedMember) -> tuple[float, float]:
-    right_N = finished.validation_NC.argmax(axis=1) == finished.truth_N
-    score = balanced_accuracy(np.exp(finished.validation_NC), finished.truth_N)
-    return round(float(right_N.mean()), 4), round(float(score), 4)
