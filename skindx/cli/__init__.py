@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
-from skindx.cli import boxes, casebook
+from skindx.cli import boxes, bundle, casebook
 from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.bench import bench
@@ -81,6 +81,7 @@ for verb in (
     app.command()(verb)
 for group, name in (
     (boxes.app, "boxes"),
+    (bundle.app, "bundle"),
     (casebook.app, "casebook"),
     (user, "user"),
     (dedup, "dedup"),

@@ -10,6 +10,7 @@ from skindx.cli.options import Sets
 from skindx.errors import UserError
 
 if TYPE_CHECKING:
+    from skindx.curation.labels.review import Ranker
     from skindx.data.dedup.near import Embeddings
     from skindx.data.manifest import Record
     from skindx.progress import Progress
@@ -49,6 +50,14 @@ def audit(
             help="With --labels: swap this share of the labels and report how many are found."
         ),
     ] = None,
+    combine: Annotated[
+        bool,
+        typer.Option(
+            "--combine",
+            help="With --labels: rank by neighbours, copies and training dynamics too, weighed by "
+            "errors planted among the labels; three times as long.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of folds and planted errors.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0 takes all cores.")] = 0,
     sets: Sets = None,
@@ -75,11 +84,16 @@ def audit(
         raise UserError(f"{given[0]} is for two audits; add --labels or --off-topic.")
     if plant is not None and not labels:
         raise UserError("--plant is for the review of labels; add --labels.")
+    if combine and not labels:
+        raise UserError("--combine is for the review of labels; add --labels.")
     if threshold is not None and not off_topic:
         raise UserError("--threshold is for the look at unusual images; add --off-topic.")
     with progress_bars() as progress:
         if labels:
-            lines = _labels(dataset, tables, plant, seed, sets or [], progress=progress)
+            ranker = _combined() if combine else None
+            lines = _labels(
+                dataset, tables, plant, seed, sets or [], ranker=ranker, progress=progress
+            )
         elif off_topic:
             lines = _off_topic(dataset, tables, threshold, sets or [], progress)
         elif quality:
@@ -134,6 +148,7 @@ def _labels(
     seed: int,
     sets: list[str],
     *,
+    ranker: "Ranker | None",
     progress: "Progress",
 ) -> list[str]:
     from skindx.curation.labels.leakage import siblings_by_chance, siblings_in_train
@@ -151,8 +166,8 @@ def _labels(
     records = read_manifest(dataset)
     table = _embeddings(dataset, sources, sets, progress)
     if plant is not None:
-        return _planted(records, table, plant, seed, progress)
-    review = review_labels(records, table, seed=seed, progress=progress)
+        return _planted(records, table, plant, seed, ranker=ranker, progress=progress)
+    review = review_labels(records, table, seed=seed, ranker=ranker, progress=progress)
     write_review(dataset, review, {record.sha256: record for record in records})
     leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
     return [
@@ -164,8 +179,20 @@ def _labels(
     ]
 
 
+def _combined() -> "Ranker":
+    from skindx.curation.labels.combining import combined_doubts
+
+    return combined_doubts
+
+
 def _planted(
-    records: "list[Record]", table: "Embeddings", share: float, seed: int, progress: "Progress"
+    records: "list[Record]",
+    table: "Embeddings",
+    share: float,
+    seed: int,
+    *,
+    ranker: "Ranker | None",
+    progress: "Progress",
 ) -> list[str]:
     from skindx.curation.labels.review import plant_errors
 
@@ -173,7 +200,7 @@ def _planted(
         f"of {planted.planted} planted errors {planted.found} are among the first {planted.looked} "
         f"({100 * planted.recall:.0f} %; precision {100 * planted.precision:.0f} %, at random "
         f"{100 * planted.by_chance:.0f} %)"
-        for planted in plant_errors(records, table, share, seed, progress=progress)
+        for planted in plant_errors(records, table, share, seed, ranker=ranker, progress=progress)
     ]
 
 

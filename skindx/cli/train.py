@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skindx.cli.options import Sets
+from skindx.errors import UserError
 
 if TYPE_CHECKING:
+    from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
 
 
 def train(  # noqa: PLR0917 (typer reads them by name)
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -38,6 +40,13 @@ def train(  # noqa: PLR0917 (typer reads them by name)
             "members hop between workers: the same as engine.schedule=hop.",
         ),
     ] = False,
+    suggest: Annotated[
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Train nothing: say in minutes what the members' weights tell of this dataset.",
+        ),
+    ] = False,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
@@ -53,6 +62,8 @@ def train(  # noqa: PLR0917 (typer reads them by name)
     Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
 
     All of them at once, each core a worker: skindx train DATA -c my.yaml --hop --out runs/mine
+
+    A first answer: skindx train DATA --config my.yaml --suggest
     """
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
@@ -60,8 +71,14 @@ def train(  # noqa: PLR0917 (typer reads them by name)
 
     hops = ["engine.schedule=hop"] if hop else []
     settings = TrainSettings.load(config, [*hops, *(sets or [])])
+    settings = settings.starting_from(weights) if weights else settings
+    if suggest:
+        _suggest(dataset, settings, out)
+        return
+    if out is None:
+        raise UserError("--out is missing; name the run folder to write.")
     try:
-        bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
+        bundle = train_run(dataset, settings, out)
     except StoppedError as stopped:
         if not str(stopped):
             # One rank of several that another launcher started: the first rank speaks for all, and
@@ -72,6 +89,18 @@ def train(  # noqa: PLR0917 (typer reads them by name)
     if bundle:
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
+
+
+def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None:
+    from rich.console import Console
+
+    from skindx.training.suggest.suggest import suggest
+    from skindx.training.suggest.table import curve_table
+
+    for own in suggest(dataset, settings, out):
+        Console().print(curve_table(own))
+        for sentence in own.sentences:
+            print(sentence)
 
 
 def _stopped(stopped: "StoppedError") -> str:

@@ -97,6 +97,12 @@ def _check_member(
             f"member {member.name}: recipe.batch={batch} must be at least {2 * ranks * pieces} "
             f"({each}) and at most the {len(train)} training images."
         )
+    if member.trunk != "trained" and not (member.weights or member.pretrained):
+        raise UserError(
+            f"member {member.name}: trunk={member.trunk} keeps the weights it starts from, and "
+            "random ones see nothing; set "
+            "pretrained: true, or give its weights."
+        )
     with torch.device("meta"):
         classifier = build_classifier(member, classes)
     if recipe.layer_decay < 1:

@@ -12,6 +12,7 @@ import torch
 
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import ClassifierSettings
+from skindx.models.classifier.heads import LinearHead
 from skindx.models.classifier.trial import TrialError, try_network
 from skindx.training.config.run import MemberSettings, TrainSettings
 
@@ -31,12 +32,12 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
     for member in settings.members:
         resize = settings.recipe_of(member).resize
         smaller = resize.start if resize else None
-        key = f"{classes} {smaller} {_network(member).model_dump_json()}"
+        key = f"{classes} {smaller} {_tried_as(member).model_dump_json()}"
         if key not in _tried:
             waiting.setdefault(key, (member, smaller))
     if not waiting:
         return
-    tasks = [(_network(member), smaller) for member, smaller in waiting.values()]
+    tasks = [(_tried_as(member), smaller) for member, smaller in waiting.values()]
     done, problem = _run_apart(tasks, classes)
     if problem:
         member = list(waiting.values())[done][0]
@@ -47,10 +48,10 @@ def probe_members(settings: TrainSettings, classes: int) -> None:
     _tried.update(list(waiting)[:done])
 
 
-def _network(member: MemberSettings) -> ClassifierSettings:
-    return ClassifierSettings(
-        model=member.model, model_args=member.model_args, preprocess=member.preprocess
-    )
+def _tried_as(member: MemberSettings) -> ClassifierSettings:
+    """Return the network to try: on a frozen trunk every head is like the plain one."""
+    frozen = {"head": LinearHead()} if member.trunk == "frozen" else {}
+    return member.network().model_copy(update=frozen)
 
 
 def _run_apart(tasks: list[tuple[ClassifierSettings, int | None]], classes: int) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from skindx.training.launching.notes import RANKS
 from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.devices import resolve_accelerator
 from skindx.training.parallel.mesh import is_lost, leave
+from skindx.training.towers import with_towers
 from skindx.training.worker import train as train_members
 
 
@@ -38,6 +39,7 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
+    settings = with_towers(settings)
     check(settings, records, taxonomy, run)
     if settings.distil:
         if "RANK" in os.environ:

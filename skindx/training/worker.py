@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from skindx.training.parallel.mesh import Mesh, is_lost, leave
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.job import MemberJob
 from skindx.training.tasks.detector.job import DetectorJob
+from skindx.training.tasks.heads.job import HeadsJob, heads_jobs
 
 
 def train(
@@ -48,8 +50,10 @@ def train(
     records, classes = read_manifest(dataset), Taxonomy.load(dataset / "taxonomy.yaml").keys
     with ExitStack() as held:
         mesh.broadcast_from_main(lambda: hold(run, settings.checkpoint.grace_s, held))
-        for job in jobs_of(run, dataset, settings, records, classes):
-            if not only or job.key in only:
+        jobs = jobs_of(run, dataset, settings, records, classes)
+        heads = heads_jobs(run, dataset, settings, records, classes, mesh=mesh)
+        for job in chain(jobs, heads):
+            if not only or {job.key, *_names(job)} & set(only):
                 train_job(job, settings, mesh, stop)
 
 
@@ -60,11 +64,17 @@ def jobs_of(
     records: Sequence[Record],
     classes: tuple[str, ...],
 ) -> Iterator[Job]:
-    """Yield the members, then the detector, if the run trains one."""
+    """Yield the members but those of a frozen trunk, then the detector, if the run trains one."""
     for member in settings.members:
-        yield MemberJob(run, dataset, settings, member, records, classes)
+        if member.trunk != "frozen":
+            yield MemberJob(run, dataset, settings, member, records, classes)
     if settings.detector and not settings.detector.from_run:
         yield DetectorJob(run, dataset, settings, records)
+
+
+def _names(job: Job) -> list[str]:
+    """Return the members that heads trained together stand for."""
+    return [member.name for member in job.members] if isinstance(job, HeadsJob) else []
 
 
 def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> None:
@@ -77,7 +87,8 @@ def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) 
     checkpoints = checkpoint_folder(job.run, job.key)
     saving = Resuming(checkpoints, job.fingerprint, settings.checkpoint, stop)
     with job.callbacks(shown=mesh.is_main) as callbacks:
-        result, history = loop.train(job.setup(mesh, callbacks.line), callbacks, saving)
+        solved = job.solve(mesh, callbacks.line) if isinstance(job, HeadsJob) else None
+        result, history = solved or loop.train(job.setup(mesh, callbacks.line), callbacks, saving)
     mesh.broadcast_from_main(partial(_save, job, result, history))
 
 

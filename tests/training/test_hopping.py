@@ -306,3 +306,10 @@ def test_units_that_did_not_work_are_named() -> None:
     named = "validation of member averaged, epoch 1, partition 2: 3 workers died of it"
     with pytest.raises(JobError, match=named):
         raise_problems(aside)
+
+
+@pytest.mark.parametrize("schedule", ["members", "hop"])
+def test_heads_on_a_frozen_trunk_are_not_scheduled(schedule: str) -> None:
+    member = {"name": "a", "model": "test_vit", "trunk": "frozen", "head": "linear"}
+    with pytest.raises(UserError, match="heads on a frozen trunk"):
+        TrainSettings.parse({"engine": {"schedule": schedule}, "members": [member]})

@@ -4,7 +4,7 @@ Confident learning (Northcutt, Jiang, Chuang 2021, arXiv 1911.00068) as cleanlab
 probabilities from group-aware folds. It lists doubtful labels and removes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,10 @@ LISTED = 0.1
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+
+
+Ranker = Callable[[NDArray[np.float32], Ints, NDArray[np.str_], int], Floats]
+"""From vectors, labels, groups and a seed to how likely each label is wrong; see combining.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,12 @@ def review_labels(
     *,
     listed: float = LISTED,
     seed: int = 0,
+    ranker: Ranker | None = None,
     progress: Progress = silent,
 ) -> LabelReview:
     """Rank the labels in doubt, all splits together; at most `listed` of all images.
 
+    With a `ranker` the list is as long as confident learning makes it, and in the ranker's order.
     Raises UserError when an image has no embedding and without the `audit` extra.
     """
     require_extra("audit", "cleanlab", purpose="the label review")
@@ -84,7 +90,11 @@ def review_labels(
         vectors_ND, labels_N, _groups(records), seed=seed, progress=progress
     )
     suspected_N = find_label_issues(labels_N, probabilities_NC, n_jobs=1, verbose=False)
-    ranked = [int(i) for i in doubt_order(labels_N, probabilities_NC) if suspected_N[i]]
+    if ranker:
+        wrong_N = ranker(vectors_ND, labels_N, _groups(records), seed)
+        ranked = np.argsort(-wrong_N, kind="stable")[: int(suspected_N.sum())].tolist()
+    else:
+        ranked = [int(i) for i in doubt_order(labels_N, probabilities_NC) if suspected_N[i]]
     doubts = []
     for rank, i in enumerate(ranked[: max(1, round(listed * len(records)))], 1):
         best = int(probabilities_NC[i].argmax())
@@ -210,6 +220,7 @@ def plant_errors(
     share: float,
     seed: int,
     *,
+    ranker: Ranker | None = None,
     progress: Progress = silent,
 ) -> tuple[Recovery, ...]:
     """Swap a share of the labels at random, in memory alone, and see how many are found again.
@@ -227,10 +238,15 @@ def plant_errors(
     swapped_N[wrong_P] += random.integers(1, len(classes), planted)
     swapped_N %= len(classes)
     vectors_ND = vectors_of(records, embeddings)
-    probabilities_NC, _ = out_of_fold(
-        vectors_ND, swapped_N, _groups(records), seed=seed, progress=progress
-    )
-    is_wrong_N = np.isin(doubt_order(swapped_N, probabilities_NC), wrong_P)
+    if ranker:
+        wrong_N = ranker(vectors_ND, swapped_N, _groups(records), seed)
+        order_N: Ints = np.argsort(-wrong_N, kind="stable")
+    else:
+        probabilities_NC, _ = out_of_fold(
+            vectors_ND, swapped_N, _groups(records), seed=seed, progress=progress
+        )
+        order_N = doubt_order(swapped_N, probabilities_NC)
+    is_wrong_N = np.isin(order_N, wrong_P)
     looks = (max(1, planted // 2), planted, min(2 * planted, len(records)))
     return tuple(
         Recovery(looked, int(is_wrong_N[:looked].sum()), planted, len(records)) for looked in looks

@@ -29,17 +29,17 @@ from skindx.models.detector.detector import (
 )
 from skindx.models.embedding_index.index import ROWS, TENSORS, EmbeddingIndex
 from skindx.models.ensemble.combination import EQUAL, Combination
-from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble.ensemble import Ensemble, Member, share_trunks
 from skindx.models.ood.check import OodCheck
 from skindx.models.ood.images import FEATURES, OodImages
 from skindx.models.ood.images import ROWS as OOD_ROWS
 from skindx.models.ood.stored import CHECK, OodPart, load_check
 from skindx.models.ood.version_0_1 import STATISTICS, load_check_v0_1
-from skindx.models.tensors import save_tensors
+from skindx.models.tensors import load_tensors, save_tensors
 from skindx.taxonomy import Taxonomy
 from skindx.untrusted import MEGABYTE, parse_json, read_json
 
-TAXONOMY, METRICS, CARD = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md"
+TAXONOMY, METRICS, CARD, TRUNKS = "taxonomy.yaml", "metrics.json", "MODEL_CARD.md", "trunks"
 
 _LONGEST_METRICS = 64 * MEGABYTE
 
@@ -57,9 +57,17 @@ class Bundle:
     def ensemble(self, device: str = "cpu") -> Ensemble:
         """Rebuild the classifiers, in evaluation mode on `device`."""
         members = []
+        trunks = {
+            member.trunk: load_tensors(self.path / trunk_file(member.trunk))
+            for member in self.spec.members
+            if member.trunk
+        }
         for member in self.spec.members:
             classifier = load_classifier(
-                member.classifier, len(self.taxonomy.classes), self.path / _weights(member.name)
+                member.classifier,
+                len(self.taxonomy.classes),
+                self.path / _weights(member.name),
+                trunks.get(member.trunk),
             )
             members.append(
                 Member(
@@ -68,8 +76,10 @@ class Bundle:
                     member.classifier.preprocess,
                     member.temperature,
                     member.views,
+                    trunk=member.trunk,
                 )
             )
+        share_trunks(members)
         return Ensemble(tuple(members), self.spec.temperature, self.spec.combination)
 
     def detector(self) -> Detector | None:
@@ -137,10 +147,12 @@ def pack(
     ood: OodPart | None = None,
     provenance: dict[str, Any] | None = None,
     seen: Iterable[Record] | None = None,
+    trunks: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> Bundle:
     """Write a bundle; it takes the place of an older one in one step.
 
-    `seen` are all images of the dataset, also those that only measured.
+    `trunks` are the weights that members share, by their `trunk`. `seen` are all images of the
+    dataset, also those that only measured.
     """
     spec = BundleSpec(
         name=name,
@@ -159,9 +171,11 @@ def pack(
     with atomic_folder(path) as folder:
         taxonomy.save(folder / TAXONOMY)
         for member, state in members:
-            file = folder / _weights(member.name)
-            file.parent.mkdir(parents=True)
-            save_tensors({key: value.contiguous() for key, value in state.items()}, file)
+            below = (trunks or {}).get(member.trunk, {})
+            if member.trunk and not (folder / trunk_file(member.trunk)).exists():
+                _save(below, folder / trunk_file(member.trunk))
+            own = {key: value for key, value in state.items() if key not in below}
+            _save(own, folder / _weights(member.name))
         if detector:
             save_detector(folder / "detector", detector.config, detector.state)
         for part in (gallery, ood):
@@ -185,6 +199,7 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
     origin = str(path / INDEX)
     spec = BundleSpec.parse(parse_json(content, origin), origin, expand=False)
     needed = {TAXONOMY, *(_weights(member.name) for member in spec.members)}
+    needed |= {trunk_file(member.trunk) for member in spec.members if member.trunk}
     needed |= {ROWS, TENSORS} if spec.gallery else set()
     needed |= {CHECK, OOD_ROWS, FEATURES} if spec.ood else set()
     needed |= {STATISTICS} if spec.novelty else set()
@@ -201,6 +216,16 @@ def open_bundle(path: Path, expect: str | None = None) -> Bundle:
 
 def _weights(member: str) -> str:
     return f"members/{member}/model.safetensors"
+
+
+def trunk_file(trunk: str) -> str:
+    """Return the file of the weights that several members share."""
+    return f"{TRUNKS}/{trunk}.safetensors"
+
+
+def _save(state: Mapping[str, torch.Tensor], file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_tensors({key: value.contiguous() for key, value in state.items()}, file)
 
 
 def write_index(folder: Path, spec: BundleSpec) -> None:

@@ -11,6 +11,7 @@ from skindx.models.bundle.urgent_risk_card import (
 )
 from skindx.models.calibration.conformal import ALL
 from skindx.models.ood.check import rate_interval
+from skindx.models.towers.origin import origin_lines
 from skindx.taxonomy import Taxonomy
 
 _FIGURES = (
@@ -45,6 +46,7 @@ def model_card(spec: BundleSpec, taxonomy: Taxonomy, metrics: dict[str, Any] | N
         f"- classes: {', '.join(skin_class.name for skin_class in taxonomy.classes)}",
     ]
     lines += [f"- {card_title(key)}: {_plain(value)}" for key, value in spec.provenance.items()]
+    lines += origin_lines([member.tower for member in spec.members if member.tower])
     lines += ["", "## Measured on the test split", ""]
     lines += _measured(metrics) if metrics else ["Not yet: run `skindx evaluate`."]
     return "\n".join(lines) + "\n"

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from skindx.config import Settings
 from skindx.models.calibration.conformal import Conformal
@@ -15,6 +15,7 @@ from skindx.models.ensemble.combination import EQUAL, Combination
 from skindx.models.ensemble.crop_fusion import FusionSpec
 from skindx.models.ood.check import OodSpec
 from skindx.models.ood.version_0_1 import OodSpecV01
+from skindx.models.towers.origin import TowerOrigin
 
 
 class MemberSpec(Settings):
@@ -24,6 +25,17 @@ class MemberSpec(Settings):
     classifier: ClassifierSettings
     temperature: float = Field(1.0, gt=0)
     views: Views = 1
+    tower: TowerOrigin | None = None
+    """Whose weights it started from, where they were a tower's."""
+    trunk: str = Field("", pattern="^([0-9a-f]{16})?$")
+    """Which file of the folder `trunks` holds the weights below its head; empty: its own does."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What bundles had no need of before is written where it is used.
+        parts: dict[str, Any] = write(self)
+        unused = {key for key in ("tower", "trunk") if not parts[key]}
+        return {key: value for key, value in parts.items() if key not in unused}
 
 
 class BundleSpec(Settings):

@@ -1,16 +1,19 @@
 """A timm classifier that takes uint8 images: normalisation is its first step on the device."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.models.classifier.attention_pool import AttentionPool, put_attention_pool
 from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
+from skindx.models.classifier.heads import Head, KnnHead, LinearHead, put_head
 from skindx.models.classifier.input_size import sized_arguments
 from skindx.models.classifier.model_args import check_model_args
 from skindx.models.classifier.preprocess import Preprocess
@@ -27,6 +30,8 @@ _DO_NOT_FIT = (
 )
 """What timm's constructors raise for values that do not go together."""
 
+_YOUNGER = ("attention_pool", "head", "lora", "tower", "trunk")
+
 log = logging.getLogger(__name__)
 
 
@@ -38,6 +43,21 @@ class ClassifierSettings(Settings):
     from elsewhere."""
     model_args: dict[str, Any] = Field(default_factory=dict)
     preprocess: Preprocess = Preprocess()
+    attention_pool: AttentionPool | None = None
+    """CoCa's pooling in place of timm's own; set where a tower in open_clip's format has it."""
+    head: Head = LinearHead()
+    """Makes the logits of the pooled features: linear, mlp, knn or prototypes."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What younger settings leave at their default is not written: files and fingerprints of
+        # networks that were there before stay as they were.
+        parts: dict[str, Any] = write(self)
+        fields = type(self).model_fields
+        unused = {
+            key for key in _YOUNGER if key in fields and getattr(self, key) == fields[key].default
+        }
+        return {key: value for key, value in parts.items() if key not in unused}
 
     @field_validator("model_args")
     @classmethod
@@ -102,6 +122,10 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     try:
         arguments = sized_arguments(settings.model, settings.model_args, settings.preprocess.size)
         net = timm.create_model(settings.model, pretrained=False, num_classes=classes, **arguments)
+        if settings.attention_pool:
+            put_attention_pool(net, settings.attention_pool, classes)
+        if not isinstance(settings.head, LinearHead):
+            put_head(net, settings.head, classes)
     except _DO_NOT_FIT as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
@@ -112,14 +136,19 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     return Classifier(net, settings.preprocess)
 
 
-def load_classifier(settings: ClassifierSettings, classes: int, file: Path) -> Classifier:
-    """Rebuild a classifier from a file of its own weights alone.
+def load_classifier(
+    settings: ClassifierSettings,
+    classes: int,
+    file: Path,
+    trunk: Mapping[str, Tensor] | None = None,
+) -> Classifier:
+    """Rebuild a classifier from a file of its own weights, beside those of a `trunk` if it has one.
 
-    Nothing of its size is built before the file is found to hold exactly its tensors: a network
+    Nothing of its size is built before the files are found to hold exactly its tensors: a network
     is never larger than its weights. Raises UserError.
     """
     # The file's own pages, mapped: several processes that serve it share one copy.
-    state = load_tensors(file)
+    state = {**(trunk or {}), **load_tensors(file)}
     check_weights(settings, classes, state, file, "copy or pack the bundle again")
     classifier = build_classifier(settings, classes)
     own = classifier.net.state_dict()
@@ -144,6 +173,14 @@ def check_weights(
             f"{file} does not hold the tensors of {settings.model!r} with {classes} classes "
             f"({error}); {mend}."
         ) from None
+
+
+def fitted_network(settings: ClassifierSettings, state: Mapping[str, Tensor]) -> ClassifierSettings:
+    """Return the settings of a network whose head has as many rows as its weights."""
+    if not isinstance(settings.head, KnnHead):
+        return settings
+    rows = next((len(tensor) for name, tensor in state.items() if name.endswith(".bank_ND")), 0)
+    return settings.model_copy(update={"head": settings.head.model_copy(update={"rows": rows})})
 
 
 def _calm_head(net: nn.Module) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +12,14 @@ from torch import Tensor
 
 from skindx.models.calibration.temperature import apply_temperature
 from skindx.models.classifier.classifier import Classifier
+from skindx.models.classifier.heads import head_place
 from skindx.models.classifier.preprocess import Preprocess, Views, centre_square, views_of
 from skindx.models.ensemble.combination import EQUAL, Combination, combine
 
 # M = members, N = images, C = classes, D = dimensions, B = batch, S = side
+
+Memo = dict[Any, Any]
+"""What members of one trunk, or of one preprocessing, made of the same images."""
 
 Body = Callable[[Tensor], Tensor]
 """Squares B x S x S x 3 uint8 in, a network's last map out: eager, or what it was exported to."""
@@ -28,11 +33,12 @@ class EnsembleOutput:
     member_MNC: NDArray[np.float64]
     """Each member's own, calibrated."""
     embeddings_ND: NDArray[np.float32]
-    """Pooled features of all members side by side, of length 1 in all."""
+    """Pooled features of all trunks side by side, of length 1 in all."""
     maps: tuple[Tensor, ...]
     """Each member's last map of the image as it is (the first view), N x ..."""
     pooled_MND: tuple[NDArray[np.float32], ...]
-    """Each member's own pooled features, before they are made of length 1."""
+    """Each trunk's own pooled features, before they are made of length 1; a member without a
+    common trunk is one by itself."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class Member:
     """It sees each image so often, flipped and turned, and answers with the mean probability."""
     exported: Body | None = None
     """The body in another runtime; none: eager."""
+    trunk: str = ""
+    """The same for members whose bodies are the same; empty: its body is its own."""
 
     @property
     def body(self) -> Body:
@@ -54,13 +62,20 @@ class Member:
         return self.exported or self.classifier.forward_features
 
     def log_probabilities(
-        self, images: Sequence[NDArray[np.uint8]], batch: int = 64
+        self, images: Sequence[NDArray[np.uint8]], batch: int = 64, memo: Memo | None = None
     ) -> NDArray[np.float64]:
-        """Return uncalibrated log-probabilities N x C of decoded images (H x W x 3 uint8)."""
-        return self.log_probabilities_of_squares(
-            np.stack([centre_square(image, self.preprocess) for image in images[at : at + batch]])
-            for at in range(0, len(images), batch)
-        )
+        """Return uncalibrated log-probabilities N x C of decoded images (H x W x 3 uint8).
+
+        Members that are given the same `memo` for the same images pass a common trunk once.
+        """
+        memo = {} if memo is None else memo
+        parts = []
+        for at in range(0, len(images), batch):
+            own = memo.setdefault((at, batch), {})
+            squares_BSS3 = self._squares(images[at : at + batch], own)
+            with torch.inference_mode():
+                parts.append(self._forward(squares_BSS3, own)[0])
+        return np.concatenate(parts)
 
     @torch.inference_mode()
     def log_probabilities_of_squares(
@@ -71,21 +86,45 @@ class Member:
 
     @torch.inference_mode()
     def predict_with_features(
-        self, images: Sequence[NDArray[np.uint8]]
+        self, images: Sequence[NDArray[np.uint8]], memo: Memo | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32], Tensor]:
         """Return what `log_probabilities` does, pooled features N x D, and the maps."""
-        squares = np.stack([centre_square(image, self.preprocess) for image in images])
-        log_NC, map_ = self._forward(squares)
+        memo = {} if memo is None else memo
+        log_NC, map_ = self._forward(self._squares(images, memo), memo)
         return log_NC, self.classifier.forward_pooled(map_).float().cpu().numpy(), map_
 
-    def _forward(self, squares_BSS3: NDArray[np.uint8]) -> tuple[NDArray[np.float64], Tensor]:
+    def _squares(self, images: Sequence[NDArray[np.uint8]], memo: Memo) -> NDArray[np.uint8]:
+        """Return the central squares; members of one preprocessing cut them once."""
+        key = ("squares", self.preprocess)
+        if key not in memo:
+            memo[key] = np.stack([centre_square(image, self.preprocess) for image in images])
+        squares_BSS3: NDArray[np.uint8] = memo[key]
+        return squares_BSS3
+
+    def _map(self, view: int, squares_BSS3: Tensor, memo: Memo) -> Tensor:
+        """Return the body's last map of one view; members of one trunk pass it once."""
+        if not self.trunk:
+            return self.body(squares_BSS3)
+        key = ("map", self.trunk, id(self.exported), self.preprocess, view)
+        if key not in memo:
+            memo[key] = self.body(squares_BSS3)
+        map_: Tensor = memo[key]
+        return map_
+
+    def _forward(
+        self, squares_BSS3: NDArray[np.uint8], memo: Memo | None = None
+    ) -> tuple[NDArray[np.float64], Tensor]:
         """Return log-probabilities, the mean over the views, and the first view's map."""
+        memo = {} if memo is None else memo
         device = next(self.classifier.parameters()).device
         views = views_of(torch.from_numpy(squares_BSS3).to(device), self.views)
-        first = self.body(views[0])
+        first = self._map(0, views[0], memo)
         seen = [
             self._log_probabilities(first),
-            *(self._log_probabilities(self.body(view)) for view in views[1:]),
+            *(
+                self._log_probabilities(self._map(number, view, memo))
+                for number, view in enumerate(views[1:], start=1)
+            ),
         ]
         # The log of the mean probability; one view is left as it is, to the bit.
         log_BC = torch.stack(seen).logsumexp(0) - math.log(self.views) if seen[1:] else seen[0]
@@ -103,13 +142,22 @@ class Ensemble:
     temperature: float = 1.0
     combination: Combination = EQUAL
 
+    @property
+    def trunk_places(self) -> tuple[int, ...]:
+        """Return the first member of each trunk: what the embedding is made of."""
+        first: dict[Any, int] = {}
+        for place, member in enumerate(self.members):
+            first.setdefault((member.trunk, member.preprocess) if member.trunk else place, place)
+        return tuple(first.values())
+
     def probabilities(
         self, images: Sequence[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the ensemble's probabilities N x C, and each member's M x N x C."""
+        memo: Memo = {}
         member_MNC = np.stack(
             [
-                apply_temperature(member.log_probabilities(images), member.temperature)
+                apply_temperature(member.log_probabilities(images, memo=memo), member.temperature)
                 for member in self.members
             ]
         )
@@ -117,8 +165,9 @@ class Ensemble:
 
     def predict_with_features(self, images: Sequence[NDArray[np.uint8]]) -> EnsembleOutput:
         """Return the same probabilities and what they were made from, in one batch."""
+        memo: Memo = {}
         logs, pooled, maps = zip(
-            *(member.predict_with_features(images) for member in self.members), strict=True
+            *(member.predict_with_features(images, memo) for member in self.members), strict=True
         )
         member_MNC = np.stack(
             [
@@ -126,6 +175,7 @@ class Ensemble:
                 for log_NC, member in zip(logs, self.members, strict=True)
             ]
         )
+        pooled = tuple(pooled[place] for place in self.trunk_places)
         units = [
             pooled_ND / np.maximum(np.linalg.norm(pooled_ND, axis=1, keepdims=True), 1e-12)
             for pooled_ND in pooled
@@ -137,3 +187,21 @@ class Ensemble:
             maps,
             pooled,
         )
+
+
+def share_trunks(members: Sequence[Member]) -> None:
+    """Let members of one trunk hold one copy of its weights, on the device where they lie."""
+    first: dict[str, Member] = {}
+    for member in members:
+        if not member.trunk:
+            continue
+        other = first.setdefault(member.trunk, member)
+        if other is not member:
+            own = member.classifier.net.state_dict(keep_vars=True)
+            place = head_place(member.classifier.net)
+            state = {
+                name: tensor
+                for name, tensor in other.classifier.net.state_dict(keep_vars=True).items()
+                if name in own and not name.startswith(f"{place}.")
+            }
+            member.classifier.net.load_state_dict(state, strict=False, assign=True)

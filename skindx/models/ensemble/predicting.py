@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.source import Files
 from skindx.data.manifest import Record
-from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput, Member
+from skindx.models.ensemble.ensemble import Ensemble, EnsembleOutput, Member, Memo
 from skindx.system import cpu_count
 
 # M = members, N = images, C = classes
@@ -27,10 +27,10 @@ def predict_members(
     Each image is decoded once for all members, and only a batch of them is in memory. Raises
     UserError for an image that is gone or damaged.
     """
-    parts = [
-        np.stack([member.log_probabilities(batch) for member in members])
-        for batch in _decoded(dataset, records)
-    ]
+    parts = []
+    for batch in decoded(dataset, records):
+        memo: Memo = {}
+        parts.append(np.stack([member.log_probabilities(batch, memo=memo) for member in members]))
     return np.concatenate(parts, axis=1)
 
 
@@ -41,7 +41,7 @@ def predict_records(
 
     Raises UserError for an image that is gone or damaged.
     """
-    parts = [ensemble.probabilities(batch) for batch in _decoded(dataset, records)]
+    parts = [ensemble.probabilities(batch) for batch in decoded(dataset, records)]
     whole, members = zip(*parts, strict=True)
     return np.concatenate(whole), np.concatenate(members, axis=1)
 
@@ -54,13 +54,14 @@ def outputs_of_records(
     Raises UserError for an image that is gone or damaged.
     """
     first = 0
-    for images in _decoded(dataset, records):
+    for images in decoded(dataset, records):
         batch = records[first : first + len(images)]
         first += len(images)
         yield batch, images, ensemble.predict_with_features(images)
 
 
-def _decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
+def decoded(dataset: Path, records: Sequence[Record]) -> Iterator[list[NDArray[np.uint8]]]:
+    """Yield batches of decoded images, H x W x 3 each, in the order of the records."""
     files = Files(dataset, records)
     reading = work_ahead(files.image, range(len(records)), threads=cpu_count(), ahead=_BATCH)
     # Of nearly equal size: batch-norm statistics must not rest on a remainder of one image.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.metrics import share_interval
-from skindx.models.ensemble.ensemble import Member
+from skindx.models.ensemble.ensemble import Member, Memo
 from skindx.models.ensemble.predicting import predict_members
 from skindx.models.exports.spec import Parity, Precision
 
@@ -39,9 +39,9 @@ def measure_parity(
 
 class _OneByOne(Member):
     def log_probabilities(
-        self, images: Sequence[NDArray[np.uint8]], batch: int = 1
+        self, images: Sequence[NDArray[np.uint8]], batch: int = 1, memo: Memo | None = None
     ) -> NDArray[np.float64]:
-        return super().log_probabilities(images, batch)
+        return super().log_probabilities(images, batch, memo)
 
 
 def compare(

@@ -69,7 +69,12 @@ def _logits(ensemble: Ensemble, output: EnsembleOutput, places: slice) -> tuple[
 
 
 def last_layers(ensemble: Ensemble) -> tuple[tuple[Singles, ...], tuple[Singles, ...]]:
-    """Return each member's last weights C x D and biases C; nothing if one has no linear layer."""
+    """Return each member's last weights C x D and biases C.
+
+    Nothing if one has no linear layer, or if members share a trunk: features are then of trunks.
+    """
+    if len(ensemble.trunk_places) < len(ensemble.members):
+        return (), ()
     weights, biases = [], []
     for member in ensemble.members:
         head = member.classifier.net.get_classifier()  # type: ignore[operator]

@@ -1,7 +1,7 @@
 """What a training run is: members, engine, detector; see recipe.py for how one is trained."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,11 +10,14 @@ from skindx.config import Settings
 from skindx.data.loader.settings import LoaderSettings
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.preprocess import Views
+from skindx.models.towers.origin import TowerOrigin
+from skindx.models.towers.resolving import NAME as TOWER
 from skindx.training.config.checkpoints import CheckpointSettings
 from skindx.training.config.detector import DetectorSettings, FusionSettings
 from skindx.training.config.engine import SETTINGS as SETTINGS  # noqa: PLC0414 (its users)
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
+from skindx.training.config.heads import LoraSettings, check_frozen_recipe, check_head
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
 
@@ -22,11 +25,23 @@ from skindx.training.config.trackers import MonitorSettings
 class MemberSettings(ClassifierSettings):
     """One member of the ensemble."""
 
+    model: str = Field(pattern=rf"^(?:[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?|{TOWER})$", max_length=512)
+    """A name of timm's list, or a tower: hf-hub:ORG/NAME, or local-dir:FOLDER in the format of timm
+    or open_clip. What a tower's name stands for is written into RUN/train.yaml."""
     name: str = Field(pattern=NAME)
     weights: Path | None = None
     """Start from these tensors (safetensors or a plain state dict) instead of random ones."""
     pretrained: bool = False
-    """Start from timm's own weights, fetched once; training itself reaches no network."""
+    """Start from timm's own weights, or the tower's, fetched once; training itself reaches no
+    network."""
+    trunk: Literal["trained", "frozen", "lora"] = "trained"
+    """frozen: only the head learns, on features that are computed once for all members of a
+    trunk; `views` are then seen in training too. lora: the head and low-rank updates learn."""
+    lora: LoraSettings = LoraSettings()
+    """How large the updates of `trunk: lora` are."""
+    tower: TowerOrigin | None = None
+    """Whose weights `weights` are, where they are a tower's; written with what its name stands
+    for."""
     seed: int = Field(0, ge=0, lt=2**63)
     recipe: Recipe | None = None
     """Instead of the run's own."""
@@ -47,6 +62,17 @@ class MemberSettings(ClassifierSettings):
         if self.pretrained and self.weights:
             raise ValueError("give weights, or pretrained: true, not both")
         return self
+
+    @model_validator(mode="after")
+    def _head_fits_the_trunk(self) -> Self:
+        check_head(self.head, self.trunk, snapshots=self.snapshots, targets=self.targets)
+        return self
+
+    def network(self) -> ClassifierSettings:
+        """Return what the network is built from, without how it is trained."""
+        return ClassifierSettings(
+            **{name: getattr(self, name) for name in ClassifierSettings.model_fields}
+        )
 
 
 class DistilSettings(Settings):
@@ -115,6 +141,12 @@ class TrainSettings(Settings):
                 f"engine.schedule={schedule} trains each member on one rank at a time, which "
                 f"exchanges no gradients; leave out exchange.kind={self.exchange.kind}"
             )
+        frozen = [member.name for member in self.members if member.trunk == "frozen"]
+        if schedule != "data" and frozen:
+            raise ValueError(
+                f"heads on a frozen trunk ({', '.join(frozen)}) are trained together, not by "
+                f"engine.schedule={schedule}; train them in a run of their own"
+            )
         if schedule == "hop" and self.detector and not self.detector.from_run:
             raise ValueError(
                 "engine.schedule=hop moves members between partitions, and a detector needs all "
@@ -159,6 +191,16 @@ class TrainSettings(Settings):
                 raise ValueError(
                     f"{member.name}: snapshots={member.snapshots} is more than its {epochs} epochs"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _recipes_fit_the_trunks(self) -> Self:
+        for member in self.members:
+            if member.trunk == "frozen":
+                check_frozen_recipe(member.name, self.recipe_of(member))
+                for soup in self.soups:
+                    if member.name in soup.of:
+                        raise ValueError(f"soup {soup.name}: {member.name} has a frozen trunk")
         return self
 
     @model_validator(mode="after")

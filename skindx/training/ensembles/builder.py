@@ -1,6 +1,6 @@
 """Trained members and soups, loaded and ready to predict and to be packed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.models.bundle.spec import MemberSpec
-from skindx.models.classifier.classifier import ClassifierSettings, build_classifier, check_weights
+from skindx.models.classifier.classifier import build_classifier, check_weights, fitted_network
 from skindx.models.ensemble.combination import Combination
-from skindx.models.ensemble.ensemble import Ensemble, Member
+from skindx.models.ensemble.ensemble import Ensemble, Member, share_trunks
 from skindx.models.ensemble.predicting import predict_members
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.ensemble import SoupSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.ensembles.member_refs import Mask, MemberRef, member_refs
 from skindx.training.ensembles.soup import cook, mixer
+from skindx.training.features.trunk import load_trunk
 from skindx.training.feeding.folds import learning
 from skindx.training.feeding.images import class_numbers
 from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
@@ -33,6 +34,7 @@ from skindx.training.finished.member import (
     save_member,
 )
 from skindx.training.finished.snapshots import State, load_snapshots, snapshot_folder
+from skindx.untrusted import read_json
 
 # P = images of train and val, in manifest order; N = those held out of a training; C = classes
 
@@ -83,11 +85,21 @@ class EnsembleBuilder:
 
     def spec(self, part: EnsemblePart, temperature: float) -> MemberSpec:
         """Return how the bundle is to rebuild a part."""
-        classifier = _classifier(part.member)
+        classifier = fitted_network(part.member.network(), part.finished.state)
         views = part.member.views
         return MemberSpec(
-            name=part.name, classifier=classifier, temperature=temperature, views=views
+            name=part.name,
+            classifier=classifier,
+            temperature=temperature,
+            views=views,
+            tower=part.member.tower,
+            trunk=_trunk_key(part.member),
         )
+
+    def trunks(self, parts: Sequence[EnsemblePart]) -> dict[str, Mapping[str, torch.Tensor]]:
+        """Return the weights that parts share, by their key."""
+        frozen = [part.member for part in parts if part.member.trunk == "frozen"]
+        return {load_trunk(member).key: load_trunk(member).state for member in frozen}
 
     def ensemble(
         self,
@@ -100,13 +112,21 @@ class EnsembleBuilder:
             replace(self._member(part.member, part.finished.state), temperature=own)
             for part, own in members
         )
+        share_trunks(ready)
         return Ensemble(ready, temperature, combination)
 
     def _member(self, settings: MemberSettings, state: State) -> Member:
-        classifier = build_classifier(_classifier(settings), len(self.taxonomy.classes))
+        network = fitted_network(settings.network(), state)
+        classifier = build_classifier(network, len(self.taxonomy.classes))
         classifier.net.load_state_dict(state)
         classifier.to(torch.device(self.device)).eval()
-        return Member(settings.name, classifier, settings.preprocess, views=settings.views)
+        return Member(
+            settings.name,
+            classifier,
+            settings.preprocess,
+            views=settings.views,
+            trunk=_trunk_key(settings),
+        )
 
     def _predict(self, member: Member, chosen_P: Mask) -> Floats:
         images = self.images
@@ -133,11 +153,14 @@ class EnsembleBuilder:
         finished = self._load(ref.run, ref.member, held_P)
         # Trained in half precision, it was also validated in it; it is served in full.
         exact = ref.member.views == 1 and ref.settings.engine.precision == "fp32"
+        # A head on a frozen trunk was validated in all its views, on features in half precision.
+        exact = exact or ref.member.trunk == "frozen"
         return EnsemblePart(ref.name, ref.member, finished, exact)
 
     def _load(self, run: Path, member: MemberSettings, held_P: Mask) -> FinishedMember:
         """Read a member that was validated on the images `held_P`. Raises UserError."""
         finished, folder = load_member(run, member.name), member_folder(run, member.name)
+        finished = replace(finished, state=_whole(run, member, finished.state))
         self._check(member, finished.state, folder / WEIGHTS, folder)
         rows, classes = int(held_P.sum()), len(self.taxonomy.classes)
         log_NC, truth_N = finished.validation_NC, finished.truth_N
@@ -150,7 +173,8 @@ class EnsembleBuilder:
 
     def _check(self, member: MemberSettings, state: State, file: Path, folder: Path) -> None:
         repair = f"remove {folder} to train it anew"
-        check_weights(_classifier(member), len(self.taxonomy.classes), state, file, repair)
+        network = fitted_network(member.network(), state)
+        check_weights(network, len(self.taxonomy.classes), state, file, repair)
 
     def _ingredients(self, origin: Sequence[MemberRef]) -> tuple[list[State], list[str]]:
         states, names = [], []
@@ -187,7 +211,23 @@ class EnsembleBuilder:
         return FinishedMember(state, log_NC, truth_N), [names[index] for index in used]
 
 
-def _classifier(member: MemberSettings) -> ClassifierSettings:
-    return ClassifierSettings(
-        model=member.model, model_args=member.model_args, preprocess=member.preprocess
-    )
+def _trunk_key(member: MemberSettings) -> str:
+    return load_trunk(member).key if member.trunk == "frozen" else ""
+
+
+def _whole(run: Path, member: MemberSettings, state: State) -> State:
+    """Return all tensors of a member: of a frozen trunk its folder holds the head alone.
+
+    Raises UserError for a head that was made on the features of another trunk.
+    """
+    if member.trunk != "frozen":
+        return state
+    trunk, folder = load_trunk(member), member_folder(run, member.name)
+    made_on = read_json(folder / "member.json", finite=False).get("trunk")
+    if made_on != trunk.key:
+        raise UserError(
+            f"the head in {folder} was made on the features of trunk {made_on}, and the weights of "
+            f"member {member.name} are trunk {trunk.key}; give the weights that it was made on, or "
+            "remove that folder to train it anew."
+        )
+    return {**trunk.state, **state}

@@ -16,6 +16,7 @@ from skindx.training.ensembles.trust import refuse_special_files
 from skindx.training.feeding.folds import learning, partition
 from skindx.training.finished.fingerprint import fingerprint, fingerprint_of
 from skindx.training.finished.member import member_folder
+from skindx.training.towers import with_towers
 from skindx.untrusted import read_json
 
 # P = images of train and val, in manifest order
@@ -65,12 +66,12 @@ def _reused(reused: ReusedSettings) -> MemberRef:
                 "give its config to train it by, or correct the path."
             )
         file = reused.config
-        settings = TrainSettings.load(file)
+        settings = with_towers(TrainSettings.load(file))
         vouched_for: TrainSettings | None = settings
     else:
         # What a training wrote has no variables left to expand.
         settings = TrainSettings.parse(read_yaml(file), str(file), expand=False)
-        vouched_for = TrainSettings.load(reused.config) if reused.config else None
+        vouched_for = with_towers(TrainSettings.load(reused.config)) if reused.config else None
     members = {member.name: member for member in settings.members}
     if reused.member not in members:
         raise UserError(

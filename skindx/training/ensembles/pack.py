@@ -100,6 +100,7 @@ def pack_run(run: Path, dataset: Path, settings: TrainSettings, taxonomy: Taxono
             **packed_origin(settings),
         },
         seen=records,
+        trunks=builder.trunks([part for part, _ in packed]),
     )
 
 

@@ -52,7 +52,9 @@ def detector_fingerprint(settings: TrainSettings, dataset: Path) -> str:
 
 def _member_fields(settings: TrainSettings, member: MemberSettings) -> dict[str, Any]:
     """Return what of a member's settings decides its weights, and what is kept of them."""
-    parts = member.model_dump(mode="json", exclude={"views", "fold", "snapshots", "targets"})
+    parts = member.model_dump(
+        mode="json", exclude={"views", "fold", "snapshots", "targets", "tower"}
+    )
     if member.recipe:
         parts["recipe"] = member.recipe.fingerprint_fields()
     if member.fold is not None:

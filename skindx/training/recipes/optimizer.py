@@ -25,6 +25,8 @@ def build_optimizer(net: nn.Module, recipe: Recipe, fresh: Iterable[str]) -> tor
     depths = layer_depths(net) if recipe.layer_decay < 1 else {}
     groups: dict[tuple[bool, bool, int], dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
+        if not parameter.requires_grad:  # stays as it was given
+            continue
         decayed, in_head, depth = parameter.ndim > 1, name in fresh, depths.get(name, 0)
         group = groups.setdefault(
             (decayed, in_head, depth),

@@ -19,6 +19,7 @@ from skindx.training.finished.member import FinishedMember, is_finished, save_me
 from skindx.training.finished.snapshots import snapshot_keeper
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.recipes.ema import WeightAverage
+from skindx.training.recipes.lora import add_low_rank
 from skindx.training.recipes.losses import build_loss
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.state import Training, setup
@@ -95,6 +96,8 @@ def setup_member(
     classifier = build_classifier(member, len(data.classes))
     weights = starting_weights(member)
     fresh = [f"net.{name}" for name in load_weights(classifier, weights)] if weights else []
+    if member.trunk == "lora":
+        add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
     optimizer = build_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None

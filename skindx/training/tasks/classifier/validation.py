@@ -11,6 +11,7 @@ from skindx.training.config.run import MemberSettings
 from skindx.training.feeding.images import ValidationSet
 from skindx.training.finished.member import FinishedMember
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.recipes.lora import plain_state
 from skindx.training.task import ValidationStoppedError
 
 # N = images, C = classes
@@ -41,7 +42,8 @@ def validate(
     if any(mesh.gather(stopped)):
         raise ValidationStoppedError
     validation_NC, truth_N = _together(mesh.gather((log_NC, own.labels_N)))
-    state = {name: tensor.detach().clone() for name, tensor in classifier.net.state_dict().items()}
+    whole = plain_state(classifier.net)
+    state = {name: tensor.detach().clone() for name, tensor in whole.items()}
     return FinishedMember(state, validation_NC, truth_N)
 
 

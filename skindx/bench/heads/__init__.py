@@ -1,0 +1,1 @@
+"""Heads on one trunk beside trainings that each compute it."""

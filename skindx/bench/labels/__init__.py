@@ -1,0 +1,1 @@
+"""How many planted wrong labels each way of ranking doubts finds."""

@@ -1,0 +1,160 @@
+"""The last layer of a network: what makes logits of its pooled features.
+
+B = batch, D = dimensions, C = classes, W = hidden units, N = rows of the bank, K = neighbours
+"""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from skindx.config import Settings
+
+_SMOOTH = 1e-3
+"""Share of the neighbours' votes that is dealt out evenly, so that no class is impossible."""
+
+
+class LinearHead(Settings):
+    """One linear layer."""
+
+    kind: Literal["linear"] = "linear"
+    solver: Literal["steps", "exact"] = "steps"
+    """exact: scikit-learn's logistic regression on a frozen trunk, its C chosen on validation;
+    steps: by the recipe."""
+
+
+class MlpHead(Settings):
+    """One hidden layer with a GELU."""
+
+    kind: Literal["mlp"] = "mlp"
+    width: int = Field(512, ge=8, le=8192)
+    """Hidden units."""
+
+
+class KnnHead(Settings):
+    """The nearest training images vote by their cosine (Wu et al. 2018, arXiv 1805.01978, eq. 7).
+
+    Nothing is trained; the features of the training images are the weights.
+    """
+
+    kind: Literal["knn"] = "knn"
+    neighbours: int = Field(20, ge=1, le=1000)
+    temperature: float = Field(0.07, gt=0, le=10)
+    """A vote weighs exp(cosine / temperature)."""
+    rows: int = Field(0, ge=0, le=10_000_000)
+    """Images in the bank; found out when it is made."""
+
+
+class PrototypeHead(Settings):
+    """The cosine to each class's mean feature (Snell et al. 2017, arXiv 1703.05175).
+
+    Features are centred first (Wang et al. 2019, arXiv 1911.04623, section 3).
+    """
+
+    kind: Literal["prototypes"] = "prototypes"
+    temperature: float = Field(0.07, gt=0, le=10)
+
+
+def _by_kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+Head = Annotated[
+    Annotated[LinearHead | MlpHead | KnnHead | PrototypeHead, Field(discriminator="kind")],
+    BeforeValidator(_by_kind),
+]
+"""In a file its kind alone, as in `head: mlp`, or with settings."""
+
+
+class Mlp(nn.Module):
+    """B x D in, B x C out, through W hidden units."""
+
+    def __init__(self, dimensions: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dimensions, width), nn.Linear(width, classes)
+
+    def forward(self, features_BD: Tensor) -> Tensor:
+        """Return logits."""
+        logits_BC: Tensor = self.fc2(functional.gelu(self.fc1(features_BD)))
+        return logits_BC
+
+
+class Knn(nn.Module):
+    """B x D in, the logarithm of each class's share of the votes out."""
+
+    bank_ND: Tensor
+    labels_N: Tensor
+    weights_C: Tensor
+
+    def __init__(self, dimensions: int, settings: KnnHead, classes: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.register_buffer("bank_ND", torch.zeros(settings.rows, dimensions))
+        self.register_buffer("labels_N", torch.zeros(settings.rows, dtype=torch.int64))
+        self.register_buffer("weights_C", torch.ones(classes))
+
+    def forward(self, features_BD: Tensor) -> Tensor:
+        """Return logits."""
+        cosine_BN = functional.normalize(features_BD, dim=1) @ self.bank_ND.T.to(features_BD.dtype)
+        most = min(self.settings.neighbours, len(self.bank_ND))
+        near_BK, at_BK = cosine_BN.topk(most, dim=1)
+        label_BK = self.labels_N[at_BK]
+        vote_BK = (near_BK - near_BK[:, :1]).div(self.settings.temperature).exp()
+        vote_BK = vote_BK * self.weights_C[label_BK].to(vote_BK.dtype)
+        zero_BC = vote_BK.new_zeros(len(vote_BK), len(self.weights_C))
+        score_BC = zero_BC.scatter_add(1, label_BK, vote_BK)
+        share_BC = score_BC / score_BC.sum(1, keepdim=True)
+        return ((1 - _SMOOTH) * share_BC + _SMOOTH / share_BC.shape[1]).log()
+
+
+class Prototypes(nn.Module):
+    """B x D in, cosines to C prototypes over a temperature out."""
+
+    prototypes_CD: Tensor
+    mean_D: Tensor
+
+    def __init__(self, dimensions: int, settings: PrototypeHead, classes: int) -> None:
+        super().__init__()
+        self.temperature = settings.temperature
+        self.register_buffer("prototypes_CD", torch.zeros(classes, dimensions))
+        self.register_buffer("mean_D", torch.zeros(dimensions))
+
+    def forward(self, features_BD: Tensor) -> Tensor:
+        """Return logits."""
+        centred_BD = features_BD - self.mean_D.to(features_BD.dtype)
+        unit_BD = functional.normalize(centred_BD, dim=1)
+        return unit_BD @ self.prototypes_CD.T.to(unit_BD.dtype) / self.temperature
+
+
+def make_head(head: Head, dimensions: int, classes: int) -> nn.Module:
+    """Return a head with nothing learned yet."""
+    match head:
+        case MlpHead():
+            return Mlp(dimensions, head.width, classes)
+        case KnnHead():
+            return Knn(dimensions, head, classes)
+        case PrototypeHead():
+            return Prototypes(dimensions, head, classes)
+        case _:
+            return nn.Linear(dimensions, classes)
+
+
+def head_place(net: nn.Module) -> str:
+    """Return the name of a timm network's last layer. Raises ValueError for none, and for two."""
+    found: Any = net.get_classifier()  # type: ignore[operator]
+    place = next((name for name, module in net.named_modules() if module is found), "")
+    if not place:
+        raise ValueError("the network has no single last layer")
+    return place
+
+
+def put_head(net: nn.Module, head: Head, classes: int) -> None:
+    """Put a head in the place of a timm network's last linear layer. Raises ValueError."""
+    place = head_place(net)
+    old = net.get_submodule(place)
+    if not isinstance(old, nn.Linear):
+        raise ValueError(f"head={head.kind} needs a network that ends in a linear layer")
+    with old.weight.device:
+        net.set_submodule(place, make_head(head, old.in_features, classes))

@@ -1,0 +1,178 @@
+"""A bundle without its trunk: for weights that may be used and not passed on.
+
+The archive holds the bundle as it is, but for the files of the folder `trunks`. It is no bundle,
+and no verb opens it. Whoever gets it fetches the trunk from its own makers; the bundle that comes
+of both is the same to the byte, and has the same digest.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from skindx.errors import UserError
+from skindx.files import atomic_file, atomic_folder, sha256_file
+from skindx.models.bundle.bundle import Bundle, open_bundle, trunk_file
+from skindx.models.bundle.files import INDEX
+from skindx.models.bundle.spec import BundleSpec, MemberSpec
+from skindx.models.classifier.pretrained import pretrained_file
+from skindx.models.classifier.trunk import Trunk, open_trunk
+from skindx.models.exports.spec import EXPORTS
+from skindx.models.tensors import MOST_BYTES, save_tensors
+from skindx.models.towers.resolving import HUB, resolve_tower
+from skindx.untrusted import MEGABYTE, parse_json
+
+NOTE = "detached.json"
+"""What the archive says of the trunks that it lacks."""
+
+_LONGEST_INDEX = 32 * MEGABYTE
+_CHUNK = 1 << 20
+
+
+def detach(path: Path, out: Path, expect: str | None = None) -> list[str]:
+    """Write an archive of a bundle without its trunks; return their names.
+
+    Raises UserError for a bundle whose weights are all its own.
+    """
+    bundle = open_bundle(path, expect)
+    trunks = {member.trunk: member for member in bundle.spec.members if member.trunk}
+    if not trunks:
+        raise UserError(
+            f"bundle {path} has no trunk to detach: the weights of its members were all changed "
+            "in training; train heads on a frozen trunk (trunk: frozen)."
+        )
+    if any(name.startswith(f"{EXPORTS}/") for name in bundle.spec.files):
+        raise UserError(
+            f"the exports of bundle {path} hold the trunk as well; remove them first, or train "
+            "and pack without exporting, and export after `skindx bundle attach`."
+        )
+    left_out = {trunk_file(trunk) for trunk in trunks}
+    note = {key: _described(member, bundle.spec) for key, member in trunks.items()}
+    with atomic_file(out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.write(path / INDEX, INDEX)
+        archive.writestr(NOTE, json.dumps({"trunks": note}, indent=2) + "\n")
+        for name in bundle.spec.files:
+            if name not in left_out:
+                archive.write(path / name, name)
+    return [_name(member) for member in trunks.values()]
+
+
+def attach(
+    archive: Path, out: Path, *, tower: str | None = None, weights: Path | None = None
+) -> Bundle:
+    """Complete an archive with its trunk and write the bundle that it was.
+
+    The trunk comes from a file of `weights`, from a `tower` (hf-hub: or local-dir:), or else from
+    where the bundle says that it was taken. Raises UserError for an archive that is damaged, and
+    for weights that are not the trunk's, by their SHA-256.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            spec = _index(opened, archive)
+            with atomic_folder(out) as folder:
+                for name in (INDEX, *_contained(opened, spec, archive)):
+                    _extract(opened, name, folder / name)
+                for key, member in _trunks(spec).items():
+                    file = folder / trunk_file(key)
+                    _write_trunk(_found(member, tower, weights), file)
+                    _check(file, spec.files.get(trunk_file(key), ""), member)
+                open_bundle(folder)  # every hash, before it takes its place
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+        detail = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"{archive} is no archive of `skindx bundle detach` ({detail}); copy it again."
+        ) from None
+    return open_bundle(out)
+
+
+def _described(member: MemberSpec, spec: BundleSpec) -> dict[str, str]:
+    tower = member.tower
+    return {
+        "name": _name(member),
+        "revision": tower.revision if tower else "",
+        "licence": tower.licence if tower else "",
+        "sha256": spec.files[trunk_file(member.trunk)],
+    }
+
+
+def _name(member: MemberSpec) -> str:
+    return member.tower.name if member.tower else member.classifier.model
+
+
+def _trunks(spec: BundleSpec) -> dict[str, MemberSpec]:
+    return {member.trunk: member for member in spec.members if member.trunk}
+
+
+def _index(opened: zipfile.ZipFile, archive: Path) -> BundleSpec:
+    names = set(opened.namelist())
+    if not {INDEX, NOTE} <= names:
+        raise UserError(
+            f"{archive} is no archive of `skindx bundle detach`; give the file it wrote."
+        )
+    if opened.getinfo(INDEX).file_size > _LONGEST_INDEX:
+        raise UserError(f"{archive}: {INDEX} is too large; do not use it.")
+    origin = f"{archive}: {INDEX}"
+    return BundleSpec.parse(parse_json(opened.read(INDEX), origin), origin, expand=False)
+
+
+def _contained(opened: zipfile.ZipFile, spec: BundleSpec, archive: Path) -> Iterator[str]:
+    """Yield the names of the bundle's files. Raises UserError for others, and for packed ones."""
+    missing = {trunk_file(trunk) for trunk in _trunks(spec)}
+    names = set(spec.files) - missing
+    if set(opened.namelist()) != {INDEX, NOTE, *names}:
+        raise UserError(f"{archive} does not hold the files that it lists; copy it again.")
+    entries = [opened.getinfo(name) for name in names]
+    if sum(entry.file_size for entry in entries) > MOST_BYTES:
+        raise UserError(f"{archive} is larger than any bundle; do not use it.")
+    for entry in (*entries, opened.getinfo(INDEX)):
+        pure = PurePosixPath(entry.filename)
+        plain = not pure.is_absolute() and ".." not in pure.parts and entry.filename == str(pure)
+        # Stored as it is: what would grow when it is unpacked was not written by `detach`.
+        if not plain or entry.compress_type != zipfile.ZIP_STORED:
+            raise UserError(f"{archive}: {entry.filename[:80]!r} is no file of a bundle.")
+    yield from sorted(names)
+
+
+def _extract(opened: zipfile.ZipFile, name: str, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with opened.open(name) as source, file.open("xb") as target:
+        while chunk := source.read(_CHUNK):
+            target.write(chunk)
+
+
+def _found(member: MemberSpec, tower: str | None, weights: Path | None) -> Trunk:
+    """Return the trunk of a member, from where the user or the bundle says."""
+    network = member.classifier
+    if weights:
+        return open_trunk(network, weights)
+    origin = member.tower
+    if tower or origin:
+        # A folder's name says nothing of where it lies on this machine.
+        if not tower and origin and "/" not in origin.name:
+            raise UserError(
+                f"the trunk came from a folder, {origin.name}; give it: --tower local-dir:FOLDER."
+            )
+        found = resolve_tower(
+            tower or f"{HUB}{origin.name if origin else ''}",
+            pretrained=True,
+            own_args=network.model_args,
+            own_preprocess={
+                key: getattr(network.preprocess, key) for key in ("size", "mean", "std")
+            },
+        )
+        assert found.weights is not None
+        return open_trunk(network, found.weights)
+    return open_trunk(network, pretrained_file(network))
+
+
+def _write_trunk(trunk: Trunk, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_tensors({name: tensor.contiguous() for name, tensor in trunk.state.items()}, file)
+
+
+def _check(file: Path, expected: str, member: MemberSpec) -> None:
+    if sha256_file(file) != expected:
+        raise UserError(
+            f"these weights are not the bundle's trunk {_name(member)} (their SHA-256 is another); "
+            "give those that it was made with, in the same revision."
+        )

@@ -1,0 +1,90 @@
+"""Evidence on labels, by hand, and what combining it is worth on made-up images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_dataset import with_embeddings
+
+from skindx.curation.labels.combining import combined_doubts, plant
+from skindx.curation.labels.evidence import NAMES, gather, training_margin
+from skindx.curation.labels.review import doubt_order, out_of_fold
+
+
+def _images(count: int, seed: int) -> tuple[Any, Any, Any]:
+    """Return vectors, labels and groups of two of three classes, the last of them rare."""
+    random = np.random.default_rng(seed)
+    labels_N = random.choice(3, count // 2, p=[0.55, 0.35, 0.1]).repeat(2)
+    labels_N[:12] = np.arange(3).repeat(4)
+    centres = np.random.default_rng(0).normal(0, 1, (3, 12))
+    vectors = centres[labels_N] + random.normal(0, 0.9, (count // 2, 12)).repeat(2, axis=0)
+    vectors += random.normal(0, 0.3, vectors.shape)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    groups_N = np.array([f"g{n // 2}" for n in range(count)])
+    return vectors.astype(np.float32), labels_N, groups_N
+
+
+def test_combined_evidence_finds_more_planted_errors() -> None:
+    found = {"one": 0, "combined": 0}
+    for seed in (1, 2):
+        vectors_ND, labels_N, groups_N = _images(240, seed)
+        random = np.random.default_rng(seed)
+        wrong_P = random.choice(240, 12, replace=False)
+        labels_N = labels_N.copy()
+        labels_N[wrong_P] = (labels_N[wrong_P] + random.integers(1, 3, 12)) % 3
+        probabilities_NC, _ = out_of_fold(vectors_ND, labels_N, groups_N)
+        order_N = doubt_order(labels_N, probabilities_NC)
+        found["one"] += int(np.isin(order_N[:12], wrong_P).sum())
+        wrong_N = combined_doubts(vectors_ND, labels_N, groups_N, seed)
+        assert ((wrong_N >= 0) & (wrong_N <= 1)).all()
+        found["combined"] += int(np.isin(np.argsort(-wrong_N)[:12], wrong_P).sum())
+    assert found["combined"] > found["one"]
+
+
+def test_evidence_has_its_columns_and_a_copy_tells() -> None:
+    vectors_ND, labels_N, groups_N = _images(120, 3)
+    labels_N = labels_N.copy()
+    labels_N[20] = (labels_N[20] + 1) % 3  # its copy keeps the label
+    own = gather(vectors_ND, labels_N, groups_N, 0)
+    assert own.columns_NF.shape == (120, len(NAMES))
+    assert np.isfinite(own.columns_NF).all()
+    agrees_N = own.columns_NF[:, NAMES.index("group agrees")]
+    assert set(np.flatnonzero(agrees_N == agrees_N.min())) == {20, 21}
+
+
+def test_a_wrong_label_has_a_small_area_under_the_margin() -> None:
+    vectors_ND = np.array([[1, 0], [0.99, 0.1], [0.98, 0.2], [0, 1], [0.1, 0.99]], np.float32)
+    margin_N = training_margin(vectors_ND, np.array([0, 0, 1, 1, 1]))
+    assert margin_N.argmin() == 2
+    assert margin_N[2] < 0 < margin_N[[0, 3]].min()
+
+
+@settings(max_examples=20)
+@given(share=st.floats(0.01, 0.3), even=st.floats(0, 1), seed=st.integers(0, 99))
+def test_planted_errors_are_errors_and_leave_every_class(
+    share: float, even: float, seed: int
+) -> None:
+    labels_N = np.arange(90) % 3
+    random = np.random.default_rng(seed)
+    probabilities_NC = random.dirichlet([1, 1, 1], 90)
+    swapped_N, wrong_P = plant(labels_N, probabilities_NC, share, even, random)
+    assert set(np.flatnonzero(swapped_N != labels_N)) == set(wrong_P)
+    assert len(wrong_P) == max(1, round(share * 90))
+    assert set(swapped_N[np.setdiff1d(np.arange(90), wrong_P)]) == {0, 1, 2}
+
+
+def test_the_command_line_combines(tmp_path: Path, skindx: Any) -> None:
+    pytest.importorskip("cleanlab")
+    with_embeddings(tmp_path, 60)
+    code, said, _ = skindx("audit", tmp_path, "--labels", "--combine")
+    assert code == 0
+    assert "labels are in doubt" in said
+    code, said, _ = skindx("audit", tmp_path, "--labels", "--plant", 0.1, "--combine")
+    assert code == 0
+    assert "planted errors" in said
+    code, _, error = skindx("audit", tmp_path, "--combine")
+    assert code == 2
+    assert "add --labels" in error
