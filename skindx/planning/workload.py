@@ -1,0 +1,44 @@
+"""What is to be trained: members, their images and epochs, and the settings as they were given."""
+
+from dataclasses import dataclass
+
+from skindx.planning.profile import Profile
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of the ensemble."""
+
+    name: str
+    profile: Profile
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    epochs: int = 1
+    images: int = 0
+    """Training images; 0: not known, and only steps are priced."""
+    validation: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch, at its own batch."""
+        return -(-self.images // self.batch) if self.images else 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All members, in the order in which they are trained."""
+
+    members: tuple[Member, ...]
+    weak: bool = False
+    """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
+    unpriced: tuple[str, ...] = ()
+    """What a training does beside, in sentences."""
+
+    @property
+    def distinct(self) -> dict[tuple[str, int | None, int, int], Member]:
+        """One member of each network and batch."""
+        return {
+            (member.profile.name, member.profile.size, member.batch, member.accumulate): member
+            for member in reversed(self.members)
+        }
