@@ -48,5 +48,4 @@ class Choice:
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
         if self.nodes == 1:
             engine["ranks"] = self.ranks_per_node
-        recipe = {"batch": self.batch, "accumulate": self.accumulate}
-        return {**raw, "engine": engine, "recipe": recipe}
+        return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}

@@ -105,7 +105,7 @@ def outcome(
 
 def _member(member: Member, estimate: Estimate, profiles: Profiles) -> MemberTime:
     choice = estimate.choice
-    steps = -(-member.images // choice.batch) if member.images else 0
+    steps = max(1, round(member.images / choice.batch)) if member.images else 0
     own = member.validation / (1 if choice.side_by_side > 1 else choice.ranks)
     profile = member.profile
     forward_s = sum(layer.forward_s or 0.0 for layer in profile.layers) / profile.batch

@@ -19,6 +19,10 @@ _PIPEDREAM = re.compile(
 _EDGE = re.compile(r"node(\d+) -- node(\d+)$")
 _ALLREDUCE = re.compile(r"(?:\d+,)?(\d+)\s+([\d.]+)$")
 
+_CLASSES = 1000
+_BCAFFE_BATCH = 64
+"""Images a rank, as MG-WFBP (arXiv 1811.11141) trains GoogLeNet; the logs do not say."""
+
 OPERATORS = frozenset(
     "Input Conv2d ReLU ReLU6 BatchNorm2d Linear Add Concat MaxPool2d AvgPool2d AdaptiveAvgPool2d "
     "Dropout Size View Mean Softmax LogSoftmax Flatten Sigmoid Mul __getitem__ "
@@ -67,7 +71,8 @@ def profile_bcaffe(path: Path) -> Profiles:
         )
         for number in range(0, len(block), 2)
     )
-    return Profiles(source="bcaffe", networks=(Profile(name=path.stem, layers=layers),))
+    profile = Profile(name=path.stem, batch=_BCAFFE_BATCH, layers=layers)
+    return Profiles(source="bcaffe", device="cuda", networks=(profile,))
 
 
 def _bcaffe_block(path: Path) -> list[tuple[int, float]]:
@@ -107,7 +112,12 @@ def read_pipedream(path: Path) -> Trace:
 
 
 def profile_pipedream(path: Path) -> Profiles:
-    """Read a profile of PipeDream, node by node; its `Input` is data loading and is left out."""
+    """Read a profile of PipeDream, node by node; its `Input` is data loading and is left out.
+
+    Its batch follows from the last node, which has a number for each of ImageNet's classes.
+    """
+    nodes = _pipedream_nodes(path)
+    images = nodes[-1].activation_bytes // (4 * _CLASSES)
     layers = tuple(
         Layer(
             name=f"{node.number}.{node.operator}",
@@ -117,10 +127,11 @@ def profile_pipedream(path: Path) -> Profiles:
             parameter_bytes=node.parameter_bytes,
             activation_bytes=node.activation_bytes,
         )
-        for node in _pipedream_nodes(path)
+        for node in nodes
     )
     name = path.name.removesuffix(".txt").removesuffix(".graph")
-    return Profiles(source="pipedream", device="cuda", networks=(Profile(name=name, layers=layers),))
+    profile = Profile(name=name, batch=max(1, images), layers=layers)
+    return Profiles(source="pipedream", device="cuda", networks=(profile,))
 
 
 def _pipedream_nodes(path: Path) -> list[_Node]:

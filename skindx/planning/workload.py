@@ -19,11 +19,6 @@ class Member:
     """Training images; 0: not known, and only steps are priced."""
     validation: int = 0
 
-    @property
-    def steps(self) -> int:
-        """Of an epoch, at its own batch."""
-        return -(-self.images // self.batch) if self.images else 0
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -34,11 +29,3 @@ class Workload:
     """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
     unpriced: tuple[str, ...] = ()
     """What a training does beside, in sentences."""
-
-    @property
-    def distinct(self) -> dict[tuple[str, int | None, int, int], Member]:
-        """One member of each network and batch."""
-        return {
-            (member.profile.name, member.profile.size, member.batch, member.accumulate): member
-            for member in reversed(self.members)
-        }
