@@ -169,3 +169,37 @@ def _of_config(
     return plan_of_config(
         settings, dataset, trace, cluster, nodes, ranks_per_node, one_rank_s, limits
     )
+
+
+@plan.command()
+def measure(
+    config: Annotated[Path, typer.Argument(help="Training settings (YAML).")],
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Ranks that this node will have; default: engine.ranks."),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Time each network of CONFIG on this node: layers, update, images, memory; about a minute.
+
+    Run it on a node of the kind that will train. All ranks of the node measure at once, since they
+    share its memory. The file is plain; --trace of `skindx plan make` takes it.
+
+    Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
+    """
+    from skindx.training.config.run import TrainSettings
+    from skindx.training.profiling.measure import measure as measure_networks
+
+    profiles = measure_networks(TrainSettings.load(config, sets or []), dataset, ranks=ranks)
+    profiles.write(out)
+    for network in profiles.networks:
+        at = network.at[-1]
+        print(
+            f"{network.name} at {network.size} px: {at.batch} images in "
+            f"{1000 * (at.compute_s + network.update_s):.0f} ms, reading "
+            f"{1000 * network.read_s:.1f} ms an image and core, {at.peak_bytes / 1e9:.2f} GB"
+        )
+    print(f"measured on {profiles.host}, {profiles.ranks} ranks at once: {out}")
