@@ -1,14 +1,11 @@
 """`skindx plan`: measure a minute, know the weeks."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from skindx.cli.options import Sets
-
-if TYPE_CHECKING:
-    from skindx.planning.plan import Plan
 
 plan = typer.Typer(
     name="plan",
@@ -49,9 +46,7 @@ def make(
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Images a rank in a step of the trace, where no CONFIG is given."
-        ),
+        typer.Option(min=1, help="Images a rank in a step of the trace, where no CONFIG is given."),
     ] = None,
     one_rank_s: Annotated[
         float | None,
@@ -99,18 +94,26 @@ def make(
     A trace alone: skindx plan make --trace resnet50.graph.txt --cluster 10gbe:8 --json plan.json
     """
     from skindx.cli.options import console
+    from skindx.errors import UserError
+    from skindx.files import write_json
+    from skindx.planning.alone import Asked, plan_of_trace
     from skindx.planning.report.chrome import write_chrome
     from skindx.planning.report.page import write_page
     from skindx.planning.report.plain import plan_values
     from skindx.planning.report.text import told
-    from skindx.files import write_json
     from skindx.planning.search import Limits
 
     limits = Limits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
-    if config or dataset:
-        made = _of_config(config, dataset, trace, cluster, nodes, ranks_per_node, one_rank_s, limits, sets)
+    asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s)
+    if config is None and dataset is None:
+        made = plan_of_trace(asked)
+    elif config is None or dataset is None:
+        raise UserError("a plan of a training needs both, CONFIG and DATA.")
     else:
-        made = _of_trace(trace, cluster, nodes, ranks_per_node, batch, one_rank_s, limits)
+        from skindx.training.config.run import TrainSettings
+        from skindx.training.profiling.planning import plan_of_config
+
+        made = plan_of_config(TrainSettings.load(config, sets or []), dataset, asked)
     if json_file:
         write_json(json_file, plan_values(made))
     if html:
@@ -122,53 +125,6 @@ def make(
 
         write_fragment(write, made)
     console().print(told(made))
-
-
-def _of_trace(
-    trace: Path | None,
-    cluster: str | None,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    batch: int | None,
-    one_rank_s: float | None,
-    limits: "object",
-) -> "Plan":
-    from skindx.errors import UserError
-    from skindx.planning.alone import plan_of_trace
-    from skindx.planning.search import Limits
-
-    assert isinstance(limits, Limits)
-    if trace is None or cluster is None:
-        raise UserError(
-            "give CONFIG and DATA, or --trace and --cluster; `skindx plan measure` writes the "
-            "first, `skindx plan network` the second."
-        )
-    return plan_of_trace(trace, cluster, nodes, ranks_per_node, batch, one_rank_s, limits)
-
-
-def _of_config(
-    config: Path | None,
-    dataset: Path | None,
-    trace: Path | None,
-    cluster: str | None,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    one_rank_s: float | None,
-    limits: "object",
-    sets: list[str] | None,
-) -> "Plan":
-    from skindx.errors import UserError
-    from skindx.planning.search import Limits
-    from skindx.training.config.run import TrainSettings
-    from skindx.training.profiling.planning import plan_of_config
-
-    assert isinstance(limits, Limits)
-    if config is None or dataset is None:
-        raise UserError("a plan of a training needs both, CONFIG and DATA.")
-    settings = TrainSettings.load(config, sets or [])
-    return plan_of_config(
-        settings, dataset, trace, cluster, nodes, ranks_per_node, one_rank_s, limits
-    )
 
 
 @plan.command()
@@ -203,3 +159,103 @@ def measure(
             f"{1000 * network.read_s:.1f} ms an image and core, {at.peak_bytes / 1e9:.2f} GB"
         )
     print(f"measured on {profiles.host}, {profiles.ranks} ranks at once: {out}")
+
+
+@plan.command()
+def network(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="YAML file to write.")],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Training settings, of which `engine` counts."),
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Neighbouring ranks that share a node; default: by host name."),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Measure the links between the ranks by the collectives that a training uses.
+
+    Started as a training is: by itself (`--set engine.ranks=4`, or engine.hostfile), by torchrun or
+    by Slurm. The file is plain: add price_per_node_hour, watts_per_node, and more nodes.
+
+    Example: skindx plan network --out cluster.yaml --set engine.hostfile=hosts
+    """
+    from skindx.planning.cluster import Cluster
+    from skindx.training.config.run import TrainSettings
+    from skindx.training.profiling.network import network as measure_network
+
+    settings = TrainSettings.load(config, sets or [])
+    if not measure_network(settings.engine, out, ranks_per_node):
+        return
+    cluster = Cluster.read(out)
+    print(f"{cluster.nodes} nodes of {cluster.ranks_per_node} ranks, {cluster.backend}: {out}")
+    for known in cluster.collectives:
+        print(
+            f"{known.collective}: {1000 * known.alpha_s:.3g} ms + "
+            f"{1e9 * known.beta_s_per_byte:.3g} ms/MB, spread {known.spread:.0%}"
+        )
+
+
+@plan.command()
+def check(
+    run: Annotated[Path, typer.Argument(help="A run that followed a plan.")],
+    dataset: Annotated[Path, typer.Argument(help="The dataset that it was trained on.")],
+    *,
+    learn: Annotated[
+        Path | None,
+        typer.Option(help="A cluster file that takes what this run teaches, for later plans."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the comparison to this file.")
+    ] = None,
+) -> None:
+    """Compare what was predicted of RUN with what happened, part by part.
+
+    With --learn the cluster file gets a correction, which later plans name when they use it.
+
+    Example: skindx plan check runs/mine DATA --learn cluster.yaml
+    """
+    from rich.table import Table
+
+    from skindx.cli.options import console
+    from skindx.files import write_json
+    from skindx.planning.cluster import Cluster
+    from skindx.planning.report.units import seconds, size
+    from skindx.planning.review import compare, learnt
+    from skindx.training.profiling.keeping import happened, read_kept
+
+    pairs = compare(read_kept(run), happened(run, dataset))
+    cluster = learnt(Cluster.read(learn), pairs) if learn else None
+    table = Table("member", "part", "predicted", "happened", "error", title="Plan and run")
+    for pair in pairs:
+        for part, (planned, took) in pair.by_part().items():
+            error = f"{took / planned - 1:+.1%}" if planned > 0 else ""
+            table.add_row(pair.predicted.name, part, seconds(planned), seconds(took), error)
+        planned, took = pair.predicted.memory_bytes, pair.happened.memory_bytes
+        error = f"{took / planned - 1:+.1%}" if planned else ""
+        table.add_row(pair.predicted.name, "memory", size(planned), size(took), error)
+    console().print(table)
+    for pair in pairs:
+        inside = "inside" if pair.within else "outside"
+        print(f"{pair.predicted.name}: a step is {inside} its 90 % interval")
+    if json_file:
+        write_json(
+            json_file,
+            {
+                pair.predicted.name: {
+                    "error": pair.error,
+                    "within": pair.within,
+                    "parts": {
+                        part: {"predicted_s": planned, "happened_s": took}
+                        for part, (planned, took) in pair.by_part().items()
+                    },
+                }
+                for pair in pairs
+            },
+        )
+    if learn and cluster:
+        cluster.write(learn)
+        for part, known in cluster.corrections.items():
+            print(f"{learn}: {part} takes {known.factor:.3f} times as long ({known.runs} runs)")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def train(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
     config: Annotated[
         Path | None,
@@ -28,6 +29,13 @@ def train(
         typer.Option(
             help="Start the members that name no weights from this file: safetensors, or a "
             "checkpoint of tensors. A head of other classes stays random."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Follow a plan that `skindx plan make --write` wrote; `skindx plan check OUT` "
+            "compares what happens with it."
         ),
     ] = None,
     sets: Sets = None,
@@ -48,7 +56,12 @@ def train(
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
 
-    settings = TrainSettings.load(config, sets or [])
+    if plan:
+        from skindx.training.profiling.keeping import keep, settings_with_plan
+
+        settings, predicted = settings_with_plan(config, sets or [], plan, dataset)
+    else:
+        settings = TrainSettings.load(config, sets or [])
     try:
         bundle = train_run(dataset, settings.starting_from(weights) if weights else settings, out)
     except StoppedError as stopped:
@@ -59,6 +72,8 @@ def train(
         print(_stopped(stopped), file=sys.stderr, flush=True)
         raise typer.Exit(stopped.code) from None
     if bundle:
+        if plan:
+            keep(out, predicted)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
 

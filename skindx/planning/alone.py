@@ -1,7 +1,9 @@
 """A plan of a trace and a cluster alone: no dataset, no settings, no torch."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.errors import UserError
 from skindx.planning.cluster import Cluster, only_ranks
 from skindx.planning.estimate import Machine, as_measured
 from skindx.planning.plan import Plan, make
@@ -12,38 +14,45 @@ from skindx.planning.search import Limits
 from skindx.planning.workload import Member, Workload
 
 
-def plan_of_trace(
-    trace: Path,
-    cluster: str,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    batch: int | None,
-    one_rank_s: float | None,
-    limits: Limits,
-) -> Plan:
-    """Price a step of each network of a trace; each rank has the batch of the trace. UserError."""
-    machine = machine_of(read_profiles(trace), read_cluster(cluster), nodes, ranks_per_node, one_rank_s)
-    members = tuple(
-        Member(profile.name, profile, batch or profile.batch)
-        for profile in machine.profiles.networks[:1]
-    )
-    return make(Workload(members, weak=True), machine, limits)
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for, beside settings and dataset."""
+
+    limits: Limits
+    trace: Path | None = None
+    cluster: str | None = None
+    """A file, or the name of a preset."""
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    batch: int | None = None
+    """Images of a rank: those of the step that a foreign trace shows, or others than measured."""
+    one_rank_s: float | None = None
 
 
-def machine_of(
-    profiles: Profiles,
-    cluster: Cluster,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    one_rank_s: float | None,
-) -> Machine:
+def plan_of_trace(asked: Asked) -> Plan:
+    """Price a step of a trace's first network; each rank has its batch. Raises UserError."""
+    if asked.trace is None or asked.cluster is None:
+        raise UserError(
+            "give CONFIG and DATA, or --trace and --cluster; `skindx plan measure` writes the "
+            "first, `skindx plan network` the second."
+        )
+    machine = machine_of(read_profiles(asked.trace), read_cluster(asked.cluster), asked)
+    profile = machine.profiles.networks[0]
+    if asked.batch and machine.profiles.source != "measured":
+        profile = profile.model_copy(update={"batch": asked.batch})
+    member = Member(profile.name, profile, asked.batch or profile.batch)
+    return make(Workload((member,), weak=True), machine, asked.limits)
+
+
+def machine_of(profiles: Profiles, cluster: Cluster, asked: Asked) -> Machine:
     """Return the part of a cluster that is to be used, with times as measured on one rank."""
     cluster = only_ranks(
-        cluster, nodes or cluster.nodes, ranks_per_node or cluster.ranks_per_node
+        cluster, asked.nodes or cluster.nodes, asked.ranks_per_node or cluster.ranks_per_node
     )
-    if one_rank_s is not None:
+    if asked.one_rank_s is not None:
         cluster = Cluster.parse(
-            {**cluster.model_dump(mode="json"), "one_rank_s": one_rank_s}, origin="--one-rank-s"
+            {**cluster.model_dump(mode="json"), "one_rank_s": asked.one_rank_s},
+            origin="--one-rank-s",
         )
     if cluster.one_rank_s is not None:
         networks = tuple(as_measured(each, cluster.one_rank_s) for each in profiles.networks)

@@ -106,7 +106,7 @@ class Cluster(Settings):
     watts_per_node: Positive | None = None
     one_rank_s: Positive | None = None
     """Measured seconds of one step on one rank: times of a trace are scaled to it."""
-    corrections: dict[str, Correction] = {}
+    corrections: dict[str, Correction] = Field(default_factory=dict)
     """Part of a step (compute, communicate) to what was learnt from runs."""
     fastest_beta_s_per_byte: Positive | None = None
     """The fastest link that was measured: what is ten times as fast is not believed."""

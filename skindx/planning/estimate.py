@@ -12,6 +12,7 @@ from skindx.planning.network import Network
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load
+from skindx.planning.trace import Trace
 
 Z90 = 1.645
 """Standard deviations to either side that hold 90 % of a normal distribution."""
@@ -98,7 +99,7 @@ def compute_scale(profile: Profile, batch: int) -> float:
 
 
 def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
-    """Scale a trace to a measured step on one rank; forward that a trace lacks is the rest of it."""
+    """Scale a trace to a measured step on one rank; a forward that it lacks is the rest."""
     if one_rank_s is None:
         return profile
     layers = profile.layers
@@ -137,7 +138,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     scale = compute_scale(profile, choice.piece) * compute
     trace = profile.trace(scale=scale)
     if choice.checkpointing:
-        trace = _computed_again(trace, profile, choice.piece, scale)
+        trace = _computed_again(trace, profile)
     load = Load(trace, profile, machine.profiles.device)
     schedule = choice.strategy.schedule(load, network)
     if communicate != 1.0:
@@ -155,23 +156,39 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         feeding=feeding,
     )
     memory = memory_of(
-        choice.strategy, load, network, choice.piece, machine.profiles.base_bytes,
+        choice.strategy,
+        load,
+        network,
+        choice.piece,
+        machine.profiles.base_bytes,
         checkpointing=choice.checkpointing,
     )
     beyond = _beyond(choice, machine, network, memory)
     return Estimate(
-        choice, step, schedule, memory, _half_width(step, schedule, profile, machine, network, beyond),
+        choice,
+        step,
+        schedule,
+        memory,
+        _half_width(
+            step=step,
+            schedule=schedule,
+            profile=profile,
+            machine=machine,
+            beyond=beyond,
+        ),
         tuple(beyond),
     )
 
 
-def _computed_again(trace, profile: Profile, batch: int, scale: float):  # type: ignore[no-untyped-def]
+def _computed_again(trace: Trace, profile: Profile) -> Trace:
     """Return a trace whose backward computes forward once more, spread over its tensors."""
     measured = profile.checkpointing
     more_s = trace.forward_s
     if measured:
         plain_s = (profile.compute_s * compute_scale(profile, measured.batch)) or 1e-12
-        more_s = max(0.0, measured.compute_s / plain_s - 1) * (trace.forward_s + sum(trace.backward_s))
+        more_s = max(0.0, measured.compute_s / plain_s - 1) * (
+            trace.forward_s + sum(trace.backward_s)
+        )
     total = sum(trace.backward_s) or 1.0
     return trace.model_copy(
         update={"backward_s": tuple(seconds * (1 + more_s / total) for seconds in trace.backward_s)}
@@ -179,13 +196,13 @@ def _computed_again(trace, profile: Profile, batch: int, scale: float):  # type:
 
 
 def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) -> dict[str, float]:
-    """Return what lies outside the calibration: a sentence, and how far (over what was measured)."""
+    """Return what lies outside the calibration: sentence -> how far over what was measured."""
     found: dict[str, float] = {}
     cluster = machine.cluster
     if memory.measured and memory.extrapolated > FARTHEST:
         found[
-            f"a piece of {choice.piece} images is {memory.extrapolated:.1f} times the largest batch "
-            "whose memory was measured"
+            f"a piece of {choice.piece} images is {memory.extrapolated:.1f} times the largest "
+            "batch whose memory was measured"
         ] = memory.extrapolated
     if network.ranks == 1:
         return found
@@ -199,14 +216,18 @@ def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) 
     if cluster.source == "measured" and cluster.collectives:
         most = max(known.ranks for known in cluster.collectives)
         if network.ranks > RANKS_FARTHEST * most:
-            found[f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"] = (
-                network.ranks / most
-            )
+            found[
+                f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"
+            ] = network.ranks / most
     return found
 
 
 def _half_width(
-    step: Step, schedule: Schedule, profile: Profile, machine: Machine, network: Network,
+    *,
+    step: Step,
+    schedule: Schedule,
+    profile: Profile,
+    machine: Machine,
     beyond: dict[str, float],
 ) -> float:
     """Return the 90 % interval's half width: independent parts, each by its share of the step."""

@@ -112,7 +112,9 @@ class _Run:
                 left -= 1
                 self._finish(now_s, number, state)
         if left:
-            stuck = [task.name for task, end_s in zip(self.tasks, self.end_s, strict=True) if end_s < 0]
+            stuck = [
+                task.name for task, end_s in zip(self.tasks, self.end_s, strict=True) if end_s < 0
+            ]
             raise ValueError(f"{', '.join(stuck[:3])} wait for one another; a graph has no cycle.")
         return [Span(*times) for times in zip(self.begin_s, self.end_s, strict=True)]
 

@@ -46,7 +46,14 @@ class _Builder:
         self.tasks: list[Task] = []
         self.compute = compute
 
-    def add(self, name: str, resource: str, work_s: float, after: Sequence[int] = (), latency_s: float = 0.0) -> int:
+    def add(
+        self,
+        name: str,
+        resource: str,
+        work_s: float,
+        after: Sequence[int] = (),
+        latency_s: float = 0.0,
+    ) -> int:
         self.tasks.append(Task(name, resource, work_s, tuple(after), latency_s))
         return len(self.tasks) - 1
 

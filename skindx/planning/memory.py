@@ -23,7 +23,13 @@ class Memory:
 
 
 def memory_of(
-    strategy: Strategy, load: Load, network: Network, batch: int, base_bytes: int, *, checkpointing: bool
+    strategy: Strategy,
+    load: Load,
+    network: Network,
+    batch: int,
+    base_bytes: int,
+    *,
+    checkpointing: bool,
 ) -> Memory:
     """Return the memory of a rank whose pieces have `batch` images."""
     profile = load.profile
@@ -52,6 +58,7 @@ def largest_batch(
     strategy: Strategy, load: Load, network: Network, base_bytes: int, limit_bytes: float
 ) -> int:
     """Return the most images of one rank that fit; 0: not even one."""
+
     def fits(batch: int) -> bool:
         found = memory_of(strategy, load, network, batch, base_bytes, checkpointing=False)
         return found.peak_bytes <= limit_bytes

@@ -71,8 +71,8 @@ class Network:
         key = (collective, chunks)
         if key not in self._prices:
             found = self._measured(collective)
-            self._prices[key] = _as_measured(found) if found else self._derived(
-                collective, chunks, colors
+            self._prices[key] = (
+                _as_measured(found) if found else self._derived(collective, chunks, colors)
             )
         return self._prices[key]
 
@@ -93,11 +93,16 @@ class Network:
         elif collective == "all_gather":
             line = cost.all_gather(step, ranks)
         elif collective == "exchange":  # all ranks of a node at once over its link
-            line = Cost(step.alpha_s, step.beta_s_per_byte * (self.per_node if self.nodes > 1 else 1))
+            line = Cost(
+                step.alpha_s, step.beta_s_per_byte * (self.per_node if self.nodes > 1 else 1)
+            )
         elif collective == "hierarchical":
             line = cost.pipelined(
-                [inside_sum(inside, self.per_node), cost.ring(link, self.nodes),
-                 inside_sum(inside, self.per_node)],
+                [
+                    inside_sum(inside, self.per_node),
+                    cost.ring(link, self.nodes),
+                    inside_sum(inside, self.per_node),
+                ],
                 chunks,
             )
         else:
@@ -110,8 +115,13 @@ class Network:
     @cached_property
     def _known(self) -> Collective | None:
         """The measured all-reduce whose number of ranks is next to this one."""
-        found = [each for each in self.cluster.collectives if each.collective == "all_reduce"
-                 and each.ranks > 1 and (each.nodes > 1 or self.nodes == 1)]
+        found = [
+            each
+            for each in self.cluster.collectives
+            if each.collective == "all_reduce"
+            and each.ranks > 1
+            and (each.nodes > 1 or self.nodes == 1)
+        ]
         return min(found, key=lambda each: abs(each.ranks - self.ranks), default=None)
 
     @cached_property

@@ -82,9 +82,13 @@ def outcome(
     as_given: bool = False,
 ) -> Outcome:
     """Add up the members; `estimates` by member's name."""
-    members = tuple(_member(member, estimates[member.name], profiles) for member in workload.members)
+    members = tuple(
+        _member(member, estimates[member.name], profiles) for member in workload.members
+    )
     seconds = [member.seconds for member in members]
-    total = sum(seconds) if choice.side_by_side == 1 else _side_by_side(seconds, choice.side_by_side)
+    total = (
+        sum(seconds) if choice.side_by_side == 1 else _side_by_side(seconds, choice.side_by_side)
+    )
     memory = max(estimate.memory.peak_bytes for estimate in estimates.values())
     limit = cluster.memory_gb
     ranks = choice.ranks_per_node if profiles.device == "cpu" else 1

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from skindx.planning import guidelines
-from skindx.planning.cluster import Cluster
 from skindx.planning.choice import Choice
+from skindx.planning.cluster import Cluster
 from skindx.planning.estimate import Estimate, Machine, estimate
 from skindx.planning.guidelines import Guideline
 from skindx.planning.memory import largest_batch
@@ -53,9 +53,7 @@ class Plan:
         return self.found.chosen
 
 
-def make(
-    workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None
-) -> Plan:
+def make(workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None) -> Plan:
     """Search, and say what follows. Raises UserError."""
     found = search(workload, machine, limits, given)
     profile, chosen = workload.members[0].profile, found.chosen.first
@@ -100,7 +98,9 @@ def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str,
             f"A network twice as fast: a step takes {seconds:.3g} s instead of {now_s:.3g} s "
             f"({now_s / seconds - 1:+.0%} images a second)."
         )
-    more = replace(choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes)
+    more = replace(
+        choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes
+    )
     try:
         seconds = estimate(profile, more, machine).step_s
         gain = more.batch / seconds / (choice.batch / now_s) - 1
@@ -161,15 +161,26 @@ def faster(cluster: Cluster, factor: float) -> Cluster:
 
 def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guideline, ...]:
     alone = estimate(
-        profile, replace(chosen.choice, nodes=1, ranks_per_node=1, batch=profile.batch,
-                         strategy=strategy_of("dense"), side_by_side=1, accumulate=1), machine
+        profile,
+        replace(
+            chosen.choice,
+            nodes=1,
+            ranks_per_node=1,
+            batch=profile.batch,
+            strategy=strategy_of("dense"),
+            side_by_side=1,
+            accumulate=1,
+        ),
+        machine,
     )
     compute_s = alone.step_s
     advice = []
     ranks = max(2, chosen.choice.ranks)
     overhead = chosen.step.parts["communicate"] + chosen.step.parts["read"]
     own_s = max(1e-12, chosen.step_s - overhead)
-    ratio = overhead / own_s / ranks if chosen.choice.ranks > 1 else chosen.step.parts["read"] / own_s
+    ratio = (
+        overhead / own_s / ranks if chosen.choice.ranks > 1 else chosen.step.parts["read"] / own_s
+    )
     pays = guidelines.ranks_that_pay(ratio, EFFICIENCY)
     advice.append(
         Guideline(
@@ -181,10 +192,14 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
     )
     limit = machine.cluster.memory_gb
     if limit is not None:
-        share = limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
+        share = (
+            limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
+        )
         network = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node)
         load = Load(profile.trace(), profile, machine.profiles.device)
-        most = largest_batch(chosen.choice.strategy, load, network, machine.profiles.base_bytes, share)
+        most = largest_batch(
+            chosen.choice.strategy, load, network, machine.profiles.base_bytes, share
+        )
         advice.append(
             Guideline(
                 "images a rank with the largest throughput that fits",
@@ -218,7 +233,11 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
     for ranks in CURVE:
         nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
         choice = replace(
-            chosen.choice, nodes=nodes, ranks_per_node=here, batch=own * nodes * here, side_by_side=1
+            chosen.choice,
+            nodes=nodes,
+            ranks_per_node=here,
+            batch=own * nodes * here,
+            side_by_side=1,
         )
         try:
             found = estimate(profile, choice, machine)
@@ -248,7 +267,7 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
         notes.append(f"Computing times are another program's ({profiles.source}), {how}.")
     if not found.chosen.first.schedule.measured and found.chosen.choice.ranks > 1:
         notes.append(
-            "The chosen exchange was not measured among so many ranks: it is derived from the links."
+            "The chosen exchange was not measured among so many ranks: it is derived from links."
         )
     if found.chosen.first.memory.measured is False:
         notes.append("Memory is computed from the layers, not measured.")
@@ -262,6 +281,12 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
         notes.append(f"{found.refused} of the choices do not fit the memory.")
     if found.chosen.beyond:
         notes.append(f"Beyond what was measured: {'; '.join(found.chosen.beyond)}.")
+    return (*notes, *_of_limits(found, limits), *workload.unpriced)
+
+
+def _of_limits(found: Found, limits: Limits) -> list[str]:
+    """Say what the limits let through, and what they keep back."""
+    notes = []
     if limits.hours is not None and found.chosen.seconds > limits.hours * 3600:
         notes.append(f"No choice takes less than {limits.hours:g} hours; this is the fastest.")
     if limits.money is not None:
@@ -276,4 +301,4 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
             f"({found.chosen.score_s / best.score_s - 1:+.0%}), but it changes the gradient; "
             "--lossy lets it be chosen."
         )
-    return (*notes, *workload.unpriced)
+    return notes

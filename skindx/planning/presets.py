@@ -32,7 +32,9 @@ INSIDE = {
 """Name -> link between two ranks of a node: PCIe 3 x16, NVLink 3, and gloo over loopback."""
 
 FORM = "NETWORK:NODESxRANKS, with +INSIDE where a node has several ranks: 10gbe:8x4+nvlink"
-_PRESET = re.compile(r"(?P<network>[a-z0-9]+)(?::(?P<nodes>\d+)(?:x(?P<ranks>\d+))?)?(?:\+(?P<inside>\w+))?")
+_PRESET = re.compile(
+    r"(?P<network>[a-z0-9]+)(?::(?P<nodes>\d+)(?:x(?P<ranks>\d+))?)?(?:\+(?P<inside>\w+))?"
+)
 
 
 def preset(words: str) -> Cluster:

@@ -90,7 +90,7 @@ class Profile(Settings):
     """What the optimizer keeps beside the weights."""
     checkpointing: AtBatch | None = None
     """The same with activations computed again in backward."""
-    local: dict[str, LocalWork] = {}
+    local: dict[str, LocalWork] = Field(default_factory=dict)
     """`exchange.kind` to its work."""
 
     @property

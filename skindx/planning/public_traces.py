@@ -24,9 +24,33 @@ _BCAFFE_BATCH = 64
 """Images a rank, as MG-WFBP (arXiv 1811.11141) trains GoogLeNet; the logs do not say."""
 
 OPERATORS = frozenset(
-    "Input Conv2d ReLU ReLU6 BatchNorm2d Linear Add Concat MaxPool2d AvgPool2d AdaptiveAvgPool2d "
-    "Dropout Size View Mean Softmax LogSoftmax Flatten Sigmoid Mul __getitem__ "
-    "LSTM Embedding EmuBidirLSTM RecurrentAttention Classifier hidden".split()
+    {
+        "Input",
+        "Conv2d",
+        "ReLU",
+        "ReLU6",
+        "BatchNorm2d",
+        "Linear",
+        "Add",
+        "Concat",
+        "MaxPool2d",
+        "AvgPool2d",
+        "AdaptiveAvgPool2d",
+        "Dropout",
+        "Size",
+        "View",
+        "Mean",
+        "Softmax",
+        "LogSoftmax",
+        "Flatten",
+        "Sigmoid",
+        "Mul",
+        "LSTM",
+        "Embedding",
+        "EmuBidirLSTM",
+        "RecurrentAttention",
+        "Classifier",
+    }
 )
 """Of PipeDream's profiler, as its public graphs have them."""
 
@@ -81,7 +105,9 @@ def _bcaffe_block(path: Path) -> list[tuple[int, float]]:
         if int(number) == 0:
             block = []
         if int(number) != len(block):
-            raise UserError(f"{path}: row {number} stands where {len(block)} should; give a whole log.")
+            raise UserError(
+                f"{path}: row {number} stands where {len(block)} should; give a whole log."
+            )
         block.append((4 * int(floats), _seconds(backward_us, 1e6, path, f"row {number}")))
     return block
 
@@ -200,7 +226,9 @@ def _seconds(text: str, per_second: float, path: Path, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise UserError(f"{path}: {where} has {text!r} where a time or a size of 0 or more belongs.")
+        raise UserError(
+            f"{path}: {where} has {text!r} where a time or a size of 0 or more belongs."
+        )
     return value
 
 

@@ -138,7 +138,11 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
         for nodes, per_node in layouts:
             if nodes * per_node > 1:
                 yield Choice(
-                    Members(), nodes, per_node, first.batch, first.accumulate,
+                    Members(),
+                    nodes,
+                    per_node,
+                    first.batch,
+                    first.accumulate,
                     side_by_side=nodes * per_node,
                 )
 
@@ -166,7 +170,7 @@ def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]
 
 
 def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
-    """Price a choice with the fewest pieces that fit; with activations computed again if need be."""
+    """Price a choice with the fewest pieces that fit, activations computed again if need be."""
     options = [False]
     if all(member.profile.checkpointing for member in workload.members):
         options.append(True)

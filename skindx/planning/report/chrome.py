@@ -27,13 +27,21 @@ def chrome_events(step: Step) -> list[dict[str, Any]]:
         if number not in named:
             named.add(number)
             label = task.resource if row == 0 else f"{task.resource} {row + 1}"
-            events.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name",
-                           "args": {"name": label}})
-        events.append({
-            "ph": "X", "pid": 1, "tid": number, "name": task.name, "cat": task.resource,
-            "ts": round(1e6 * span.begin_s, 3), "dur": round(1e6 * (span.end_s - span.begin_s), 3),
-            "args": {"alone_ms": round(1e3 * (task.work_s + task.latency_s), 6)},
-        })
+            events.append(
+                {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": label}}
+            )
+        events.append(
+            {
+                "ph": "X",
+                "pid": 1,
+                "tid": number,
+                "name": task.name,
+                "cat": task.resource,
+                "ts": round(1e6 * span.begin_s, 3),
+                "dur": round(1e6 * (span.end_s - span.begin_s), 3),
+                "args": {"alone_ms": round(1e3 * (task.work_s + task.latency_s), 6)},
+            }
+        )
     return events
 
 

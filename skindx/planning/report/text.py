@@ -21,8 +21,11 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
         ("plan", f"{choice.label} on {where}"),
         ("batch", f"{first.choice.batch} images a step, {first.choice.piece} a rank and piece"),
         ("a step", within(first.step_s, first.half_width)),
-        ("images a second", f"{first.images_per_s:.4g} [{first.choice.batch / first.high_s:.4g}, "
-                            f"{first.choice.batch / first.low_s:.4g}]"),
+        (
+            "images a second",
+            f"{first.images_per_s:.4g} [{first.choice.batch / first.high_s:.4g}, "
+            f"{first.choice.batch / first.low_s:.4g}]",
+        ),
         ("memory of a rank", size(chosen.memory_bytes)),
     ]
     if chosen.seconds:
@@ -51,8 +54,16 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
 def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the headings and the rows of the choices that were looked at, the best first."""
     whole = bool(plan.chosen.seconds)
-    headings = ("choice", "ranks", "a step", "90 %", "images/s", "communication", "memory",
-                "all of it" if whole else "MB sent")
+    headings = (
+        "choice",
+        "ranks",
+        "a step",
+        "90 %",
+        "images/s",
+        "communication",
+        "memory",
+        "all of it" if whole else "MB sent",
+    )
     shown = list(plan.found.every[:most])
     if plan.chosen not in shown:
         shown.append(plan.chosen)
@@ -62,11 +73,15 @@ def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tup
 def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
     first = outcome.first
     label = outcome.choice.label
-    marks = [word for word, holds in (
-        ("changes the gradient", outcome.choice.strategy.lossy),
-        ("as given", outcome.as_given),
-        ("chosen", outcome is plan.chosen),
-    ) if holds]
+    marks = [
+        word
+        for word, holds in (
+            ("changes the gradient", outcome.choice.strategy.lossy),
+            ("as given", outcome.as_given),
+            ("chosen", outcome is plan.chosen),
+        )
+        if holds
+    ]
     return (
         f"{label} ({', '.join(marks)})" if marks else label,
         str(outcome.choice.ranks),

@@ -17,7 +17,8 @@ def seconds(value: float) -> str:
 
 def within(value: float, half_width: float) -> str:
     """Return a time with its interval."""
-    return f"{seconds(value)} [{seconds(value / (1 + half_width))}, {seconds(value * (1 + half_width))}]"
+    low, high = value / (1 + half_width), value * (1 + half_width)
+    return f"{seconds(value)} [{seconds(low)}, {seconds(high)}]"
 
 
 def size(value: float) -> str:

@@ -17,8 +17,11 @@ class Dense(Strategy):
             return Schedule()
         price, local = network.price("all_reduce"), load.local("dense")
         message = after_backward(
-            load, load.size_bytes, price(load.size_bytes),
-            before_s=local.base_s / 2, after_s=local.base_s / 2,
+            load,
+            load.size_bytes,
+            price(load.size_bytes),
+            before_s=local.base_s / 2,
+            after_s=local.base_s / 2,
         )
         return Schedule(
             (message,), spread=price.spread, local_spread=local.spread, measured=price.measured

@@ -28,7 +28,9 @@ class Fused(Strategy):
             trace = self._on_wire(load)
             mb = float(self.options.get("bucket_mb", 25))
             # The trainer cuts by the gradient's own bytes, whatever travels.
-            return self._schedule(load, bucketing.ddp_buckets(load.trace, mb), network, trace.sizes_bytes)
+            return self._schedule(
+                load, bucketing.ddp_buckets(load.trace, mb), network, trace.sizes_bytes
+            )
         plans = self.plans(load, network)
         schedules = [
             self._schedule(load, plan, network, self._on_wire(load).sizes_bytes)

@@ -22,7 +22,7 @@ class SparseStrategy(Strategy):
 
     @abstractmethod
     def agree(self, size_bytes: int, network: Network) -> tuple[Timed, int, float, bool]:
-        """Return what the messages of one size take, merges a rank, spread, and: it was measured."""
+        """Return what messages of one size take, merges a rank, spread; and: it was measured."""
 
     def schedule(self, load: Load, network: Network) -> Schedule:
         """Send one message, or one a round, after all of backward."""
@@ -33,9 +33,7 @@ class SparseStrategy(Strategy):
         local = load.local(self.name)
         merge_s = merges * local.merge_s * self.density / (local.density or DENSITY)
         message = after_backward(load, 8 * k, timed, before_s=local.base_s, after_s=merge_s)
-        return Schedule(
-            (message,), spread=spread, local_spread=local.spread, measured=measured
-        )
+        return Schedule((message,), spread=spread, local_spread=local.spread, measured=measured)
 
     def fragment(self) -> dict[str, Any]:
         """Name the kind; clipping would cut what an update has saved up."""
@@ -47,6 +45,3 @@ class SparseStrategy(Strategy):
     def memory_bytes(self, load: Load, network: Network) -> int:
         """Count the residual."""
         return load.size_bytes
-
-
-

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from skindx.planning.cluster import Kind
 from skindx.planning.network import Network, Timed
 from skindx.planning.profile import LocalWork, Profile
 from skindx.planning.schedule import Message, Schedule
@@ -92,7 +93,7 @@ class Strategy(ABC):
         """Return the settings with which `skindx train` does so."""
 
     def memory_bytes(self, load: Load, network: Network) -> int:
-        """Return what it needs beside weights, gradients and the optimizer; below 0: what it saves."""
+        """Return what it needs beside weights, gradients and optimizer; below 0: it saves."""
         return 0
 
 
@@ -101,8 +102,17 @@ def after_backward(load: Load, size_bytes: int, timed: Timed, **work: float) -> 
     return Message(load.count, size_bytes, timed, **work)
 
 
-def in_groups(load: Load, groups: Sequence[int], sizes_bytes: Sequence[int], network: Network,
-              kind: Any, before_s: float = 0.0, after_s: float = 0.0, **options: int) -> tuple[Message, ...]:
+def in_groups(
+    load: Load,
+    groups: Sequence[int],
+    sizes_bytes: Sequence[int],
+    network: Network,
+    kind: Kind,
+    *,
+    before_s: float = 0.0,
+    after_s: float = 0.0,
+    **options: int,
+) -> tuple[Message, ...]:
     """Return a message for each group; the work is shared out by bytes."""
     price, messages, first = network.price(kind, **options), [], 0
     total = max(1, sum(sizes_bytes))
@@ -110,8 +120,6 @@ def in_groups(load: Load, groups: Sequence[int], sizes_bytes: Sequence[int], net
         last = first + count
         size = sum(sizes_bytes[first:last])
         share = size / total
-        messages.append(
-            Message(last, size, price(size), before_s * share, after_s * share)
-        )
+        messages.append(Message(last, size, price(size), before_s * share, after_s * share))
         first = last
     return tuple(messages)

@@ -18,7 +18,9 @@ class Zero(Strategy):
         if network.ranks == 1:
             return Schedule()
         reduce, gather, local = (
-            network.price("all_reduce"), network.price("all_gather"), load.local("dense")
+            network.price("all_reduce"),
+            network.price("all_gather"),
+            load.local("dense"),
         )
         size, part = load.size_bytes, load.size_bytes // network.ranks
         # gloo has no reduce-scatter: DeepSpeed sums the whole buffer there.

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from skindx.comm import AnyExchange, build_exchange
 from skindx.comm.fabric import Fabric
+from skindx.comm.fused import FusedSettings
 from skindx.comm.gradients import Gradients
 from skindx.comm.gtopk import GTopKSettings
 from skindx.comm.powersgd import PowerSGDSettings
-from skindx.comm.fused import FusedSettings
 from skindx.comm.sparse import Sparse, merge
 from skindx.planning.profile import LocalWork
 

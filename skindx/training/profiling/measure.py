@@ -6,6 +6,7 @@ import socket
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -22,7 +23,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.joining import join
-from skindx.training.deepspeed.library import import_deepspeed
+from skindx.training.deepspeed.library import accelerator_variables, import_deepspeed
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.launching.stopping import end_with_parent
@@ -31,7 +32,7 @@ from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
 from skindx.training.parallel.mesh import leave
 from skindx.training.profiling.steps import profile_member
 
-BUDGET_S = 30.0
+BUDGET_S = 20.0
 """For the timed steps of all networks; starting, compiling and reading come on top."""
 
 _LIMIT_S = 300.0
@@ -54,14 +55,14 @@ def measure(settings: TrainSettings, dataset: Path, *, ranks: int | None = None)
     if not networks:
         raise UserError("no member is trained in this run; there is nothing to measure.")
     data = {
-        key: TrainingData(
-            dataset, *partition(records, member.fold, settings.folds), taxonomy.keys
-        )
+        key: TrainingData(dataset, *partition(records, member.fold, settings.folds), taxonomy.keys)
         for key, member in networks.items()
     }
-    import_deepspeed()
+    os.environ.update(accelerator_variables(accelerator))
+    import_deepspeed()  # once, for all ranks
+    budget_s = BUDGET_S / len(networks)
     found = [
-        _on_ranks(settings, member, data[key], here, BUDGET_S / len(networks), accelerator)
+        _on_ranks(_Work(settings, member, data[key], here, budget_s), accelerator)
         for key, member in networks.items()
     ]
     return Profiles(
@@ -91,25 +92,32 @@ def key_of(settings: TrainSettings, member: MemberSettings) -> Key:
     return member.model, member.preprocess.size, recipe.batch // recipe.accumulate
 
 
-def _on_ranks(
-    settings: TrainSettings,
-    member: MemberSettings,
-    data: TrainingData,
-    ranks: int,
-    budget_s: float,
-    accelerator: str,
-) -> tuple[Profile, int]:
+@dataclass(frozen=True)
+class _Work:
+    """What each rank of the node measures."""
+
+    settings: TrainSettings
+    member: MemberSettings
+    data: TrainingData
+    ranks: int
+    budget_s: float
+
+    @property
+    def batch(self) -> int:
+        """Images of one rank in one piece."""
+        recipe = self.settings.recipe_of(self.member)
+        own = max(2, recipe.batch // (self.ranks * recipe.accumulate))
+        return min(own, len(self.data.train))
+
+
+def _on_ranks(work: _Work, accelerator: str) -> tuple[Profile, int]:
     """Let all ranks of the node measure the same at once: they share its memory and its cores."""
-    recipe = settings.recipe_of(member)
-    batch = max(2, recipe.batch // (ranks * recipe.accumulate))
-    batch = min(batch, len(data.train))
     context: Any = multiprocessing.get_context("fork" if accelerator == "cpu" else "spawn")
     workers = []
     try:
-        for rank in range(ranks):
+        for rank in range(work.ranks):
             ours, theirs = context.Pipe()
-            arguments = (settings, member, data, batch, budget_s, rank, ranks, theirs)
-            process = context.Process(target=_rank, args=arguments, daemon=True)
+            process = context.Process(target=_rank, args=(work, rank, theirs), daemon=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside other threads
                 process.start()
@@ -144,20 +152,11 @@ def _answer(pipe: Connection) -> tuple[dict[str, Any], int]:
     return profile, base
 
 
-def _rank(
-    settings: TrainSettings,
-    member: MemberSettings,
-    data: TrainingData,
-    batch: int,
-    budget_s: float,
-    rank: int,
-    ranks: int,
-    answers: Connection,
-) -> None:
+def _rank(work: _Work, rank: int, answers: Connection) -> None:
     """Measure in a process of its own, which ends with the one that started it."""
     end_with_parent()
     try:
-        answers.send(("measured", _measured(settings, member, data, batch, budget_s, rank, ranks)))
+        answers.send(("measured", _measured(work, rank)))
     except UserError as error:
         answers.send(("refused", str(error)))
     except Exception:
@@ -166,23 +165,17 @@ def _rank(
         answers.send(("failed", traceback.format_exc()))
 
 
-def _measured(
-    settings: TrainSettings,
-    member: MemberSettings,
-    data: TrainingData,
-    batch: int,
-    budget_s: float,
-    rank: int,
-    ranks: int,
-) -> tuple[dict[str, Any], int]:
-    os.environ.update(_alone(rank, ranks))
+def _measured(work: _Work, rank: int) -> tuple[dict[str, Any], int]:
+    os.environ.update(_alone(rank, work.ranks))
     import torch
 
-    torch.set_num_threads(max(1, cpu_count() // ranks))
-    mesh = join(settings.engine.model_copy(update={"zero": 0}))
+    torch.set_num_threads(max(1, cpu_count() // work.ranks))
+    mesh = join(work.settings.engine.model_copy(update={"zero": 0}))
     base = peak_memory(mesh.device)
-    alone = settings.model_copy(update={"engine": mesh.settings})
-    profile = profile_member(alone, member, data, mesh, batch, budget_s)
+    alone = work.settings.model_copy(update={"engine": mesh.settings})
+    profile = profile_member(
+        alone, work.member, work.data, mesh, batch=work.batch, budget_s=work.budget_s
+    )
     leave()
     return profile.model_dump(mode="json"), base
 
@@ -211,4 +204,3 @@ def _host(accelerator: str) -> str:
 
         return str(torch.cuda.get_device_name(0))
     return provenance.cpu_model()
-

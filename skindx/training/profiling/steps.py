@@ -32,21 +32,20 @@ def profile_member(
     member: MemberSettings,
     data: TrainingData,
     mesh: Mesh,
+    *,
     batch: int,
     budget_s: float,
-    *,
-    checkpointing: bool = False,
 ) -> Profile:
     """Time the steps of a member at half of `batch` images, and at `batch`. Raises UserError."""
     batches = sorted({max(2, batch // 2), max(2, batch)})
     points, last = [], None
     for size in batches:
-        last = _Steps(settings, member, data, mesh, size, budget_s / len(batches))
+        last = _Steps(settings, member, data, mesh, batch=size, budget_s=budget_s / len(batches))
         points.append(last.point())
     assert last is not None
-    sent = last.profile(member, settings, tuple(points))
+    found = last.profile(member, settings, tuple(points))
     last.close()
-    return sent.model_copy(update={"checkpointing": points[-1]}) if checkpointing else sent
+    return found
 
 
 class _Steps:
@@ -58,12 +57,15 @@ class _Steps:
         member: MemberSettings,
         data: TrainingData,
         mesh: Mesh,
+        *,
         batch: int,
         budget_s: float,
     ) -> None:
         self.batch, self.mesh = batch, mesh
         recipe = settings.recipe_of(member).model_copy(update={"batch": batch, "accumulate": 1})
-        alone = settings.model_copy(update={"exchange": type(settings).model_fields["exchange"].default})
+        alone = settings.model_copy(
+            update={"exchange": type(settings).model_fields["exchange"].default}
+        )
         member = member.model_copy(update={"recipe": recipe})
         training: Training[Any] = setup_member(alone, member, data, mesh, lambda line: None)
         self.engine = TimedEngine(training.engine)
@@ -96,7 +98,10 @@ class _Steps:
     def _note(self) -> None:
         engine = self.engine
         begin, back, over, end = (
-            engine.forward_begin, engine.backward_begin, engine.backward_end, engine.end
+            engine.forward_begin,
+            engine.backward_begin,
+            engine.backward_end,
+            engine.end,
         )
         assert begin
         assert back
