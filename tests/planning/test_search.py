@@ -102,7 +102,7 @@ def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wid
     assert wide.half_width > 3 * narrow.half_width
     assert wide.beyond
     far = Workload((Member("m", profile(), batch=256, images=512),))
-    with pytest.raises(UserError, match="8.0 times the largest batch whose memory"):
+    with pytest.raises(UserError, match=r"8\.0 times the largest batch whose memory"):
         search(far, machine(), Limits(strategy="dense"))
     many = Machine(profiles(), cluster(4, source="measured"))
     many = Machine(many.profiles, many.cluster.model_copy(update={"nodes": 32}))

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,7 @@ def test_a_timeline_is_what_perfetto_opens(plan: Plan) -> None:
         own = sorted(
             (event["ts"], event["ts"] + event["dur"]) for event in work if event["tid"] == row
         )
-        assert all(
-            before[1] <= after[0] + 0.01 for before, after in zip(own, own[1:], strict=False)
-        )
+        assert all(before[1] <= after[0] + 0.01 for before, after in pairwise(own))
 
 
 def test_a_plan_becomes_settings_and_is_refused_where_it_does_not_belong(
@@ -98,9 +97,9 @@ def test_what_happened_corrects_the_next_plan(plan: Plan) -> None:
     corrected = learnt(plan.machine.cluster, [pair])
     again = make(plan.workload, Machine(plan.machine.profiles, corrected), Limits())
     assert again.chosen.first.step_s == pytest.approx(took.step_s, rel=0.01)
+    disturbed = compare(predicted, [Happened("one", first.step_s * 50, 1.0, 0.0, 1e6, 2)])
     with pytest.raises(UserError, match="something else was at work"):
-        disturbed = Happened("one", first.step_s * 50, 1.0, 0.0, 1e6, 2)
-        learnt(plan.machine.cluster, compare(predicted, [disturbed]))
+        learnt(plan.machine.cluster, disturbed)
     with pytest.raises(UserError, match="no member of the plan has finished"):
         compare(predicted, [])
 
