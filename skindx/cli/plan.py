@@ -111,7 +111,7 @@ def make(
         raise UserError("a plan of a training needs both, CONFIG and DATA.")
     else:
         from skindx.training.config.run import TrainSettings
-        from skindx.training.profiling.planning import plan_of_config
+        from skindx.training.planning.of_config import plan_of_config
 
         made = plan_of_config(TrainSettings.load(config, sets or []), dataset, asked)
     if json_file:
@@ -147,7 +147,7 @@ def measure(
     Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
     """
     from skindx.training.config.run import TrainSettings
-    from skindx.training.profiling.measure import measure as measure_networks
+    from skindx.training.planning.measure import measure as measure_networks
 
     profiles = measure_networks(TrainSettings.load(config, sets or []), dataset, ranks=ranks)
     profiles.write(out)
@@ -184,7 +184,7 @@ def network(
     """
     from skindx.planning.cluster import Cluster
     from skindx.training.config.run import TrainSettings
-    from skindx.training.profiling.network import network as measure_network
+    from skindx.training.planning.network import network as measure_network
 
     settings = TrainSettings.load(config, sets or [])
     if not measure_network(settings.engine, out, ranks_per_node):
@@ -224,7 +224,7 @@ def check(
     from skindx.planning.cluster import Cluster
     from skindx.planning.report.units import seconds, size
     from skindx.planning.review import compare, learnt
-    from skindx.training.profiling.keeping import happened, read_kept
+    from skindx.training.planning.keeping import happened, read_kept
 
     pairs = compare(read_kept(run), happened(run, dataset))
     cluster = learnt(Cluster.read(learn), pairs) if learn else None

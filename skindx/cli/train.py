@@ -57,7 +57,7 @@ def train(
     from skindx.training.run import train as train_run
 
     if plan:
-        from skindx.training.profiling.keeping import keep, settings_with_plan
+        from skindx.training.planning.keeping import keep, settings_with_plan
 
         settings, predicted = settings_with_plan(config, sets or [], plan, dataset)
     else:

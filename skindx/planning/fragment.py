@@ -13,7 +13,7 @@ from skindx.files import write_text
 from skindx.planning.estimate import Estimate
 from skindx.planning.plan import Plan
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 KEY = "plan"
 """Of the prediction in the file; all other keys are settings of a training."""
 

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 from skindx.buckets import fixed_buckets
 from skindx.planning.cluster import Kind
 from skindx.planning.network import Network
-from skindx.planning.strategies.strategy import Load, Schedule, Strategy, in_groups
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.strategy import Load, Strategy, in_groups
 
 
 class Bucketed(Strategy):

@@ -3,7 +3,8 @@
 from typing import Any
 
 from skindx.planning.network import Network
-from skindx.planning.strategies.strategy import Load, Schedule, Strategy, after_backward
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.strategy import Load, Strategy, after_backward
 
 
 class Dense(Strategy):

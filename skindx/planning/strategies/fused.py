@@ -6,7 +6,8 @@ from typing import Any, Literal
 from skindx.planning import bucketing
 from skindx.planning.graph import step_s
 from skindx.planning.network import Network
-from skindx.planning.strategies.strategy import Load, Schedule, Strategy, in_groups
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.strategy import Load, Strategy, in_groups
 
 Rule = Literal["best", "ddp", "optimum", "greedy", "one buffer", "per tensor"]
 

@@ -4,7 +4,8 @@ import math
 from typing import Any, ClassVar
 
 from skindx.planning.network import Network
-from skindx.planning.strategies.strategy import Load, Message, Schedule, Strategy
+from skindx.planning.schedule import Message, Schedule
+from skindx.planning.strategies.strategy import Load, Strategy
 
 
 class PowerSGD(Strategy):

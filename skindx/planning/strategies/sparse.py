@@ -5,7 +5,8 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from skindx.planning.network import Network, Timed
-from skindx.planning.strategies.strategy import Load, Schedule, Strategy, after_backward
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.strategy import Load, Strategy, after_backward
 
 DENSITY = 0.001
 

@@ -3,7 +3,8 @@
 from typing import Any, ClassVar
 
 from skindx.planning.network import UNMEASURED, Network
-from skindx.planning.strategies.strategy import Load, Message, Schedule, Strategy, after_backward
+from skindx.planning.schedule import Message, Schedule
+from skindx.planning.strategies.strategy import Load, Strategy, after_backward
 
 
 class Zero(Strategy):

@@ -30,7 +30,8 @@ class LayerClock:
             self._hooks.append(layer.register_forward_hook(self._leaving(name)))
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._made(name)))
+                anything: Any = parameter
+                self._hooks.append(anything.register_post_accumulate_grad_hook(self._made(name)))
 
     def _entering(self, name: str) -> Any:
         def enter(layer: nn.Module, inputs: Any) -> None:

@@ -59,7 +59,7 @@ class _Meter:
         """Return what sends so many elements, for each collective that a training may use."""
         fabric, world = self.fabric, self.fabric.world
         found: dict[Kind, Callable[[int], None]] = {
-            "all_reduce": lambda count: fabric.all_reduce(self.buffer[:count]).wait(),
+            "all_reduce": lambda count: _drop(fabric.all_reduce(self.buffer[:count]).wait()),
             "all_gather": lambda count: _drop(fabric.all_gather(self.buffer[:count])),
         }
         if world & (world - 1) == 0:
@@ -117,7 +117,7 @@ class _Meter:
         """Send two and four at once: how many go at once, and what of a link one leaves free."""
         one = next(each for each in collectives if each.collective == "all_reduce")
         size = min(_BOTH_BYTES, one.points[-1][0])
-        spans = self.buffer[: 4 * (size // 4)].split(size // 4)
+        spans = torch.split(self.buffer[: 4 * (size // 4)], size // 4)
 
         def several(count: int) -> float:
             def send() -> None:

@@ -70,7 +70,8 @@ def _flat_and_back(views: list[Tensor]) -> None:
     """Do as DeepSpeed does: one buffer, divided, and copied back."""
     flat_M = torch.cat([view.reshape(-1) for view in views])
     flat_M.div_(1.0)
-    for view, part in zip(views, flat_M.split([view.numel() for view in views]), strict=True):
+    parts = torch.split(flat_M, [view.numel() for view in views])
+    for view, part in zip(views, parts, strict=True):
         view.copy_(part.view_as(view))
 
 

@@ -21,7 +21,7 @@ from skindx.planning.workload import Member, Workload
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
-from skindx.training.profiling.measure import measure
+from skindx.training.planning.measure import measure
 
 
 def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan:

@@ -40,7 +40,7 @@ def network(engine: EngineSettings, out: Path, ranks_per_node: int | None = None
         launch(
             engine,
             resolve_accelerator(engine.accelerator),
-            "skindx.training.profiling.network",
+            "skindx.training.planning.network",
             [str(settings), str(out.resolve()), str(ranks_per_node or 0)],
             notes=Path(folder) / RANKS,
             grace_s=GRACE_S,

@@ -16,9 +16,9 @@ from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.planning.timed_engine import TimedEngine
 from skindx.training.profiling.layers import LayerClock, layers_of
 from skindx.training.profiling.local_work import local_work
-from skindx.training.profiling.timed_engine import TimedEngine
 from skindx.training.state import Training
 from skindx.training.steps import take_step
 from skindx.training.task import Batch

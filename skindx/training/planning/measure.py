@@ -30,7 +30,7 @@ from skindx.training.launching.stopping import end_with_parent
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
 from skindx.training.parallel.mesh import leave
-from skindx.training.profiling.steps import profile_member
+from skindx.training.planning.steps import profile_member
 
 BUDGET_S = 20.0
 """For the timed steps of all networks; starting, compiling and reading come on top."""
