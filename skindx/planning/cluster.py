@@ -16,7 +16,7 @@ Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Kind = Literal["all_reduce", "all_gather", "exchange", "hierarchical", "multicolor"]
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 HEAD = """\
 # What `skindx plan` knows of a cluster. Edit it freely: seconds, bytes, and `spread` as the
 # standard deviation over the mean. Prices are those of one node for an hour.

@@ -12,7 +12,7 @@ from skindx.errors import UserError
 from skindx.files import write_json
 from skindx.planning.trace import Seconds, Trace
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 """Standard deviation over the mean."""
 

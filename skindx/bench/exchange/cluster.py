@@ -11,15 +11,18 @@ from skindx.bench.harness.netlab import INTERFACE, NetLab
 from skindx.errors import JobError
 from skindx.training.deepspeed.library import accelerator_variables
 
+WORKER = "skindx.bench.exchange.worker"
 _PORT = "29500"  # a namespace has ports of its own
 
 
 class Cluster:
     """Ranks that answer commands; neighbouring ranks share a node."""
 
-    def __init__(self, lab: NetLab, ranks: int, job: Mapping[str, Any]) -> None:
-        """Give the rank's `job` to each of `ranks` processes, from `with` on."""
-        self.lab, self.ranks, self._job = lab, ranks, dict(job)
+    def __init__(
+        self, lab: NetLab, ranks: int, job: Mapping[str, Any], module: str = WORKER
+    ) -> None:
+        """Give the rank's `job` to each of `ranks` processes of a module, from `with` on."""
+        self.lab, self.ranks, self._job, self._module = lab, ranks, dict(job), module
         self._processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
@@ -46,7 +49,7 @@ class Cluster:
         }
         node = rank * len(self.lab.nodes) // self.ranks
         return subprocess.Popen(
-            self.lab.command(node, sys.executable, "-m", "skindx.bench.exchange.worker"),
+            self.lab.command(node, sys.executable, "-m", self._module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -16,10 +16,11 @@ from skindx.comm.multicolor import Multicolor, MulticolorSettings
 from skindx.planning.cluster import Collective, Kind, Link
 from skindx.planning.cost import fit
 
-SIZES_BYTES = tuple(1 << power for power in (10, 12, 14, 16, 18, 20, 21, 22, 23, 24, 25))
+SIZES_BYTES = tuple(1 << power for power in (10, 13, 16, 18, 20, 22, 23, 24, 25))
 REPEATS = 5
 _SLOW_S = 0.6
 """A size that takes so long is the last one: beyond it time grows with the bytes."""
+_LARGE_BYTES = 1 << 20
 _BOTH_BYTES = 1 << 20
 """Size at which several are sent at once."""
 
@@ -95,7 +96,7 @@ class _Meter:
             cpu = (time.process_time() - before) / (REPEATS + 1) / rounds / size
             samples += [(size, seconds / rounds) for seconds in times]
             spreads.append(pstdev(times) / fmean(times))
-            if self._any(median(times) > _SLOW_S or time.monotonic() - began > self.parts_s):
+            if self._enough(size, median(times), began):
                 break
         line = fit(samples)
         sizes = sorted({size for size, _ in samples})
@@ -161,7 +162,7 @@ class _Meter:
             times = self._times(swap, REPEATS)
             samples += [(size, seconds) for seconds in times]
             spread = pstdev(times) / fmean(times)
-            if self._any(median(times) > _SLOW_S or time.monotonic() - began > self.parts_s):
+            if self._enough(size, median(times), began):
                 break
         line = fit(samples)
         return Link(
@@ -187,8 +188,11 @@ class _Meter:
         dist.all_gather_object(every, list(times))
         return [max(column) for column in zip(*every, strict=True)]
 
-    def _any(self, holds: bool) -> bool:
-        return self._slowest([float(holds)])[0] > 0
+    def _enough(self, size: int, seconds: float, began: float) -> bool:
+        """Tell, on all ranks alike, whether larger sizes are left out: bandwidth must be seen."""
+        over = size >= _LARGE_BYTES and time.monotonic() - began > self.parts_s
+        slow = size > SIZES_BYTES[0] and seconds > _SLOW_S
+        return self._slowest([float(over or slow)])[0] > 0
 
     def _settle(self) -> None:
         if self.fabric.device.type == "cuda":
