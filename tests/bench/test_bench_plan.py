@@ -17,7 +17,7 @@ def test_the_smallest_plan_bench_predicts_what_it_measures(
     run_bench("plan", tmp_path / "plan.json", smallest=True)
     written = json.loads((tmp_path / "plan.json").read_text())
     keys = {"step_error_mean", "step_error_max", "interval_coverage", "interval_half_width",
-            "chosen_over_best", "search_s"}  # fmt: skip
+            "chosen_over_best", "order_right"}  # fmt: skip
     assert keys <= set(written["figures"])
     rows = list(written["models"].values())
     assert [row["kind"] for row in rows] == ["fused", "gtopk"]

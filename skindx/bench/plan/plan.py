@@ -10,7 +10,7 @@ from skindx.bench.plan.scoring import Row, figures
 from skindx.bench.plan.settings import Config
 
 SMALLEST = (
-    "parts=[waiting, search]",
+    "parts=[waiting]",
     "layouts=[{nodes: 2}]",
     "rates_mbit=[1000]",
     "models=[fc-heavy]",
