@@ -222,8 +222,8 @@ def check(
     from skindx.cli.options import console
     from skindx.files import write_json
     from skindx.planning.cluster import Cluster
-    from skindx.planning.report.units import seconds, size
     from skindx.planning.review import compare, learnt
+    from skindx.planning.units import seconds, size
     from skindx.training.planning.keeping import happened, read_kept
 
     pairs = compare(read_kept(run), happened(run, dataset))

@@ -1,5 +1,6 @@
 """A plan: what was chosen, what it takes, what holds it back, and what would change it."""
 
+import math
 from dataclasses import dataclass, replace
 
 from skindx.planning import guidelines
@@ -12,10 +13,14 @@ from skindx.planning.outcome import Outcome
 from skindx.planning.profile import Profile
 from skindx.planning.search import Found, Limits, search, strategy_of
 from skindx.planning.strategies.strategy import Load
+from skindx.planning.units import percent
 from skindx.planning.workload import Workload
 
 EFFICIENCY = 0.8
 """Of the guideline that says how many ranks pay."""
+
+DOUBLING = 0.02
+"""Half width that each doubling of the ranks adds to a speed-up; once more beyond the cluster."""
 
 CURVE = tuple(1 << power for power in range(11))
 """Ranks of the speed-up curve."""
@@ -77,14 +82,14 @@ def _bottleneck(chosen: Estimate) -> str:
     if name in ("forward", "backward", "update"):
         share = sum(parts[key] for key in ("forward", "backward", "update")) / chosen.step_s
         return (
-            f"Computing holds it back: {share:.0%} of a step; communication that it does not hide "
-            f"is {parts['communicate'] / chosen.step_s:.0%}."
+            f"Computing holds it back: {percent(share)} of a step; communication that it does "
+            f"not hide is {percent(parts['communicate'] / chosen.step_s)}."
         )
     if name == "communicate":
         local = min(1.0, chosen.schedule.local_s / max(parts[name], 1e-12))
         where = "the exchange's own work on the cores" if local > 0.5 else "the network"
-        return f"Communication holds it back: {share:.0%} of a step, mostly {where}."
-    return f"Reading images holds it back: {share:.0%} of a step waits for them."
+        return f"Communication holds it back: {percent(share)} of a step, mostly {where}."
+    return f"Reading images holds it back: {percent(share)} of a step waits for them."
 
 
 def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str, ...]:
@@ -96,7 +101,7 @@ def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str,
         seconds = estimate(profile, choice, fast).step_s
         sentences.append(
             f"A network twice as fast: a step takes {seconds:.3g} s instead of {now_s:.3g} s "
-            f"({now_s / seconds - 1:+.0%} images a second)."
+            f"({percent(now_s / seconds - 1, signed=True)} images a second)."
         )
     more = replace(
         choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes
@@ -105,8 +110,8 @@ def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str,
         seconds = estimate(profile, more, machine).step_s
         gain = more.batch / seconds / (choice.batch / now_s) - 1
         sentences.append(
-            f"One more node, with as many images a rank: {gain:+.0%} images a second, where the "
-            f"node is {1 / choice.nodes:+.0%} of the machines."
+            f"One more node, with as many images a rank: {percent(gain, signed=True)} images a "
+            f"second, where the node is {percent(1 / choice.nodes, signed=True)} of the machines."
         )
     except ValueError:
         pass  # nothing is known of a network between nodes
@@ -114,7 +119,7 @@ def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str,
     seconds = estimate(small, choice, machine).step_s
     sentences.append(
         f"A model of half the operations and parameters: a step takes {seconds:.3g} s "
-        f"({now_s / seconds - 1:+.0%} images a second)."
+        f"({percent(now_s / seconds - 1, signed=True)} images a second)."
     )
     return tuple(sentences)
 
@@ -184,7 +189,7 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
     pays = guidelines.ranks_that_pay(ratio, EFFICIENCY)
     advice.append(
         Guideline(
-            f"ranks that pay at an efficiency of {EFFICIENCY:.0%}",
+            f"ranks that pay at an efficiency of {percent(EFFICIENCY)}",
             "as many as there are: nothing is left unhidden" if not pays else f"{pays}",
             f"(1 + R) / (1 + G R) ≥ {EFFICIENCY:g} with R = {ratio:.4f}, the overhead of a rank "
             "over its computing",
@@ -245,11 +250,13 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
             break  # nothing is known of a network between nodes
         base = base or found
         speedup = nodes * here * base.step_s / found.step_s
-        far = abs(found.step_s / base.step_s - 1)
-        width = found.half_width * min(1.0, 0.2 + far) if ranks > 1 else 0.0
-        points.append(
-            Point(ranks, speedup, speedup / (1 + width), speedup * (1 + width), bool(found.beyond))
-        )
+        # Computing is the same on one rank and on many: what is not known of it cancels.
+        width = math.sqrt(max(0.0, found.half_width**2 - base.half_width**2))
+        width += DOUBLING * math.log2(max(1.0, ranks))
+        beyond = bool(found.beyond) or ranks > machine.cluster.ranks
+        if ranks > machine.cluster.ranks:
+            width += DOUBLING * math.log2(ranks / machine.cluster.ranks)
+        points.append(Point(ranks, speedup, speedup / (1 + width), speedup * (1 + width), beyond))
     return tuple(points)
 
 
@@ -298,7 +305,7 @@ def _of_limits(found: Found, limits: Limits) -> list[str]:
     if best.choice.strategy.lossy and best is not found.chosen and not limits.strategy:
         notes.append(
             f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
-            f"({found.chosen.score_s / best.score_s - 1:+.0%}), but it changes the gradient; "
-            "--lossy lets it be chosen."
+            f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
+            "the gradient; --lossy lets it be chosen."
         )
     return notes

@@ -82,6 +82,7 @@ def search(
         else:
             found.append(priced)
     if as_given and as_given.fits and not limits.strategy:
+        found = [each for each in found if not _alike(each.choice, as_given.choice)]
         found.append(as_given)
     if not found:
         raise UserError(_nothing_fits(workload, machine))
@@ -93,18 +94,31 @@ def search(
                 f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
                 "--extrapolate for a figure whose interval admits it."
             )
-    found.sort(key=lambda each: (not each.as_given, each.score_s))
     found.sort(key=lambda each: each.score_s * (1 + 1e-9 * each.choice.ranks))
     return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
 
 
+def _alike(first: Choice, second: Choice) -> bool:
+    """Tell whether two choices are the same settings on the same ranks."""
+    return (first.label, first.nodes, first.ranks_per_node) == (
+        second.label,
+        second.nodes,
+        second.ranks_per_node,
+    )
+
+
 def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Outcome:
     """Return the fastest within the limits; with a sum of money or hours the cheapest in time."""
-    allowed = [
+    exact = [
         each
         for each in found
         if limits.lossy or limits.strategy or not each.choice.strategy.lossy or each.as_given
-    ] or list(found)
+    ]
+    # ZeRO is derived from the links and never measured: it is for what would not fit without it.
+    whole = [
+        each for each in exact if limits.strategy or not each.choice.strategy.zero or each.as_given
+    ]
+    allowed = whole or exact or list(found)
     fastest = allowed[0]
     if limits.money is not None:
         within = [each for each in allowed if each.money is not None and each.money <= limits.money]

@@ -1,7 +1,7 @@
 """The public measurements of B-Caffe: GoogLeNet on 2, 4 and 8 nodes, message by message."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def calibrate(run: Logged, line: Callable[[float], float]) -> float:
 
 def read_run(folder: Path, log: str, nodes: int, column: int) -> Logged:
     """Read a log's last block; a message goes out at each row that has a time."""
-    block: list[tuple[int, float, Sequence[float]]] = []
+    block: list[tuple[int, float, list[float]]] = []
     for line in read_lines(folder / f"{log}.log"):
         if match := _ROW.search(line.strip()):
             if int(match[1]) == 0:

@@ -8,7 +8,7 @@ from html import escape
 from skindx.planning.graph import Step
 from skindx.planning.outcome import Outcome
 from skindx.planning.plan import Plan, Point
-from skindx.planning.report.units import seconds
+from skindx.planning.units import seconds
 
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 48

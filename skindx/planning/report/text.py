@@ -6,7 +6,7 @@ from rich.text import Text
 
 from skindx.planning.outcome import Outcome
 from skindx.planning.plan import Plan
-from skindx.planning.report.units import count, seconds, size, within
+from skindx.planning.units import count, percent, seconds, size, within
 
 _ROWS = 12
 
@@ -88,7 +88,7 @@ def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
         seconds(first.step_s),
         f"{seconds(first.low_s)} .. {seconds(first.high_s)}",
         f"{first.images_per_s:.4g}",
-        f"{first.step.parts['communicate'] / first.step_s:.0%}" if first.step_s else "",
+        percent(first.step.parts["communicate"] / first.step_s) if first.step_s else "",
         size(outcome.memory_bytes),
         seconds(outcome.seconds) if whole else f"{first.schedule.sent_bytes / 1e6:.3g}",
     )

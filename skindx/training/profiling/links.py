@@ -1,5 +1,6 @@
 """What the collectives of a training take between these ranks: measured by the very ones in use."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from skindx.comm.hierarchical import Hierarchical, HierarchicalSettings
 from skindx.comm.multicolor import Multicolor, MulticolorSettings
 from skindx.planning.cluster import Collective, Kind, Link
 from skindx.planning.cost import fit
+from skindx.planning.events import Resource, Task, run
 
 SIZES_BYTES = tuple(1 << power for power in (10, 13, 16, 18, 20, 22, 23, 24, 25))
 REPEATS = 5
@@ -23,6 +25,8 @@ _SLOW_S = 0.6
 _LARGE_BYTES = 1 << 20
 _BOTH_BYTES = 1 << 20
 """Size at which several are sent at once."""
+_SMALL_BYTES = 1 << 14
+"""And another one, whose time is nearly all latency."""
 
 
 @dataclass(frozen=True)
@@ -115,32 +119,32 @@ class _Meter:
         )
 
     def share(self, collectives: list[Collective]) -> int:
-        """Send two and four at once: how many go at once, and what of a link one leaves free."""
+        """Send several at once: how many go at once, and what of a link one leaves free."""
         one = next(each for each in collectives if each.collective == "all_reduce")
-        size = min(_BOTH_BYTES, one.points[-1][0])
-        spans = torch.split(self.buffer[: 4 * (size // 4)], size // 4)
-
-        def several(count: int) -> float:
-            def send() -> None:
-                works = [self.fabric.all_reduce(span) for span in spans[:count]]
-                for work in works:
-                    work.wait()
-
-            return median(self._times(send, REPEATS))
-
-        alone_s, two_s, four_s = (
-            several(1),
-            several(min(2, len(spans))),
-            several(min(4, len(spans))),
-        )
+        large = min(_BOTH_BYTES, one.points[-1][0])
+        times = {(count, large): self._several(count, large) for count in (1, 2, 4)}
+        times[8, _SMALL_BYTES] = self._several(8, _SMALL_BYTES)
+        alone_s, two_s = times.pop((1, large)), times[2, large]
         alpha_s = min(one.alpha_s, alone_s)
         wire_s = min(max(0.0, two_s - alone_s), alone_s - alpha_s)
         own = 1 - wire_s / (alone_s - alpha_s) if alone_s > alpha_s else 0.0
-        place = collectives.index(one)
-        collectives[place] = one.model_copy(update={"own_share": round(max(0.0, min(1.0, own)), 4)})
-        rest_s = alone_s - wire_s
-        pairs, all_four = 2 * two_s, rest_s + 4 * wire_s
-        return 2 if abs(four_s - pairs) <= abs(four_s - all_four) else 4
+        found = {
+            slots: one.model_copy(update={"own_share": own if slots > 1 else 0.0})
+            for slots in (1, 2, 4)
+        }
+        best = min(found, key=lambda slots: _unlike(found[slots], slots, times))
+        collectives[collectives.index(one)] = found[best]
+        return best
+
+    def _several(self, count: int, size: int) -> float:
+        """Return the seconds of so many all-reduces that are begun together."""
+        spans = torch.split(self.buffer[: count * (size // 4)], size // 4)
+
+        def send() -> None:
+            for work in [self.fabric.all_reduce(span) for span in spans]:
+                work.wait()
+
+        return median(self._times(send, REPEATS))
 
     def link(self, peer: int | None) -> Link | None:
         """Time the first rank and `peer`, which swap with nobody else at work."""
@@ -197,6 +201,19 @@ class _Meter:
     def _settle(self) -> None:
         if self.fabric.device.type == "cuda":
             torch.cuda.synchronize(self.fabric.device)
+
+
+def _unlike(known: Collective, slots: int, times: dict[tuple[int, int], float]) -> float:
+    """Return how far the simulation is from what several at once took, over all of them."""
+    link = [Resource("link", slots, shared=True)]
+    total = 0.0
+    for (count, size), seconds in times.items():
+        alpha_s = min(known.alpha_s, known.curve(size))
+        own_s = known.own_share * (known.curve(size) - alpha_s)
+        work_s = known.curve(size) - alpha_s - own_s
+        tasks = [Task("message", "link", work_s, latency_s=alpha_s + own_s)] * count
+        total += abs(math.log(max(span.end_s for span in run(tasks, link)) / seconds))
+    return total
 
 
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

@@ -32,3 +32,8 @@ def size(value: float) -> str:
 def count(number: int, noun: str) -> str:
     """Return 1 node, 2 nodes."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """Return a share: 12 %, or +12 %."""
+    return f"{100 * share:{'+' if signed else ''}.0f} %"
