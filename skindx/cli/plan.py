@@ -227,7 +227,7 @@ def check(
     from skindx.training.planning.keeping import happened, read_kept
 
     pairs = compare(read_kept(run), happened(run, dataset))
-    cluster = learnt(Cluster.read(learn), pairs) if learn else None
+    before = Cluster.read(learn) if learn else None
     table = Table("member", "part", "predicted", "happened", "error", title="Plan and run")
     for pair in pairs:
         for part, (planned, took) in pair.by_part().items():
@@ -255,7 +255,8 @@ def check(
                 for pair in pairs
             },
         )
-    if learn and cluster:
+    if learn and before:
+        cluster = learnt(before, pairs)
         cluster.write(learn)
         for part, known in cluster.corrections.items():
             print(f"{learn}: {part} takes {known.factor:.3f} times as long ({known.runs} runs)")
