@@ -62,7 +62,7 @@ def make(
         str | None,
         typer.Option(
             help="Price this one alone: dense, fused (fused+bf16), per-tensor, one-buffer, "
-            "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3, hop."
+            "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3."
         ),
     ] = None,
     lossy: Annotated[

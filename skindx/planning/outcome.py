@@ -1,12 +1,14 @@
 """What a choice takes for epochs, members and the whole ensemble; time, money and energy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
 from skindx.planning.estimate import Estimate, compute_scale
+from skindx.planning.network import Network
 from skindx.planning.profile import Profiles
+from skindx.planning.strategies.hopping import Hopping, hops
 from skindx.planning.workload import Member, Workload
 
 
@@ -86,9 +88,12 @@ def outcome(
         _member(member, estimates[member.name], profiles) for member in workload.members
     )
     seconds = [member.seconds for member in members]
-    total = (
-        sum(seconds) if choice.side_by_side == 1 else _side_by_side(seconds, choice.side_by_side)
-    )
+    if isinstance(choice.strategy, Hopping):
+        total = _hopping(members, workload, choice, cluster)
+    elif choice.side_by_side > 1:
+        total = _side_by_side(seconds, choice.side_by_side)
+    else:
+        total = sum(seconds)
     memory = max(estimate.memory.peak_bytes for estimate in estimates.values())
     limit = cluster.memory_gb
     ranks = choice.ranks_per_node if profiles.device == "cpu" else 1
@@ -117,6 +122,29 @@ def _member(member: Member, estimate: Estimate, profiles: Profiles) -> MemberTim
     read_s = profile.read_s / profiles.cores
     seconds = forward_s + read_s if profiles.device == "cpu" else max(forward_s, read_s)
     return MemberTime(member.name, estimate, steps * estimate.step_s, own * seconds, member.epochs)
+
+
+def _hopping(
+    members: Sequence[MemberTime], workload: Workload, choice: Choice, cluster: Cluster
+) -> float:
+    """Return when the last member has hopped through its last epoch; a partition is a rank's."""
+    network = Network(cluster, choice.nodes, choice.ranks_per_node)
+    link = network.between if choice.nodes > 1 else network.inside
+    state = {
+        member.name: member.profile.parameter_bytes + member.profile.optimizer_bytes
+        for member in workload.members
+    }
+    total, done = 0.0, 0
+    for epochs in sorted({member.epochs for member in members}):
+        active = [member for member in members if member.epochs >= epochs]
+        units = [
+            [(member.epoch_s + member.validation_s) / choice.ranks] * choice.ranks
+            for member in active
+        ]
+        sizes = [float(state[member.name]) for member in active]
+        one = hops(units, sizes, link.beta_s_per_byte, link.alpha_s)
+        total, done = total + (epochs - done) * one.seconds, epochs
+    return total
 
 
 def _side_by_side(seconds: list[float], ranks: int) -> float:

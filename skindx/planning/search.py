@@ -9,6 +9,8 @@ from skindx.planning.choice import Choice
 from skindx.planning.estimate import Estimate, Machine, estimate
 from skindx.planning.outcome import Outcome, outcome
 from skindx.planning.strategies import STRATEGIES, Strategy
+from skindx.planning.strategies.hopping import Hopping
+from skindx.planning.strategies.members import Members
 from skindx.planning.workload import Workload
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -146,24 +148,23 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
             batch = first.batch * ranks if workload.weak else first.batch
             if workload.weak or batch >= 2 * ranks * first.accumulate or ranks == 1:
                 yield Choice(strategy, nodes, per_node, batch, first.accumulate)
-    if limits.side_by_side and len(workload.members) > 1 and not limits.strategy:
-        from skindx.planning.strategies.members import Members
-
-        for nodes, per_node in layouts:
-            if nodes * per_node > 1:
-                yield Choice(
-                    Members(),
-                    nodes,
-                    per_node,
-                    first.batch,
-                    first.accumulate,
-                    side_by_side=nodes * per_node,
-                )
+    if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
+        for kind in (Members, Hopping):
+            if limits.strategy not in (None, kind.name):
+                continue
+            for nodes, per_node in layouts:
+                ranks = nodes * per_node
+                if ranks > 1:
+                    yield Choice(
+                        kind(), nodes, per_node, first.batch, first.accumulate, side_by_side=ranks
+                    )
 
 
 def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
     if limits.strategy is None:
         return VARIANTS
+    if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
+        return ()
     name, _, wire = limits.strategy.partition("+")
     return ((name, {"wire": wire} if wire else {}),)
 

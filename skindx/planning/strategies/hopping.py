@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from skindx.planning.network import Network
-from skindx.planning.strategies.strategy import Load, Schedule, Strategy
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.strategy import Load, Strategy
 
 
 class Hopping(Strategy):
