@@ -53,6 +53,7 @@ def profiles(small_dataset: Path) -> Profiles:
     return Profiles(version="now", networks=(Profile.model_validate(raw),))
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 def test_a_network_is_measured_layer_by_layer(profiles: Profiles) -> None:
     [network] = profiles.networks
@@ -86,6 +87,7 @@ def _linked() -> dict[str, Any]:
     return cluster_of(mesh, ranks_per_node=1, budget_s=0.1).model_dump(mode="json")
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
     profiles: Profiles, small_dataset: Path, tmp_path: Path
@@ -149,6 +151,8 @@ def _nobody() -> dict[str, Any]:
             "epoch_s": 1, "seconds": 1, "memory_bytes": 1}  # fmt: skip
 
 
+@pytest.mark.long
+@pytest.mark.distributed
 def test_a_network_that_was_never_timed_is_named(small_dataset: Path, profiles: Profiles) -> None:
     raw = {**RAW, "members": [{"name": "m", "model": "resnet18", "preprocess": {"size": 32}}]}
     with pytest.raises(UserError, match="resnet18 at 32 px in fp32, which was never timed"):
