@@ -31,6 +31,7 @@ BENCHES: dict[str, str] = {
     "loader": "skindx.bench.data.loader",
     "model-comparison": "skindx.bench.model_comparison.comparison",
     "ood": "skindx.bench.ood.ood",
+    "plan": "skindx.bench.plan.plan",
     "scale": "skindx.bench.data.scale",
     "screen": "skindx.bench.data.screen",
     "serve": "skindx.bench.serve.serve",

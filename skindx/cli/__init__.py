@@ -20,6 +20,7 @@ from skindx.cli.export import export
 from skindx.cli.failures import one_sentence
 from skindx.cli.gallery import gallery
 from skindx.cli.help_text import lay_out
+from skindx.cli.plan import plan
 from skindx.cli.publish import publish
 from skindx.cli.remove import remove
 from skindx.cli.screen import screen
@@ -85,6 +86,7 @@ for group, name in (
     (casebook.app, "casebook"),
     (user, "user"),
     (dedup, "dedup"),
+    (plan, "plan"),
 ):
     app.add_typer(group, name=name)
 lay_out(app)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from skindx.training.launching.stopping import StoppedError
 
 
-def train(  # noqa: PLR0917 (typer reads them by name)
+def train(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    *,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder to write.")] = None,
     config: Annotated[
         Path | None,
@@ -47,6 +48,13 @@ def train(  # noqa: PLR0917 (typer reads them by name)
             help="Train nothing: say in minutes what the members' weights tell of this dataset.",
         ),
     ] = False,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Follow a plan that `skindx plan make --write` wrote; `skindx plan check OUT` "
+            "compares what happens with it."
+        ),
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
@@ -69,8 +77,14 @@ def train(  # noqa: PLR0917 (typer reads them by name)
     from skindx.training.launching.stopping import StoppedError
     from skindx.training.run import train as train_run
 
-    hops = ["engine.schedule=hop"] if hop else []
-    settings = TrainSettings.load(config, [*hops, *(sets or [])])
+    chosen = ["engine.schedule=hop"] if hop else []
+    chosen += sets or []
+    if plan:
+        from skindx.training.planning.keeping import keep, settings_with_plan
+
+        settings, predicted = settings_with_plan(config, chosen, plan, dataset)
+    else:
+        settings = TrainSettings.load(config, chosen)
     settings = settings.starting_from(weights) if weights else settings
     if suggest:
         _suggest(dataset, settings, out)
@@ -87,6 +101,8 @@ def train(  # noqa: PLR0917 (typer reads them by name)
         print(_stopped(stopped), file=sys.stderr, flush=True)
         raise typer.Exit(stopped.code) from None
     if bundle:
+        if plan:
+            keep(out, predicted)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
 

@@ -3,7 +3,7 @@
 A plan is a list of group sizes: how many tensors each group has, in backward order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,9 +29,9 @@ def one_buffer(trace: Trace) -> Plan:
     return [len(trace.names)]
 
 
-def ddp_buckets(trace: Trace) -> Plan:
+def ddp_buckets(trace: Trace, bucket_mb: float = 25) -> Plan:
     """Take PyTorch DistributedDataParallel's default: 1 MB first, then 25 MB each."""
-    return fixed_buckets(trace.sizes_bytes, bucket_mb=25, first_mb=1)
+    return fixed_buckets(trace.sizes_bytes, bucket_mb=bucket_mb, first_mb=1)
 
 
 def greedy(trace: Trace, cost: Cost) -> Plan:
@@ -108,6 +108,21 @@ def names_of(trace: Trace, plan: Sequence[int]) -> list[list[str]]:
     return [[next(names) for _ in range(count)] for count in plan]
 
 
+RULES: dict[str, Callable[[Trace, Cost], Plan]] = {
+    "ddp": lambda trace, cost: ddp_buckets(trace),
+    "optimum": optimum,
+    "greedy": greedy,
+    "one buffer": lambda trace, cost: one_buffer(trace),
+    "per tensor": lambda trace, cost: per_tensor(trace),
+}
+"""Name of a rule -> the plan that it makes."""
+
+
+def rules(trace: Trace, cost: Cost, names: Iterable[str] = tuple(RULES)) -> dict[str, Plan]:
+    """Return the plan of each rule."""
+    return {name: RULES[name](trace, cost) for name in names}
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A plan worth timing live."""
@@ -125,13 +140,7 @@ def candidates(trace: Trace, cost: Cost, most: int = 5) -> list[Candidate]:
     first, in the order below.
     """
     assert most >= 1
-    plans = {
-        "ddp": ddp_buckets(trace),
-        "optimum": optimum(trace, cost),
-        "greedy": greedy(trace, cost),
-        "one buffer": one_buffer(trace),
-        "per tensor": per_tensor(trace),
-    }
+    plans = rules(trace, cost)
     different: list[Candidate] = []
     for name, plan in plans.items():
         if all(plan != candidate.plan for candidate in different):

@@ -6,7 +6,7 @@ In `ring`, `tree` and `hierarchical` bytes are those of the whole buffer, in `al
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -26,6 +26,27 @@ class Cost:
     def __call__(self, size_bytes: float) -> float:
         """Return the predicted seconds."""
         return self.alpha_s + self.beta_s_per_byte * size_bytes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds over bytes through measured points; beyond them as steep as the line says."""
+
+    line: Cost
+    points: tuple[tuple[int, float], ...] = ()
+    """(bytes, seconds), ascending; without any the line is all."""
+
+    def __call__(self, size_bytes: float) -> float:
+        """Return the predicted seconds."""
+        if not self.points:
+            return self.line(size_bytes)
+        first, last = self.points[0], self.points[-1]
+        if size_bytes <= first[0]:
+            return first[1]
+        if size_bytes >= last[0]:
+            return last[1] + self.line.beta_s_per_byte * (size_bytes - last[0])
+        sizes, seconds = zip(*self.points, strict=True)
+        return float(np.interp(size_bytes, sizes, seconds))
 
 
 def fit(samples: Iterable[tuple[int, float]]) -> Cost:
@@ -93,6 +114,34 @@ def hierarchical(inner: Cost, outer: Cost, ranks: int, group: int) -> Cost:
         raise ValueError(f"{ranks} ranks do not split into groups of {group}; choose a divisor.")
     inside, across = _times(ring(inner, group), 2), ring(outer, ranks // group)
     return Cost(inside.alpha_s + across.alpha_s, inside.beta_s_per_byte + across.beta_s_per_byte)
+
+
+def pipelined(phases: Sequence[Cost], chunks: int) -> Cost:
+    """Phases that a buffer passes one after the other, in chunks that follow one another.
+
+    The longest phase is paid for all chunks, the others for one; of the latencies those of all
+    chunks in the longest phase and of one chunk in the others, as a pipeline fills and empties.
+    """
+    if chunks < 1:
+        raise ValueError(f"a buffer is cut into 1 chunk or more, not {chunks}.")
+    betas, alphas = [phase.beta_s_per_byte for phase in phases], [phase.alpha_s for phase in phases]
+    return Cost(
+        sum(alphas) + (chunks - 1) * max(alphas),
+        sum(betas) / chunks + (chunks - 1) / chunks * max(betas),
+    )
+
+
+def trees(link: Cost, ranks: int, colors: int, chunks: int) -> Cost:
+    """Multi-color all-reduce: `colors` binary trees at once, each for its part of the buffer.
+
+    A chunk climbs ⌈log2 P⌉ levels and comes down again, chunk after chunk (Kumar et al. 2017,
+    arXiv 1711.00705); each rank's link bears at least the ring's share of the bytes.
+    """
+    _check(ranks)
+    colors = min(colors, ranks)
+    rounds = 2 * (ranks - 1).bit_length() + chunks - 1
+    along = rounds / (chunks * colors) * (2 if ranks > 2 else 1)
+    return Cost(rounds * link.alpha_s, max(along, 2 * (ranks - 1) / ranks) * link.beta_s_per_byte)
 
 
 def all_gather(link: Cost, ranks: int) -> Cost:

@@ -1,18 +1,68 @@
 """Readers of traces that others have published, in their own formats."""
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from skindx.errors import UserError
+from skindx.planning.profile import Layer, Profile, Profiles, parse_profiles
 from skindx.planning.trace import Trace
 
-_BCAFFE = re.compile(r"\[(\d+), (\d+), ([\d.e+-]+), [^\]]+\]$")
+_NUMBER = r"([^,\s\]]+)"
+_BCAFFE = re.compile(rf"\[(\d+), (\d+), {_NUMBER}, [^\]]+\]$")
 _PIPEDREAM = re.compile(
-    r"node(\d+) -- (.+) -- forward_compute_time=([\d.]+), backward_compute_time=([\d.]+), "
-    r"activation_size=[\d.]+, parameter_size=([\d.]+)$"
+    r"node(\d+) -- (.+) -- forward_compute_time=(\S+), backward_compute_time=(\S+), "
+    r"activation_size=(\S+), parameter_size=(\S+)$"
 )
+_EDGE = re.compile(r"node(\d+) -- node(\d+)$")
 _ALLREDUCE = re.compile(r"(?:\d+,)?(\d+)\s+([\d.]+)$")
+
+_CLASSES = 1000
+_BCAFFE_BATCH = 64
+"""Images a rank, as MG-WFBP (arXiv 1811.11141) trains GoogLeNet; the logs do not say."""
+
+OPERATORS = frozenset(
+    {
+        "Input",
+        "Conv2d",
+        "ReLU",
+        "ReLU6",
+        "BatchNorm2d",
+        "Linear",
+        "Add",
+        "Concat",
+        "MaxPool2d",
+        "AvgPool2d",
+        "AdaptiveAvgPool2d",
+        "Dropout",
+        "Size",
+        "View",
+        "Mean",
+        "Softmax",
+        "LogSoftmax",
+        "Flatten",
+        "Sigmoid",
+        "Mul",
+        "LSTM",
+        "Embedding",
+        "EmuBidirLSTM",
+        "RecurrentAttention",
+        "Classifier",
+    }
+)
+"""Of PipeDream's profiler, as its public graphs have them."""
+
+
+@dataclass(frozen=True)
+class _Node:
+    number: int
+    operator: str
+    forward_s: float
+    backward_s: float
+    activation_bytes: int
+    parameter_bytes: int
 
 
 def read_bcaffe(path: Path) -> Trace:
@@ -22,11 +72,7 @@ def read_bcaffe(path: Path) -> Trace:
     Rows stand in forward order. The weight and the bias of a layer both bear the layer's time;
     both are ready at its end. Forward and update are not in it, and count as 0.
     """
-    block: list[tuple[int, float]] = []
-    for number, floats, backward_us in _rows(_BCAFFE, path):
-        if int(number) == 0:
-            block = []
-        block.append((4 * int(floats), float(backward_us) / 1e6))
+    block = _bcaffe_block(path)
     numbers = range(len(block) - 1, -1, -1)
     return Trace(
         names=tuple(f"{number // 2}.{'bias' if number % 2 else 'weight'}" for number in numbers),
@@ -36,30 +82,137 @@ def read_bcaffe(path: Path) -> Trace:
     )
 
 
+def profile_bcaffe(path: Path) -> Profiles:
+    """Read a log of B-Caffe, weight and bias of a layer together; it has no forward times."""
+    block = _bcaffe_block(path)
+    layers = tuple(
+        Layer(
+            name=str(number // 2),
+            forward_s=0.0,
+            backward_s=block[number][1],
+            shapes=tuple((size // 4,) for size, _ in reversed(block[number : number + 2])),
+            parameter_bytes=sum(size for size, _ in block[number : number + 2]),
+        )
+        for number in range(0, len(block), 2)
+    )
+    profile = Profile(name=path.stem, batch=_BCAFFE_BATCH, layers=layers)
+    return Profiles(source="bcaffe", device="cuda", networks=(profile,))
+
+
+def _bcaffe_block(path: Path) -> list[tuple[int, float]]:
+    block: list[tuple[int, float]] = []
+    for number, floats, backward_us in _rows(_BCAFFE, path):
+        if int(number) == 0:
+            block = []
+        if int(number) != len(block):
+            raise UserError(
+                f"{path}: row {number} stands where {len(block)} should; give a whole log."
+            )
+        block.append((4 * int(floats), _seconds(backward_us, 1e6, path, f"row {number}")))
+    return block
+
+
 def read_pipedream(path: Path) -> Trace:
     """Read a profile of PipeDream: nodes with times in ms, numbered in forward order.
 
     A node's parameters count as one tensor. `Input` is data loading and is left out. The time of a
     node without parameters counts towards the next tensor.
     """
-    nodes = sorted(
-        (int(number), operator, float(forward_ms), float(backward_ms), int(float(size)))
-        for number, operator, forward_ms, backward_ms, size in _rows(_PIPEDREAM, path)
-        if operator != "Input"
-    )
-    tensors, waiting_ms = [], 0.0
-    for number, operator, _, backward_ms, size in reversed(nodes):
-        waiting_ms += backward_ms
-        if size:
-            tensors.append((f"{number}.{operator.partition('(')[0]}", size, waiting_ms / 1e3))
-            waiting_ms = 0.0
+    tensors, waiting_s = [], 0.0
+    nodes = _pipedream_nodes(path)
+    for node in reversed(nodes):
+        waiting_s += node.backward_s
+        if node.parameter_bytes:
+            name = f"{node.number}.{node.operator}"
+            tensors.append((name, node.parameter_bytes, waiting_s))
+            waiting_s = 0.0
+    if not tensors:
+        raise UserError(f"{path} has no node with parameters; there is nothing to train.")
     names, sizes_bytes, backward_s = zip(*tensors, strict=True)
     return Trace(
         names=names,
         sizes_bytes=sizes_bytes,
         backward_s=backward_s,
-        forward_s=sum(node[2] for node in nodes) / 1e3,
+        forward_s=sum(node.forward_s for node in nodes),
     )
+
+
+def profile_pipedream(path: Path) -> Profiles:
+    """Read a profile of PipeDream, node by node; its `Input` is data loading and is left out.
+
+    Its batch follows from the last node, which has a number for each of ImageNet's classes.
+    """
+    nodes = _pipedream_nodes(path)
+    images = nodes[-1].activation_bytes // (4 * _CLASSES)
+    layers = tuple(
+        Layer(
+            name=f"{node.number}.{node.operator}",
+            operator=node.operator,
+            forward_s=node.forward_s,
+            backward_s=node.backward_s,
+            parameter_bytes=node.parameter_bytes,
+            activation_bytes=node.activation_bytes,
+        )
+        for node in nodes
+    )
+    name = path.name.removesuffix(".txt").removesuffix(".graph")
+    profile = Profile(name=name, batch=max(1, images), layers=layers)
+    return Profiles(source="pipedream", device="cuda", networks=(profile,))
+
+
+def _pipedream_nodes(path: Path) -> list[_Node]:
+    """Return the nodes in forward order. Raises UserError for a graph that goes round."""
+    nodes = []
+    for line in map(str.strip, read_lines(path)):
+        if line.startswith("node") and not (_PIPEDREAM.search(line) or _EDGE.search(line)):
+            raise UserError(
+                f"{path}: {line[:60]!r} lacks a time or a size; a node has forward_compute_time, "
+                "backward_compute_time, activation_size and parameter_size."
+            )
+    for number, words, forward_ms, backward_ms, activation, size in _rows(_PIPEDREAM, path):
+        operator, where = words.partition("(")[0], f"node{number}"
+        if operator not in OPERATORS:
+            raise UserError(
+                f"{path}: {where} is a {operator!r}, an unknown operator; known are "
+                f"{', '.join(sorted(OPERATORS))}."
+            )
+        nodes.append(
+            _Node(
+                int(number),
+                operator,
+                _seconds(forward_ms, 1e3, path, where),
+                _seconds(backward_ms, 1e3, path, where),
+                int(_seconds(activation, 1, path, where)),
+                int(_seconds(size, 1, path, where)),
+            )
+        )
+    _refuse_cycles(path, {node.number for node in nodes})
+    return sorted(
+        (node for node in nodes if node.operator != "Input"), key=lambda node: node.number
+    )
+
+
+def _refuse_cycles(path: Path, numbers: set[int]) -> None:
+    """Raise UserError where an edge leads to no node, or where edges lead back."""
+    edges = [tuple(map(int, pair)) for pair in _rows(_EDGE, path, needed=False)]
+    into: dict[int, int] = dict.fromkeys(numbers, 0)
+    out: dict[int, list[int]] = {number: [] for number in numbers}
+    for first, second in edges:
+        if first not in numbers or second not in numbers:
+            raise UserError(f"{path}: the edge node{first} -- node{second} leads to no node.")
+        into[second] += 1
+        out[first].append(second)
+    free = [number for number, count in into.items() if not count]
+    done = 0
+    while free:
+        done += 1
+        for later in out[free.pop()]:
+            into[later] -= 1
+            if not into[later]:
+                free.append(later)
+    if done < len(numbers):
+        stuck = min(number for number, count in into.items() if count)
+        raise UserError(f"{path}: a cycle leads through node{stuck}; a network's graph has none.")
 
 
 def read_allreduce(path: Path) -> list[tuple[int, float]]:
@@ -67,9 +220,49 @@ def read_allreduce(path: Path) -> list[tuple[int, float]]:
     return [(int(size), float(us) / 1e6) for size, us in _rows(_ALLREDUCE, path)]
 
 
-def _rows(pattern: re.Pattern[str], path: Path) -> Iterable[tuple[str, ...]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+def _seconds(text: str, per_second: float, path: Path, where: str) -> float:
+    try:
+        value = float(text) / per_second
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UserError(
+            f"{path}: {where} has {text!r} where a time or a size of 0 or more belongs."
+        )
+    return value
+
+
+def _rows(
+    pattern: re.Pattern[str], path: Path, *, needed: bool = True
+) -> Sequence[tuple[str, ...]]:
+    lines: Iterable[str] = read_lines(path)
     rows = [match.groups() for line in lines if (match := pattern.search(line.strip()))]
-    if not rows:
+    if not rows and needed:
         raise UserError(f"{path} has no row of the kind that was expected; check the file.")
     return rows
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return a text file's lines. Raises UserError for what is none."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as text ({error}); give a trace.") from None
+
+
+def read_profiles(path: Path) -> Profiles:
+    """Read a trace of any kind: ours (JSON), a graph of PipeDream, a log of B-Caffe."""
+    lines = read_lines(path)
+    text = "\n".join(lines)
+    if text.lstrip().startswith(("{", "[]")) or path.suffix == ".json":
+        return parse_profiles(text, path)
+    if any(" -- " in line and "compute_time=" in line for line in lines):
+        return profile_pipedream(path)
+    if any(_BCAFFE.search(line.strip()) for line in lines):
+        return profile_bcaffe(path)
+    raise UserError(
+        f"{path} is no trace; give what `skindx plan measure` wrote, a graph of PipeDream "
+        "(graph.txt) or a log of B-Caffe."
+    )

@@ -1,10 +1,16 @@
-"""One iteration under wait-free backpropagation, simulated for a given grouping."""
+"""One iteration under wait-free backpropagation, simulated for a given grouping.
+
+The special case of one link that carries one message at a time; `graph` has all others.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from skindx.planning.events import Resource, Task, run
 from skindx.planning.trace import Trace
+
+_LINK = Resource("link")
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,13 @@ def simulate(trace: Trace, groups: Sequence[int], cost: Callable[[float], float]
         raise ValueError(
             f"groups {list(groups)} do not share out the {len(trace.names)} tensors of the trace."
         )
-    ready_s, sendings, end_s, first = trace.ready_s, [], 0.0, 0
+    ready_s, tasks, sizes, first = trace.ready_s, [], [], 0
     for last in accumulate(groups):
-        size = sum(trace.sizes_bytes[first:last])
-        begin_s = max(end_s, ready_s[last - 1])
-        end_s = begin_s + cost(size)
-        sendings.append(Sending(last - first, size, ready_s[last - 1], begin_s, end_s))
+        sizes.append(sum(trace.sizes_bytes[first:last]))
+        tasks.append(Task("group", "link", cost(sizes[-1]), not_before_s=ready_s[last - 1]))
         first = last
-    return Timeline(tuple(sendings), ready_s[-1], end_s + trace.update_s)
+    sendings = tuple(
+        Sending(tensors, size, task.not_before_s, span.begin_s, span.end_s)
+        for tensors, size, task, span in zip(groups, sizes, tasks, run(tasks, [_LINK]), strict=True)
+    )
+    return Timeline(sendings, ready_s[-1], sendings[-1].end_s + trace.update_s)

@@ -11,6 +11,7 @@ from skindx.bench.harness.netlab import INTERFACE, NetLab
 from skindx.errors import JobError
 from skindx.training.deepspeed.library import accelerator_variables
 
+WORKER = "skindx.bench.exchange.worker"
 _PORT = "29500"  # a namespace has ports of its own
 
 
@@ -18,11 +19,7 @@ class Cluster:
     """Ranks that answer commands; neighbouring ranks share a node."""
 
     def __init__(
-        self,
-        lab: NetLab,
-        ranks: int,
-        job: Mapping[str, Any],
-        module: str = "skindx.bench.exchange.worker",
+        self, lab: NetLab, ranks: int, job: Mapping[str, Any], module: str = WORKER
     ) -> None:
         """Give the rank's `job` to each of `ranks` processes of a module, from `with` on."""
         self.lab, self.ranks, self._job, self._module = lab, ranks, dict(job), module

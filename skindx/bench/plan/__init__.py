@@ -1,0 +1,1 @@
+"""What `skindx plan` predicts against what happens on an emulated cluster."""

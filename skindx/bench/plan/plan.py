@@ -1,0 +1,116 @@
+"""What `skindx plan` predicts against what happens: steps, memory, order, intervals."""
+
+import time
+from statistics import fmean
+
+from skindx.bench.harness.clock import Figure, median
+from skindx.bench.harness.netlab import require
+from skindx.bench.harness.result import MEANS, Result
+from skindx.bench.plan.scoring import Row, figures
+from skindx.bench.plan.settings import Config
+
+SMALLEST = (
+    "parts=[waiting]",
+    "layouts=[{nodes: 2}]",
+    "rates_mbit=[1000]",
+    "models=[fc-heavy]",
+    "kinds=[fused, gtopk]",
+    "rounds=2",
+    "forward_s=0.01",
+    "backward_s=0.02",
+    "links_s=0.5",
+)
+
+
+def run(settings: Config) -> Result:
+    """Measure the parts that are asked for; every configuration stands in the JSON."""
+    if {"waiting", "real"} & set(settings.parts):
+        require()
+    rows: list[Row] = []
+    found: dict[str, Figure] = {}
+    notes = list(_NOTES)
+    if "waiting" in settings.parts:
+        from skindx.bench.plan import waiting
+
+        rows += waiting.rows(settings)
+    if "real" in settings.parts:
+        from skindx.bench.plan.real import measured
+
+        took: list[float] = []
+        for row in measured(settings):
+            if isinstance(row, Row):
+                rows.append(row)
+            else:
+                took.append(row)
+        found["measure_s"] = Figure(max(took), "s", len(took), (min(took), max(took)))
+    found = {**figures(rows), **found}
+    if "search" in settings.parts:
+        found["search_s"] = search_s()
+    if "public" in settings.parts and settings.traces:
+        from skindx.bench.plan.public import errors
+
+        by_run = errors(settings.traces / "bcaffe_logdata")
+        sizes = [abs(error) for error in by_run.values()]
+        found["bcaffe_error_mean"] = Figure(
+            fmean(sizes), "of the step", len(sizes), (min(sizes), max(sizes))
+        )
+        notes.append(
+            "B-Caffe, by run: " + ", ".join(f"{run} {error:+.1%}" for run, error in by_run.items())
+        )
+    models = {f"{row.part}: {row.group}: {row.kind}": row.to_dict() for row in rows}
+    return Result("plan", found, notes=tuple(notes), models=models, headings=MEANS)
+
+
+_NOTES = (
+    "Emulated cluster: one network namespace a node, gloo over TCP, links limited both ways by tc "
+    "tbf. The links are measured first, by the collectives alone; no configuration is seen before. "
+    "Waiting: a rank sleeps as long as its layers would compute, and exchanges gradients of their "
+    "shapes. Real: `skindx train` on two nodes of one rank and one core each; memory is its peak.",
+    "step_error_*: |predicted / measured - 1|, measured as the median of rounds, or of epochs but "
+    "the first. order_right: pairs of exchanges of one network on one cluster that differ by 2 % "
+    "or more. chosen_over_best: speed of the exchange that is predicted to be the fastest over the "
+    "fastest that was measured.",
+)
+
+
+def search_s(rounds: int = 5) -> Figure:
+    """Time the search for a ResNet-50 on up to 64 ranks: synthetic times, the network's shapes."""
+    from skindx.bench.exchange.load import load_of
+    from skindx.planning.estimate import Machine
+    from skindx.planning.plan import make
+    from skindx.planning.presets import preset
+    from skindx.planning.profile import AtBatch, Layer, Profile, Profiles
+    from skindx.planning.search import Limits
+    from skindx.planning.workload import Member, Workload
+
+    load = load_of("resnet50")
+    layers = tuple(
+        Layer(
+            name=name,
+            forward_s=0.1 * load.work[name],
+            backward_s=0.2 * load.work[name],
+            shapes=(shape,),
+            parameter_bytes=4 * _product(shape),
+        )
+        for name, shape in load.shapes.items()
+    )
+    at = (
+        AtBatch(batch=16, compute_s=0.15, peak_bytes=3 * 10**9),
+        AtBatch(batch=32, compute_s=0.3, peak_bytes=5 * 10**9),
+    )
+    profile = Profile(name="resnet50", layers=layers, at=at)
+    machine = Machine(Profiles(networks=(profile,), device="cuda"), preset("10gbe:16x4+nvlink"))
+    work = Workload((Member("m", profile, 2048, epochs=90, images=10**6),))
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        make(work, machine, Limits())
+        times.append(time.perf_counter() - started)
+    return median(times, "s")
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for side in shape:
+        count *= side
+    return count

@@ -1,0 +1,262 @@
+"""`skindx plan`: measure a minute, know the weeks."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skindx.cli.options import Sets
+
+plan = typer.Typer(
+    name="plan",
+    no_args_is_help=True,
+    help="How long a training will take, on what, and what holds it back; before it begins.",
+)
+
+Config = Annotated[
+    Path | None, typer.Argument(help="Training settings (YAML), as `skindx train` takes them.")
+]
+Data = Annotated[Path | None, typer.Argument(help="A folder that `skindx build` wrote.")]
+
+
+@plan.command()
+def make(
+    config: Config = None,
+    dataset: Data = None,
+    *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `skindx plan measure` wrote, a graph of PipeDream or a log of B-Caffe; "
+            "default: measure CONFIG now."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="What `skindx plan network` wrote, or a preset: 10gbe:8x4+nvlink is 8 nodes of 4 "
+            "ranks; default: this machine alone."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Use so many nodes; default: all of the cluster.")
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Use so many ranks a node; default: all.")
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images a rank in a step of the trace, where no CONFIG is given."),
+    ] = None,
+    one_rank_s: Annotated[
+        float | None,
+        typer.Option(help="Measured seconds of one step on one rank; the trace is scaled to it."),
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="The cheapest choice that is done in so many hours.")
+    ] = None,
+    money: Annotated[
+        float | None, typer.Option(help="The fastest choice that costs at most so much.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="Price this one alone: dense, fused (fused+bf16), per-tensor, one-buffer, "
+            "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3."
+        ),
+    ] = None,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="Also choose exchanges that change the gradient.")
+    ] = False,
+    extrapolate: Annotated[
+        bool,
+        typer.Option("--extrapolate", help="Give figures beyond what was measured, with the band."),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write every candidate to this file.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write one step as a Chrome trace, for ui.perfetto.dev.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write the plan for `skindx train --plan`.")
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Say how long a training takes, on how many ranks, with which exchange, and what it costs.
+
+    Every figure has a 90 % interval. What lies outside what was measured is refused, unless
+    --extrapolate is given. Without CONFIG and DATA a trace and a cluster alone are priced.
+
+    Example: skindx plan make configs/skin10.yaml DATA --trace trace.json --cluster cluster.yaml
+
+    A trace alone: skindx plan make --trace resnet50.graph.txt --cluster 10gbe:8 --json plan.json
+    """
+    from skindx.cli.options import console
+    from skindx.errors import UserError
+    from skindx.files import write_json
+    from skindx.planning.alone import Asked, plan_of_trace
+    from skindx.planning.report.chrome import write_chrome
+    from skindx.planning.report.page import write_page
+    from skindx.planning.report.plain import plan_values
+    from skindx.planning.report.text import told
+    from skindx.planning.search import Limits
+
+    limits = Limits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
+    asked = Asked(limits, trace, cluster, nodes, ranks_per_node, batch, one_rank_s)
+    if config is None and dataset is None:
+        made = plan_of_trace(asked)
+    elif config is None or dataset is None:
+        raise UserError("a plan of a training needs both, CONFIG and DATA.")
+    else:
+        from skindx.training.config.run import TrainSettings
+        from skindx.training.planning.of_config import plan_of_config
+
+        made = plan_of_config(TrainSettings.load(config, sets or []), dataset, asked)
+    if json_file:
+        write_json(json_file, plan_values(made))
+    if html:
+        write_page(html, made)
+    if timeline:
+        write_chrome(timeline, made.chosen.first.step)
+    if write:
+        from skindx.planning.fragment import write_fragment
+
+        write_fragment(write, made)
+    console().print(told(made))
+
+
+@plan.command()
+def measure(
+    config: Annotated[Path, typer.Argument(help="Training settings (YAML).")],
+    dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Ranks that this node will have; default: engine.ranks."),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Time each network of CONFIG on this node: layers, update, images, memory; about a minute.
+
+    Run it on a node of the kind that will train. All ranks of the node measure at once, since they
+    share its memory. The file is plain; --trace of `skindx plan make` takes it.
+
+    Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
+    """
+    from skindx.training.config.run import TrainSettings
+    from skindx.training.planning.measure import measure as measure_networks
+
+    profiles = measure_networks(TrainSettings.load(config, sets or []), dataset, ranks=ranks)
+    profiles.write(out)
+    for network in profiles.networks:
+        at = network.at[-1]
+        print(
+            f"{network.name} at {network.size} px: {at.batch} images in "
+            f"{1000 * (at.compute_s + network.update_s):.0f} ms, reading "
+            f"{1000 * network.read_s:.1f} ms an image and core, {at.peak_bytes / 1e9:.2f} GB"
+        )
+    print(f"measured on {profiles.host}, {profiles.ranks} ranks at once: {out}")
+
+
+@plan.command()
+def network(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="YAML file to write.")],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Training settings, of which `engine` counts."),
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Neighbouring ranks that share a node; default: by host name."),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Measure the links between the ranks by the collectives that a training uses.
+
+    Started as a training is: by itself (`--set engine.ranks=4`, or engine.hostfile), by torchrun or
+    by Slurm. The file is plain: add price_per_node_hour, watts_per_node, and more nodes.
+
+    Example: skindx plan network --out cluster.yaml --set engine.hostfile=hosts
+    """
+    from skindx.planning.cluster import Cluster
+    from skindx.training.config.run import TrainSettings
+    from skindx.training.planning.network import network as measure_network
+
+    settings = TrainSettings.load(config, sets or [])
+    if not measure_network(settings.engine, out, ranks_per_node):
+        return
+    cluster = Cluster.read(out)
+    print(f"{cluster.nodes} nodes of {cluster.ranks_per_node} ranks, {cluster.backend}: {out}")
+    for known in cluster.collectives:
+        print(
+            f"{known.collective}: {1000 * known.alpha_s:.3g} ms + "
+            f"{1e9 * known.beta_s_per_byte:.3g} ms/MB, spread {known.spread:.0%}"
+        )
+
+
+@plan.command()
+def check(
+    run: Annotated[Path, typer.Argument(help="A run that followed a plan.")],
+    dataset: Annotated[Path, typer.Argument(help="The dataset that it was trained on.")],
+    *,
+    learn: Annotated[
+        Path | None,
+        typer.Option(help="A cluster file that takes what this run teaches, for later plans."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the comparison to this file.")
+    ] = None,
+) -> None:
+    """Compare what was predicted of RUN with what happened, part by part.
+
+    With --learn the cluster file gets a correction, which later plans name when they use it.
+
+    Example: skindx plan check runs/mine DATA --learn cluster.yaml
+    """
+    from rich.table import Table
+
+    from skindx.cli.options import console
+    from skindx.files import write_json
+    from skindx.planning.cluster import Cluster
+    from skindx.planning.review import compare, learnt
+    from skindx.planning.units import seconds, size
+    from skindx.training.planning.keeping import happened, read_kept
+
+    pairs = compare(read_kept(run), happened(run, dataset))
+    before = Cluster.read(learn) if learn else None
+    table = Table("member", "part", "predicted", "happened", "error", title="Plan and run")
+    for pair in pairs:
+        for part, (planned, took) in pair.by_part().items():
+            error = f"{took / planned - 1:+.1%}" if planned > 0 else ""
+            table.add_row(pair.predicted.name, part, seconds(planned), seconds(took), error)
+        planned, took = pair.predicted.memory_bytes, pair.happened.memory_bytes
+        error = f"{took / planned - 1:+.1%}" if planned else ""
+        table.add_row(pair.predicted.name, "memory", size(planned), size(took), error)
+    console().print(table)
+    for pair in pairs:
+        inside = "inside" if pair.within else "outside"
+        print(f"{pair.predicted.name}: a step is {inside} its 90 % interval")
+    if json_file:
+        write_json(
+            json_file,
+            {
+                pair.predicted.name: {
+                    "error": pair.error,
+                    "within": pair.within,
+                    "parts": {
+                        part: {"predicted_s": planned, "happened_s": took}
+                        for part, (planned, took) in pair.by_part().items()
+                    },
+                }
+                for pair in pairs
+            },
+        )
+    if learn and before:
+        cluster = learnt(before, pairs)
+        cluster.write(learn)
+        for part, known in cluster.corrections.items():
+            print(f"{learn}: {part} takes {known.factor:.3f} times as long ({known.runs} runs)")

@@ -1,0 +1,51 @@
+"""One way to train: how many ranks, how they exchange, in what pieces."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from skindx.planning.strategies.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point of the search."""
+
+    strategy: Strategy
+    nodes: int
+    ranks_per_node: int
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    checkpointing: bool = False
+    side_by_side: int = 1
+    """Members that are trained at the same time, each on one rank."""
+
+    @property
+    def ranks(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def piece(self) -> int:
+        """Images of a rank that go through the network at once; the largest of its pieces."""
+        together = self.ranks // self.side_by_side if self.side_by_side > 1 else self.ranks
+        own = -(-self.batch // max(1, together))
+        return -(-own // self.accumulate)
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        parts = [self.strategy.label]
+        if self.accumulate > 1:
+            parts.append(f"{self.accumulate} pieces")
+        if self.checkpointing:
+            parts.append("activations computed again")
+        return ", ".join(parts)
+
+    def fragment(self) -> dict[str, Any]:
+        """Return the settings with which `skindx train` does so on one node of the cluster."""
+        raw = self.strategy.fragment()
+        engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
+        if self.nodes == 1:
+            engine["ranks"] = self.ranks_per_node
+        return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}

@@ -1,0 +1,244 @@
+"""What a choice takes for a step, and how sure that is."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from skindx.planning.choice import Choice
+from skindx.planning.cluster import Cluster
+from skindx.planning.graph import Feeding, Step, simulate_step
+from skindx.planning.memory import FARTHEST, Memory, memory_of
+from skindx.planning.network import Network
+from skindx.planning.profile import Profile, Profiles
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.strategy import Load
+from skindx.planning.trace import Trace
+
+Z90 = 1.645
+"""Standard deviations to either side that hold 90 % of a normal distribution."""
+
+MODEL = 0.035
+"""Standard deviation, over the mean, of what the model itself leaves out."""
+FOREIGN = 0.06
+"""And where the trace is another program's."""
+UNSEEN = 0.25
+"""Added for each factor e by which something lies beyond what was measured."""
+NETWORK_FARTHEST = 10.0
+RANKS_FARTHEST = 4.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it runs, and what was measured there."""
+
+    profiles: Profiles
+    cluster: Cluster
+
+    @cached_property
+    def networks(self) -> dict[tuple[int, int], Network]:
+        """Nodes and ranks a node -> the network among them."""
+        return {}
+
+    def network(self, nodes: int, ranks_per_node: int) -> Network:
+        """Return the network among some of the nodes."""
+        key = (nodes, ranks_per_node)
+        if key not in self.networks:
+            self.networks[key] = Network(self.cluster, nodes, ranks_per_node)
+        return self.networks[key]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The prediction for one network under one choice."""
+
+    choice: Choice
+    step: Step
+    schedule: Schedule
+    memory: Memory
+    half_width: float
+    """Of the 90 % interval, over the prediction."""
+    beyond: tuple[str, ...] = ()
+    """What lies outside the calibration, in sentences; empty: nothing does."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.step.seconds
+
+    @property
+    def low_s(self) -> float:
+        """Of the 90 % interval."""
+        return self.step_s / (1 + self.half_width)
+
+    @property
+    def high_s(self) -> float:
+        """Of the 90 % interval."""
+        return self.step_s * (1 + self.half_width)
+
+    @property
+    def images_per_s(self) -> float:
+        """Over all ranks."""
+        return self.choice.batch / self.step_s
+
+
+def compute_scale(profile: Profile, batch: int) -> float:
+    """Return what the layers' times are multiplied by for another batch.
+
+    A line through the whole steps that were timed; with fewer than two, time is proportional.
+    """
+    points = sorted(profile.at, key=lambda point: point.batch)
+    if len(points) < 2 or points[0].batch == points[-1].batch:
+        return batch / profile.batch
+    first, last = points[0], points[-1]
+    slope = (last.compute_s - first.compute_s) / (last.batch - first.batch)
+    if slope <= 0:
+        return batch / profile.batch
+    seconds = first.compute_s + slope * (batch - first.batch)
+    known = first.compute_s + slope * (profile.batch - first.batch)
+    return max(seconds, 0.2 * first.compute_s * batch / first.batch) / known
+
+
+def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
+    """Scale a trace to a measured step on one rank; a forward that it lacks is the rest."""
+    if one_rank_s is None:
+        return profile
+    layers = profile.layers
+    forward_s = sum(layer.forward_s or 0.0 for layer in layers)
+    backward_s = sum(layer.backward_s or 0.0 for layer in layers)
+    if not forward_s and backward_s + profile.update_s < one_rank_s:
+        rest = one_rank_s - backward_s - profile.update_s
+        first = layers[0].model_copy(update={"forward_s": rest})
+        return profile.model_copy(update={"layers": (first, *layers[1:])})
+    factor = one_rank_s / max(1e-12, forward_s + backward_s + profile.update_s)
+    scaled = tuple(
+        layer.model_copy(
+            update={
+                key: None if getattr(layer, key) is None else getattr(layer, key) * factor
+                for key in ("forward_s", "backward_s")
+            }
+        )
+        for layer in layers
+    )
+    at = tuple(
+        point.model_copy(update={"compute_s": point.compute_s * factor}) for point in profile.at
+    )
+    return profile.model_copy(
+        update={"layers": scaled, "at": at, "update_s": profile.update_s * factor}
+    )
+
+
+def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
+    """Return what `choice` takes for a step of a network. Raises UserError."""
+    network = machine.network(choice.nodes, choice.ranks_per_node)
+    if choice.side_by_side > 1:
+        network = machine.network(1, 1)
+    corrections = machine.cluster.corrections
+    compute = corrections["compute"].factor if "compute" in corrections else 1.0
+    communicate = corrections["communicate"].factor if "communicate" in corrections else 1.0
+    scale = compute_scale(profile, choice.piece) * compute
+    trace = profile.trace(scale=scale)
+    if choice.checkpointing:
+        trace = _computed_again(trace, profile)
+    load = Load(trace, profile, machine.profiles.device)
+    schedule = choice.strategy.schedule(load, network)
+    if communicate != 1.0:
+        schedule = schedule.scaled(communicate)
+    images = choice.piece * choice.accumulate
+    feeding = Feeding(
+        read_s=images * profile.read_s / machine.profiles.cores, copy_s=images * profile.copy_s
+    )
+    step = simulate_step(
+        trace,
+        schedule,
+        network,
+        device=machine.profiles.device,
+        pieces=choice.accumulate,
+        feeding=feeding,
+    )
+    memory = memory_of(
+        choice.strategy,
+        load,
+        network,
+        choice.piece,
+        machine.profiles.base_bytes,
+        checkpointing=choice.checkpointing,
+    )
+    beyond = _beyond(choice, machine, network, memory)
+    return Estimate(
+        choice,
+        step,
+        schedule,
+        memory,
+        _half_width(
+            step=step,
+            schedule=schedule,
+            profile=profile,
+            machine=machine,
+            beyond=beyond,
+        ),
+        tuple(beyond),
+    )
+
+
+def _computed_again(trace: Trace, profile: Profile) -> Trace:
+    """Return a trace whose backward computes forward once more, spread over its tensors."""
+    measured = profile.checkpointing
+    more_s = trace.forward_s
+    if measured:
+        plain_s = (profile.compute_s * compute_scale(profile, measured.batch)) or 1e-12
+        more_s = max(0.0, measured.compute_s / plain_s - 1) * (
+            trace.forward_s + sum(trace.backward_s)
+        )
+    total = sum(trace.backward_s) or 1.0
+    return trace.model_copy(
+        update={"backward_s": tuple(seconds * (1 + more_s / total) for seconds in trace.backward_s)}
+    )
+
+
+def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) -> dict[str, float]:
+    """Return what lies outside the calibration: sentence -> how far over what was measured."""
+    found: dict[str, float] = {}
+    cluster = machine.cluster
+    if memory.measured and memory.extrapolated > FARTHEST:
+        found[
+            f"a piece of {choice.piece} images is {memory.extrapolated:.1f} times the largest "
+            "batch whose memory was measured"
+        ] = memory.extrapolated
+    if network.ranks == 1:
+        return found
+    fastest = cluster.fastest_beta_s_per_byte
+    beta = network.between.beta_s_per_byte if network.nodes > 1 else network.inside.beta_s_per_byte
+    if fastest and beta < fastest / NETWORK_FARTHEST:
+        found[
+            f"a link of {beta:.3g} s a byte is {fastest / beta:.0f} times as fast as any that was "
+            "measured"
+        ] = fastest / beta
+    if cluster.source == "measured" and cluster.collectives:
+        most = max(known.ranks for known in cluster.collectives)
+        if network.ranks > RANKS_FARTHEST * most:
+            found[
+                f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"
+            ] = network.ranks / most
+    return found
+
+
+def _half_width(
+    *,
+    step: Step,
+    schedule: Schedule,
+    profile: Profile,
+    machine: Machine,
+    beyond: dict[str, float],
+) -> float:
+    """Return the 90 % interval's half width: independent parts, each by its share of the step."""
+    total = max(step.seconds, 1e-12)
+    parts = step.parts
+    local_s = min(schedule.local_s, parts["communicate"])
+    wire_s = parts["communicate"] - local_s
+    compute_s = total - parts["communicate"]
+    model = MODEL if machine.profiles.source == "measured" else FOREIGN
+    variance = model**2 + (profile.spread * compute_s / total) ** 2
+    variance += (schedule.spread * wire_s / total) ** 2
+    variance += (schedule.local_spread * local_s / total) ** 2
+    variance += sum((UNSEEN * math.log(far)) ** 2 for far in beyond.values() if far > 1)
+    return Z90 * math.sqrt(variance)

@@ -1,0 +1,183 @@
+"""What a message or a collective takes on a cluster: as measured there, else from its links."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from skindx.errors import UserError
+from skindx.planning import cost
+from skindx.planning.cluster import Cluster, Collective, Kind
+from skindx.planning.cost import Cost, Curve
+
+UNMEASURED = 0.10
+"""Standard deviation, over the mean, of a collective that is derived from its links."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A message on its way: seconds that pass, seconds of the link, seconds of a rank's cores."""
+
+    latency_s: float
+    wire_s: float
+    cpu_s: float = 0.0
+
+    def scaled(self, factor: float) -> "Timed":
+        """Return a message that takes `factor` times as long."""
+        return Timed(self.latency_s * factor, self.wire_s * factor, self.cpu_s)
+
+    @property
+    def alone_s(self) -> float:
+        """With the link to itself."""
+        return self.latency_s + self.wire_s
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a collective takes of bytes, and how sure that is."""
+
+    curve: Curve
+    own_share: float
+    cpu_s_per_byte: float
+    spread: float
+    measured: bool
+
+    @property
+    def line(self) -> Cost:
+        """As alpha + beta x bytes, for plans."""
+        return self.curve.line
+
+    def __call__(self, size_bytes: float) -> Timed:
+        """Return what so many bytes take."""
+        seconds = self.curve(size_bytes)
+        alpha_s = min(seconds, self.line.alpha_s)
+        own_s = self.own_share * (seconds - alpha_s)
+        return Timed(alpha_s + own_s, seconds - alpha_s - own_s, self.cpu_s_per_byte * size_bytes)
+
+
+class Network:
+    """The collectives of some nodes of a cluster."""
+
+    def __init__(self, cluster: Cluster, nodes: int | None = None, per_node: int | None = None):
+        self.cluster = cluster
+        self.nodes, self.per_node = nodes or cluster.nodes, per_node or cluster.ranks_per_node
+        self._prices: dict[tuple[str, int], Price] = {}
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.nodes * self.per_node
+
+    def price(self, collective: Kind, chunks: int = 1, colors: int = 1) -> Price:
+        """Return what a collective takes among all ranks."""
+        key = (collective, chunks)
+        if key not in self._prices:
+            found = self._measured(collective)
+            self._prices[key] = (
+                _as_measured(found) if found else self._derived(collective, chunks, colors)
+            )
+        return self._prices[key]
+
+    def _measured(self, collective: Kind) -> Collective | None:
+        for found in self.cluster.collectives:
+            same = (found.nodes, found.ranks_per_node) == (self.nodes, self.per_node)
+            if found.collective == collective and same:
+                return found
+        return None
+
+    def _derived(self, collective: Kind, chunks: int, colors: int) -> Price:
+        link, inside, ranks = self.between, self.inside, self.ranks
+        if ranks == 1:
+            return Price(Curve(Cost(0, 0)), 0, 0, 0, measured=True)
+        step = link if self.nodes > 1 else inside
+        if collective == "all_reduce":
+            line = cost.ring(_slower(link, inside) if self.nodes > 1 else inside, ranks)
+        elif collective == "all_gather":
+            line = cost.all_gather(step, ranks)
+        elif collective == "exchange":  # all ranks of a node at once over its link
+            line = Cost(
+                step.alpha_s, step.beta_s_per_byte * (self.per_node if self.nodes > 1 else 1)
+            )
+        elif collective == "hierarchical":
+            line = cost.pipelined(
+                [
+                    inside_sum(inside, self.per_node),
+                    cost.ring(link, self.nodes),
+                    inside_sum(inside, self.per_node),
+                ],
+                chunks,
+            )
+        else:
+            line = cost.trees(step, ranks, colors, chunks)
+        known = self._known
+        spread = max(self.cluster_spread, UNMEASURED)
+        share, cpu = (known.own_share, known.cpu_s_per_byte) if known else (0.0, 0.0)
+        return Price(Curve(line), share, cpu, spread, measured=False)
+
+    @cached_property
+    def _known(self) -> Collective | None:
+        """The measured all-reduce whose number of ranks is next to this one."""
+        found = [
+            each
+            for each in self.cluster.collectives
+            if each.collective == "all_reduce"
+            and each.ranks > 1
+            and (each.nodes > 1 or self.nodes == 1)
+        ]
+        return min(found, key=lambda each: abs(each.ranks - self.ranks), default=None)
+
+    @cached_property
+    def between(self) -> Cost:
+        """The link between two nodes. Raises UserError where nothing is known of it."""
+        given = self.cluster.links.between
+        if given:
+            return given.cost
+        if self.nodes == 1:
+            return Cost(0.0, 0.0)
+        if not self._known:
+            raise UserError(
+                f"{self.cluster.name} says nothing of the link between nodes; add links.between, "
+                "or an all_reduce among its collectives."
+            )
+        return _one_step(self._known)
+
+    @cached_property
+    def inside(self) -> Cost:
+        """The link between two ranks of a node. Raises UserError where nothing is known of it."""
+        given = self.cluster.links.inside
+        if given:
+            return given.cost
+        if self.per_node == 1:
+            return Cost(0.0, 0.0)
+        if self.nodes > 1 or not self._known:
+            raise UserError(
+                f"{self.cluster.name} says nothing of ranks that share a node; add links.inside."
+            )
+        return _one_step(self._known)
+
+    @property
+    def cluster_spread(self) -> float:
+        """How sure the links are."""
+        links = self.cluster.links
+        used = [links.between] if self.nodes > 1 else []
+        used += [links.inside] if self.per_node > 1 else []
+        return max((link.spread for link in used if link), default=0.0)
+
+
+def inside_sum(inside: Cost, ranks: int) -> Cost:
+    """Sum to one rank of a node, or send back from it: as along a chain, piece after piece."""
+    return cost.Cost((ranks - 1) * inside.alpha_s, inside.beta_s_per_byte if ranks > 1 else 0.0)
+
+
+def _as_measured(found: Collective) -> Price:
+    return Price(found.curve, found.own_share, found.cpu_s_per_byte, found.spread, measured=True)
+
+
+def _one_step(known: Collective) -> Cost:
+    """Return the link that an all-reduce along a ring would have had."""
+    steps = 2 * (known.ranks - 1)
+    return Cost(known.alpha_s / steps, known.beta_s_per_byte * known.ranks / steps)
+
+
+def _slower(first: Cost, second: Cost) -> Cost:
+    return Cost(
+        max(first.alpha_s, second.alpha_s), max(first.beta_s_per_byte, second.beta_s_per_byte)
+    )

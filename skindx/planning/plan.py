@@ -1,0 +1,311 @@
+"""A plan: what was chosen, what it takes, what holds it back, and what would change it."""
+
+import math
+from dataclasses import dataclass, replace
+
+from skindx.planning import guidelines
+from skindx.planning.choice import Choice
+from skindx.planning.cluster import Cluster
+from skindx.planning.estimate import Estimate, Machine, estimate
+from skindx.planning.guidelines import Guideline
+from skindx.planning.memory import largest_batch
+from skindx.planning.outcome import Outcome
+from skindx.planning.profile import Profile
+from skindx.planning.search import Found, Limits, search, strategy_of
+from skindx.planning.strategies.strategy import Load
+from skindx.planning.units import percent
+from skindx.planning.workload import Workload
+
+EFFICIENCY = 0.8
+"""Of the guideline that says how many ranks pay."""
+
+DOUBLING = 0.02
+"""Half width that each doubling of the ranks adds to a speed-up; once more beyond the cluster."""
+
+CURVE = tuple(1 << power for power in range(11))
+"""Ranks of the speed-up curve."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the speed-up curve, with its 90 % interval."""
+
+    ranks: int
+    speedup: float
+    low: float
+    high: float
+    beyond: bool
+    """It lies outside the calibration."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that `skindx plan make` tells."""
+
+    workload: Workload
+    machine: Machine
+    limits: Limits
+    found: Found
+    bottleneck: str
+    changes: tuple[str, ...]
+    advice: tuple[Guideline, ...]
+    curve: tuple[Point, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Outcome:
+        """The plan itself."""
+        return self.found.chosen
+
+
+def make(workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None) -> Plan:
+    """Search, and say what follows. Raises UserError."""
+    found = search(workload, machine, limits, given)
+    profile, chosen = workload.members[0].profile, found.chosen.first
+    return Plan(
+        workload,
+        machine,
+        limits,
+        found,
+        _bottleneck(chosen),
+        _changes(profile, chosen, machine),
+        _advice(profile, chosen, machine),
+        _curve(profile, chosen, machine),
+        _notes(workload, machine, found, limits),
+    )
+
+
+def _bottleneck(chosen: Estimate) -> str:
+    parts = chosen.step.parts
+    name = max(parts, key=parts.__getitem__)
+    share = parts[name] / chosen.step_s if chosen.step_s else 0.0
+    if name in ("forward", "backward", "update"):
+        share = sum(parts[key] for key in ("forward", "backward", "update")) / chosen.step_s
+        return (
+            f"Computing holds it back: {percent(share)} of a step; communication that it does "
+            f"not hide is {percent(parts['communicate'] / chosen.step_s)}."
+        )
+    if name == "communicate":
+        local = min(1.0, chosen.schedule.local_s / max(parts[name], 1e-12))
+        where = "the exchange's own work on the cores" if local > 0.5 else "the network"
+        return f"Communication holds it back: {percent(share)} of a step, mostly {where}."
+    return f"Reading images holds it back: {percent(share)} of a step waits for them."
+
+
+def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str, ...]:
+    """Say what a faster network, another node and a smaller model would change."""
+    choice, now_s = chosen.choice, chosen.step_s
+    sentences = []
+    if choice.ranks > 1:
+        fast = replace(machine, cluster=faster(machine.cluster, 2))
+        seconds = estimate(profile, choice, fast).step_s
+        sentences.append(
+            f"A network twice as fast: a step takes {seconds:.3g} s instead of {now_s:.3g} s "
+            f"({percent(now_s / seconds - 1, signed=True)} images a second)."
+        )
+    more = replace(
+        choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes
+    )
+    try:
+        seconds = estimate(profile, more, machine).step_s
+        gain = more.batch / seconds / (choice.batch / now_s) - 1
+        sentences.append(
+            f"One more node, with as many images a rank: {percent(gain, signed=True)} images a "
+            f"second, where the node is {percent(1 / choice.nodes, signed=True)} of the machines."
+        )
+    except ValueError:
+        pass  # nothing is known of a network between nodes
+    small = _half(profile)
+    seconds = estimate(small, choice, machine).step_s
+    sentences.append(
+        f"A model of half the operations and parameters: a step takes {seconds:.3g} s "
+        f"({percent(now_s / seconds - 1, signed=True)} images a second)."
+    )
+    return tuple(sentences)
+
+
+def _half(profile: Profile) -> Profile:
+    """Return a profile of half the time and half the parameters."""
+    layers = tuple(
+        layer.model_copy(
+            update={
+                "forward_s": (layer.forward_s or 0.0) / 2,
+                "backward_s": (layer.backward_s or 0.0) / 2,
+                "shapes": (),
+                "parameter_bytes": layer.parameter_bytes // 8 * 4,
+            }
+        )
+        for layer in profile.layers
+    )
+    return profile.model_copy(update={"layers": layers, "update_s": profile.update_s / 2})
+
+
+def faster(cluster: Cluster, factor: float) -> Cluster:
+    """Return a cluster whose links and collectives carry `factor` times as many bytes a second."""
+    links = cluster.links.model_copy(
+        update={
+            key: link.model_copy(update={"beta_s_per_byte": link.beta_s_per_byte / factor})
+            for key in ("between", "inside")
+            if (link := getattr(cluster.links, key)) is not None
+        }
+    )
+    collectives = tuple(
+        known.model_copy(
+            update={
+                "beta_s_per_byte": known.beta_s_per_byte / factor,
+                "points": tuple(
+                    (size, min(seconds, known.alpha_s) + max(0.0, seconds - known.alpha_s) / factor)
+                    for size, seconds in known.points
+                ),
+            }
+        )
+        for known in cluster.collectives
+    )
+    return cluster.model_copy(update={"links": links, "collectives": collectives})
+
+
+def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guideline, ...]:
+    alone = estimate(
+        profile,
+        replace(
+            chosen.choice,
+            nodes=1,
+            ranks_per_node=1,
+            batch=profile.batch,
+            strategy=strategy_of("dense"),
+            side_by_side=1,
+            accumulate=1,
+        ),
+        machine,
+    )
+    compute_s = alone.step_s
+    advice = []
+    ranks = max(2, chosen.choice.ranks)
+    overhead = chosen.step.parts["communicate"] + chosen.step.parts["read"]
+    own_s = max(1e-12, chosen.step_s - overhead)
+    ratio = (
+        overhead / own_s / ranks if chosen.choice.ranks > 1 else chosen.step.parts["read"] / own_s
+    )
+    pays = guidelines.ranks_that_pay(ratio, EFFICIENCY)
+    advice.append(
+        Guideline(
+            f"ranks that pay at an efficiency of {percent(EFFICIENCY)}",
+            "as many as there are: nothing is left unhidden" if not pays else f"{pays}",
+            f"(1 + R) / (1 + G R) ≥ {EFFICIENCY:g} with R = {ratio:.4f}, the overhead of a rank "
+            "over its computing",
+        )
+    )
+    limit = machine.cluster.memory_gb
+    if limit is not None:
+        share = (
+            limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
+        )
+        network = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node)
+        load = Load(profile.trace(), profile, machine.profiles.device)
+        most = largest_batch(
+            chosen.choice.strategy, load, network, machine.profiles.base_bytes, share
+        )
+        advice.append(
+            Guideline(
+                "images a rank with the largest throughput that fits",
+                f"{most}",
+                f"features(X) + 3 x parameters + workspace ≤ {share / 1e9:.1f} GB",
+            )
+        )
+    if chosen.choice.nodes > 1:
+        beta = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node).between
+        count = guidelines.servers(
+            profile.parameter_bytes, chosen.choice.ranks, 1 / beta.beta_s_per_byte, compute_s
+        )
+        advice.append(
+            Guideline(
+                "parameter servers that would hide the traffic",
+                f"{count}",
+                "⌈2 S_p N_w / (B_ps T_C)⌉, "
+                f"S_p = {profile.parameter_bytes / 1e6:.1f} MB, N_w = {chosen.choice.ranks}, "
+                f"B_ps = {1e-6 / beta.beta_s_per_byte:.0f} MB/s, T_C = {compute_s:.3g} s",
+            )
+        )
+    return tuple(advice)
+
+
+def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point, ...]:
+    """Weak scaling: as many images a rank on one rank as on 1,024; P x t(1) / t(P)."""
+    own = max(1, chosen.choice.piece * chosen.choice.accumulate)
+    per_node = machine.cluster.ranks_per_node
+    points: list[Point] = []
+    base: Estimate | None = None
+    for ranks in CURVE:
+        nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
+        choice = replace(
+            chosen.choice,
+            nodes=nodes,
+            ranks_per_node=here,
+            batch=own * nodes * here,
+            side_by_side=1,
+        )
+        try:
+            found = estimate(profile, choice, machine)
+        except ValueError:
+            break  # nothing is known of a network between nodes
+        base = base or found
+        speedup = nodes * here * base.step_s / found.step_s
+        # Computing is the same on one rank and on many: what is not known of it cancels.
+        width = math.sqrt(max(0.0, found.half_width**2 - base.half_width**2))
+        width += DOUBLING * math.log2(max(1.0, ranks))
+        beyond = bool(found.beyond) or ranks > machine.cluster.ranks
+        if ranks > machine.cluster.ranks:
+            width += DOUBLING * math.log2(ranks / machine.cluster.ranks)
+        points.append(Point(ranks, speedup, speedup / (1 + width), speedup * (1 + width), beyond))
+    return tuple(points)
+
+
+def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -> tuple[str, ...]:
+    cluster, profiles = machine.cluster, machine.profiles
+    notes = []
+    if cluster.source == "preset":
+        notes.append(
+            f"The network is a preset ({cluster.name}), from data sheets: nobody has measured it."
+        )
+    elif cluster.source == "given":
+        notes.append("The times of the network were given by hand; they were not measured here.")
+    if profiles.source != "measured":
+        how = "scaled to one measured step" if cluster.one_rank_s else "as they stand in the trace"
+        notes.append(f"Computing times are another program's ({profiles.source}), {how}.")
+    if not found.chosen.first.schedule.measured and found.chosen.choice.ranks > 1:
+        notes.append(
+            "The chosen exchange was not measured among so many ranks: it is derived from links."
+        )
+    if found.chosen.first.memory.measured is False:
+        notes.append("Memory is computed from the layers, not measured.")
+    if cluster.corrections:
+        learnt = ", ".join(
+            f"{part} x {known.factor:.3f} ({known.runs} run{'s' if known.runs > 1 else ''})"
+            for part, known in cluster.corrections.items()
+        )
+        notes.append(f"Corrected by what earlier runs took: {learnt}.")
+    if found.refused:
+        notes.append(f"{found.refused} of the choices do not fit the memory.")
+    if found.chosen.beyond:
+        notes.append(f"Beyond what was measured: {'; '.join(found.chosen.beyond)}.")
+    return (*notes, *_of_limits(found, limits), *workload.unpriced)
+
+
+def _of_limits(found: Found, limits: Limits) -> list[str]:
+    """Say what the limits let through, and what they keep back."""
+    notes = []
+    if limits.hours is not None and found.chosen.seconds > limits.hours * 3600:
+        notes.append(f"No choice takes less than {limits.hours:g} hours; this is the fastest.")
+    if limits.money is not None:
+        if found.chosen.money is None:
+            notes.append("The cluster has no price_per_node_hour, so --money decides nothing.")
+        elif found.chosen.money > limits.money:
+            notes.append(f"No choice costs less than {limits.money:g}; this is the cheapest.")
+    best = found.every[0]
+    if best.choice.strategy.lossy and best is not found.chosen and not limits.strategy:
+        notes.append(
+            f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
+            f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but it changes "
+            "the gradient; --lossy lets it be chosen."
+        )
+    return notes

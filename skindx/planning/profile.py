@@ -1,0 +1,216 @@
+"""trace.json: what a node takes for one step of each network, layer by layer."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from skindx.config import Settings
+from skindx.errors import UserError
+from skindx.files import write_json
+from skindx.planning.trace import Seconds, Trace
+
+FORMAT: Literal[1] = 1
+Spread = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+"""Standard deviation over the mean."""
+
+
+class Layer(Settings):
+    """One layer with parameters; the time of those without counts to the next one in backward."""
+
+    name: str
+    operator: str = ""
+    forward_s: Seconds | None
+    """Null: it was never timed."""
+    backward_s: Seconds | None
+    forward_spread: Spread = 0.0
+    backward_spread: Spread = 0.0
+    shapes: tuple[tuple[PositiveInt, ...], ...] = ()
+    """Of its parameters, in the order in which backward makes their gradients."""
+    parameter_bytes: NonNegativeInt
+    """As fp32."""
+    activation_bytes: NonNegativeInt = 0
+    """Of its output, at the batch of the profile."""
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        if self.shapes and 4 * sum(map(math.prod, self.shapes)) != self.parameter_bytes:
+            raise ValueError(f"{self.name}: shapes and parameter_bytes do not agree")
+        return self
+
+
+class AtBatch(Settings):
+    """Whole steps at one batch."""
+
+    batch: PositiveInt
+    """Images of one rank in one piece."""
+    compute_s: Seconds
+    """Forward and backward."""
+    spread: Spread = 0.0
+    peak_bytes: NonNegativeInt = 0
+    """Memory of the process at its highest; on a GPU of the GPU."""
+
+
+class LocalWork(Settings):
+    """What an exchange does on a rank's own cores in a step, at the profile's parameters."""
+
+    base_s: Seconds
+    """Alone: select, keep, scatter; project and orthogonalise; copy."""
+    merge_s: Seconds = 0.0
+    """For each message of another rank that is merged in."""
+    spread: Spread = 0.0
+    density: float | None = None
+    """Share of elements that was sent when it was measured."""
+
+
+class Profile(Settings):
+    """One network on one rank."""
+
+    name: str
+    size: PositiveInt | None = None
+    """Side of its images in pixels."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    batch: PositiveInt = 32
+    """Images of the layers' times."""
+    layers: tuple[Layer, ...] = Field(min_length=1)
+    """In forward order."""
+    at: tuple[AtBatch, ...] = ()
+    """Two batches or more, from which others follow."""
+    update_s: Seconds = 0.0
+    update_spread: Spread = 0.0
+    read_s: Seconds = 0.0
+    """Read, decode and augment an image, on one core."""
+    read_spread: Spread = 0.0
+    copy_s: Seconds = 0.0
+    """Bring an image to the device."""
+    optimizer: str = ""
+    optimizer_bytes: NonNegativeInt = 0
+    """What the optimizer keeps beside the weights."""
+    checkpointing: AtBatch | None = None
+    """The same with activations computed again in backward."""
+    local: dict[str, LocalWork] = Field(default_factory=dict)
+    """`exchange.kind` to its work."""
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of all layers, as fp32."""
+        return sum(layer.parameter_bytes for layer in self.layers)
+
+    @property
+    def elements(self) -> int:
+        """How many there are in the whole gradient."""
+        return self.parameter_bytes // 4
+
+    @property
+    def spread(self) -> float:
+        """Of a step's computing."""
+        return max((point.spread for point in self.at), default=0.0)
+
+    def trace(self, *, wire_bytes: int = 4, scale: float = 1.0) -> Trace:
+        """Return one iteration, tensor by tensor in backward order, times multiplied by `scale`.
+
+        Raises UserError for a layer that was never timed.
+        """
+        names: list[str] = []
+        sizes: list[int] = []
+        seconds: list[float] = []
+        waiting_s = 0.0
+        for layer in reversed(self.layers):
+            waiting_s += _timed(self, layer, "backward_s") * scale
+            elements = [math.prod(shape) for shape in layer.shapes]
+            for number, count in enumerate(elements or [layer.parameter_bytes // 4]):
+                if count:
+                    names.append(f"{layer.name}/{number}" if number else layer.name)
+                    sizes.append(wire_bytes * count)
+                    seconds.append(waiting_s)
+                    waiting_s = 0.0
+        if not names:
+            raise UserError(f"{self.name} has no parameters; there is nothing to train.")
+        return Trace(
+            names=tuple(names),
+            sizes_bytes=tuple(sizes),
+            backward_s=(*seconds[:-1], seconds[-1] + waiting_s),
+            forward_s=scale * sum(_timed(self, layer, "forward_s") for layer in self.layers),
+            update_s=self.update_s,
+        )
+
+    @property
+    def compute_s(self) -> float:
+        """Forward and backward at the profile's batch, layer by layer."""
+        return sum(
+            _timed(self, layer, "forward_s") + _timed(self, layer, "backward_s")
+            for layer in self.layers
+        )
+
+
+class Profiles(Settings):
+    """What `skindx plan measure` writes: one kind of node, and the networks of a config."""
+
+    format: Literal[1] = FORMAT
+    version: str = ""
+    """Of skindx that measured."""
+    source: Literal["measured", "pipedream", "bcaffe", "tensors"] = "measured"
+    host: str = ""
+    device: Literal["cpu", "cuda"] = "cpu"
+    ranks: PositiveInt = 1
+    """Ranks of the node that computed at the same time."""
+    cores: PositiveInt = 1
+    """Of one rank."""
+    dataset: str = ""
+    """Digest of the dataset's manifest."""
+    images: NonNegativeInt = 0
+    base_bytes: NonNegativeInt = 0
+    """Memory of a process before it has a network."""
+    networks: tuple[Profile, ...] = Field(min_length=1)
+
+    def write(self, path: Path) -> None:
+        """Write JSON, atomically."""
+        write_json(path, self.model_dump(mode="json"))
+
+
+def _timed(profile: Profile, layer: Layer, key: str) -> float:
+    seconds: float | None = getattr(layer, key)
+    if seconds is None:
+        raise UserError(
+            f"layer {layer.name} of {profile.name} was never timed ({key} is null); measure it "
+            "with `skindx plan measure`, or put a time in."
+        )
+    return seconds
+
+
+def parse_profiles(text: str, path: Path) -> Profiles:
+    """Read what `Profiles.write` or `Trace.write` wrote. Raises UserError."""
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is no JSON file of a trace ({error}).") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold the fields of a trace, not a list or a value.")
+    if "networks" in raw or "names" not in raw:
+        if raw.get("format", FORMAT) != FORMAT:
+            raise UserError(
+                f"{path} has format {raw['format']!r}, and this version reads {FORMAT}; measure "
+                "again with `skindx plan measure`."
+            )
+        return Profiles.parse(raw, origin=str(path), expand=False)
+    return from_tensors(Trace.parse(raw, origin=str(path), expand=False), path.stem)
+
+
+def from_tensors(trace: Trace, name: str) -> Profiles:
+    """Return a trace of tensors as a profile: forward time is that of the first layer."""
+    layers = [
+        Layer(
+            name=tensor,
+            forward_s=0.0,
+            backward_s=seconds,
+            parameter_bytes=size // 4 * 4,
+        )
+        for tensor, size, seconds in zip(
+            trace.names, trace.sizes_bytes, trace.backward_s, strict=True
+        )
+    ][::-1]
+    layers[0] = layers[0].model_copy(update={"forward_s": trace.forward_s})
+    profile = Profile(name=name, layers=tuple(layers), update_s=trace.update_s)
+    return Profiles(source="tensors", networks=(profile,))

@@ -1,0 +1,1 @@
+"""A plan told: as text, as JSON, as a page, as a timeline for Perfetto."""

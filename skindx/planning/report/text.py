@@ -1,0 +1,114 @@
+"""A plan on a terminal."""
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from skindx.planning.outcome import Outcome
+from skindx.planning.plan import Plan
+from skindx.planning.units import count, percent, seconds, size, within
+
+_ROWS = 12
+
+
+def summary(plan: Plan) -> list[tuple[str, str]]:
+    """Return what is planned and what it takes, as (what, figure)."""
+    chosen = plan.chosen
+    first, choice, width = chosen.first, chosen.choice, chosen.half_width
+    per_node = f"{choice.ranks_per_node} rank{'s' if choice.ranks_per_node > 1 else ''} each"
+    where = f"{count(choice.nodes, 'node')}, {per_node}"
+    rows = [
+        ("plan", f"{choice.label} on {where}"),
+        ("batch", f"{first.choice.batch} images a step, {first.choice.piece} a rank and piece"),
+        ("a step", within(first.step_s, first.half_width)),
+        (
+            "images a second",
+            f"{first.images_per_s:.4g} [{first.choice.batch / first.high_s:.4g}, "
+            f"{first.choice.batch / first.low_s:.4g}]",
+        ),
+        ("memory of a rank", size(chosen.memory_bytes)),
+    ]
+    if chosen.seconds:
+        longest = max(chosen.members, key=lambda member: member.epoch_s)
+        rows.append(("an epoch", within(longest.epoch_s + longest.validation_s, width)))
+        if len(chosen.members) > 1:
+            rows += [
+                (f"member {member.name}", within(member.seconds, width))
+                for member in chosen.members[:_ROWS]
+            ]
+            if len(chosen.members) > _ROWS:
+                rows.append(("…", f"{len(chosen.members) - _ROWS} more members"))
+        rows.append(("all of it", within(chosen.seconds, width)))
+        currency = plan.machine.cluster.currency
+        if chosen.money is not None:
+            low, high = chosen.money / (1 + width), chosen.money * (1 + width)
+            rows.append(("money", f"{chosen.money:.2f} [{low:.2f}, {high:.2f}] {currency}"))
+        if chosen.energy_kwh is not None:
+            low, high = chosen.energy_kwh / (1 + width), chosen.energy_kwh * (1 + width)
+            rows.append(
+                ("energy, estimated", f"{chosen.energy_kwh:.3g} [{low:.3g}, {high:.3g}] kWh")
+            )
+    return rows
+
+
+def candidates(plan: Plan, most: int = _ROWS) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings and the rows of the choices that were looked at, the best first."""
+    whole = bool(plan.chosen.seconds)
+    headings = (
+        "choice",
+        "ranks",
+        "a step",
+        "90 %",
+        "images/s",
+        "communication",
+        "memory",
+        "all of it" if whole else "MB sent",
+    )
+    shown = list(plan.found.every[:most])
+    if plan.chosen not in shown:
+        shown.append(plan.chosen)
+    return headings, [_row(plan, outcome, whole) for outcome in shown]
+
+
+def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
+    first = outcome.first
+    label = outcome.choice.label
+    marks = [
+        word
+        for word, holds in (
+            ("changes the gradient", outcome.choice.strategy.lossy),
+            ("as given", outcome.as_given),
+            ("chosen", outcome is plan.chosen),
+        )
+        if holds
+    ]
+    return (
+        f"{label} ({', '.join(marks)})" if marks else label,
+        str(outcome.choice.ranks),
+        seconds(first.step_s),
+        f"{seconds(first.low_s)} .. {seconds(first.high_s)}",
+        f"{first.images_per_s:.4g}",
+        percent(first.step.parts["communicate"] / first.step_s) if first.step_s else "",
+        size(outcome.memory_bytes),
+        seconds(outcome.seconds) if whole else f"{first.schedule.sent_bytes / 1e6:.3g}",
+    )
+
+
+def told(plan: Plan) -> Group:
+    """Return everything for a terminal."""
+    facts = Table(show_header=False, box=None, title="Plan", title_justify="left")
+    for what, figure in summary(plan):
+        facts.add_row(what, figure)
+    headings, rows = candidates(plan)
+    table = Table(title="Looked at, the fastest first", title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    advice = Table(show_header=False, box=None, title="Guidelines", title_justify="left")
+    for guideline in plan.advice:
+        advice.add_row(guideline.what, guideline.answer, guideline.formula)
+    sentences = [Text(line) for line in (plan.bottleneck, *plan.changes)]
+    notes = [Text(f"note: {note}") for note in plan.notes]
+    interval = Text("Brackets are 90 % intervals.")
+    return Group(facts, interval, Text(""), *sentences, Text(""), table, Text(""), advice, *notes)

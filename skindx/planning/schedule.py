@@ -1,0 +1,69 @@
+"""The communication of one step, as a strategy plans it."""
+
+from dataclasses import dataclass, replace
+
+from skindx.planning.network import Timed
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective of a step, in plan order."""
+
+    tensors: int
+    """It may begin once so many tensors are complete, in backward order."""
+    size_bytes: int
+    timed: Timed
+    before_s: float = 0.0
+    """Work of the rank's cores before it is sent."""
+    after_s: float = 0.0
+    """And after it has come."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The communication of one step."""
+
+    messages: tuple[Message, ...] = ()
+    gathers: tuple[Message, ...] = ()
+    """Before forward, which waits for them."""
+    spreads: tuple[Message, ...] = ()
+    """After the update, of the ranks' parts of the weights."""
+    serial: bool = False
+    """One message at a time, whatever the backend could do."""
+    finish_s: float = 0.0
+    """Work after the last message."""
+    update_share: float = 1.0
+    """Of the weights that a rank updates."""
+    spread: float = 0.0
+    """How sure the messages are: standard deviation over the mean."""
+    local_spread: float = 0.0
+    """How sure the work of the cores is."""
+    measured: bool = True
+    """The collective was measured on this cluster, among as many ranks."""
+    note: str = ""
+
+    def scaled(self, factor: float) -> "Schedule":
+        """Return the schedule whose messages take `factor` times as long on the wire."""
+
+        def longer(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+            return tuple(
+                replace(message, timed=message.timed.scaled(factor)) for message in messages
+            )
+
+        return replace(
+            self,
+            messages=longer(self.messages),
+            gathers=longer(self.gathers),
+            spreads=longer(self.spreads),
+        )
+
+    @property
+    def local_s(self) -> float:
+        """All work of the cores."""
+        return self.finish_s + sum(each.before_s + each.after_s for each in self.messages)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of all messages, as collectives count them."""
+        every = (*self.gathers, *self.messages, *self.spreads)
+        return sum(message.size_bytes for message in every)

@@ -1,0 +1,233 @@
+"""All ways of training that a cluster and a memory allow, the fastest first."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from skindx.errors import UserError
+from skindx.planning.choice import Choice
+from skindx.planning.estimate import Estimate, Machine, estimate
+from skindx.planning.outcome import Outcome, outcome
+from skindx.planning.strategies import STRATEGIES, Strategy
+from skindx.planning.strategies.hopping import Hopping
+from skindx.planning.strategies.members import Members
+from skindx.planning.workload import Workload
+
+VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("dense", {}),
+    ("fused", {}),
+    ("fused", {"wire": "bf16"}),
+    ("hierarchical", {}),
+    ("multicolor", {}),
+    ("topk", {}),
+    ("gtopk", {}),
+    ("powersgd", {}),
+    ("zero-1", {}),
+    ("zero-2", {}),
+    ("zero-3", {}),
+)
+"""Strategy and options of each row that a search looks at."""
+
+_MOST_PIECES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search found."""
+
+    chosen: Outcome
+    given: Outcome | None
+    """The settings as they were given."""
+    every: tuple[Outcome, ...]
+    """All that were looked at and fit, the best first."""
+    refused: int
+    """How many do not fit the memory, and no smaller pieces do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a person asked for."""
+
+    hours: float | None = None
+    money: float | None = None
+    lossy: bool = False
+    """Exchanges that change the gradient may be chosen."""
+    strategy: str | None = None
+    """The only one to look at."""
+    extrapolate: bool = False
+    side_by_side: bool = False
+    """`skindx train` knows how to train a member on each rank."""
+
+
+def strategy_of(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
+    """Return a strategy by its name. Raises UserError for one that there is not."""
+    if name not in STRATEGIES:
+        raise UserError(f"there is no strategy {name!r}; valid: {', '.join(STRATEGIES)}.")
+    return STRATEGIES[name](options)
+
+
+def search(
+    workload: Workload, machine: Machine, limits: Limits, given: Choice | None = None
+) -> Found:
+    """Price every choice and return the best; never one that is slower than `given`.
+
+    Raises UserError where nothing fits, or all lies outside the calibration and it is not asked to
+    extrapolate.
+    """
+    as_given = _price(given, workload, machine, as_given=True) if given else None
+    found: list[Outcome] = []
+    refused = 0
+    for choice in _choices(workload, machine, limits):
+        priced = _fitting(choice, workload, machine)
+        if priced is None:
+            refused += 1
+        else:
+            found.append(priced)
+    if as_given and as_given.fits and not limits.strategy:
+        found = [each for each in found if not _alike(each.choice, as_given.choice)]
+        found.append(as_given)
+    if not found:
+        raise UserError(_nothing_fits(workload, machine))
+    beyond = sorted({word for each in found for word in each.beyond})
+    if not limits.extrapolate:
+        found = [each for each in found if not each.beyond]
+        if not found:
+            raise UserError(
+                f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
+                "--extrapolate for a figure whose interval admits it."
+            )
+    found.sort(key=lambda each: each.score_s * (1 + 1e-9 * each.choice.ranks))
+    return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
+
+
+def _alike(first: Choice, second: Choice) -> bool:
+    """Tell whether two choices are the same settings on the same ranks."""
+    return (first.label, first.nodes, first.ranks_per_node) == (
+        second.label,
+        second.nodes,
+        second.ranks_per_node,
+    )
+
+
+def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Outcome:
+    """Return the fastest within the limits; with a sum of money or hours the cheapest in time."""
+    exact = [
+        each
+        for each in found
+        if limits.lossy or limits.strategy or not each.choice.strategy.lossy or each.as_given
+    ]
+    # ZeRO is derived from the links and never measured: it is for what would not fit without it.
+    whole = [
+        each for each in exact if limits.strategy or not each.choice.strategy.zero or each.as_given
+    ]
+    allowed = whole or exact or list(found)
+    fastest = allowed[0]
+    if limits.money is not None:
+        within = [each for each in allowed if each.money is not None and each.money <= limits.money]
+        return within[0] if within else min(allowed, key=lambda each: each.money or each.score_s)
+    if limits.hours is not None:
+        within = [each for each in allowed if 0 < each.seconds <= limits.hours * 3600]
+        if within:
+            return min(within, key=lambda each: (each.nodes * each.seconds, each.seconds))
+    if given and given.fits and given.score_s <= fastest.score_s and given in allowed:
+        return given
+    return fastest
+
+
+def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[Choice]:
+    first = workload.members[0]
+    layouts = list(_layouts(machine, everything=workload.weak or limits.strategy is not None))
+    for name, options in _variants(limits):
+        strategy = strategy_of(name, options)
+        for nodes, per_node in layouts:
+            ranks = nodes * per_node
+            if name == "hierarchical" and not (nodes > 1 and per_node > 1) and not limits.strategy:
+                continue
+            if ranks == 1 and name != "dense" and not limits.strategy:
+                continue
+            batch = first.batch * ranks if workload.weak else first.batch
+            if workload.weak or batch >= 2 * ranks * first.accumulate or ranks == 1:
+                yield Choice(strategy, nodes, per_node, batch, first.accumulate)
+    if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
+        for kind in (Members, Hopping):
+            if limits.strategy not in (None, kind.name):
+                continue
+            for nodes, per_node in layouts:
+                ranks = nodes * per_node
+                if ranks > 1:
+                    yield Choice(
+                        kind(), nodes, per_node, first.batch, first.accumulate, side_by_side=ranks
+                    )
+
+
+def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
+    if limits.strategy is None:
+        return VARIANTS
+    if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
+        return ()
+    name, _, wire = limits.strategy.partition("+")
+    return ((name, {"wire": wire} if wire else {}),)
+
+
+def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]:
+    """Yield (nodes, ranks a node): all, or also halves of it."""
+    cluster = machine.cluster
+    if everything:
+        yield cluster.nodes, cluster.ranks_per_node
+        return
+    nodes, per_node = cluster.nodes, cluster.ranks_per_node
+    while nodes >= 1:
+        yield nodes, cluster.ranks_per_node
+        nodes = nodes // 2 if nodes > 1 else 0
+    while per_node > 1:
+        per_node //= 2
+        yield 1, per_node
+
+
+def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+    """Price a choice with the fewest pieces that fit, activations computed again if need be."""
+    options = [False]
+    if all(member.profile.checkpointing for member in workload.members):
+        options.append(True)
+    for checkpointing in options:
+        pieces = choice.accumulate
+        while pieces <= _MOST_PIECES:
+            own = choice.batch // max(1, choice.ranks // choice.side_by_side)
+            if pieces > choice.accumulate and own < 2 * pieces:
+                break
+            tried = dataclasses.replace(choice, accumulate=pieces, checkpointing=checkpointing)
+            priced = _price(tried, workload, machine)
+            if priced.fits:
+                return priced
+            pieces *= 2
+    return None
+
+
+def _price(
+    choice: Choice, workload: Workload, machine: Machine, *, as_given: bool = False
+) -> Outcome:
+    by_network: dict[tuple[Any, ...], Estimate] = {}
+    estimates = {}
+    for member in workload.members:
+        key = (member.profile.name, member.profile.size, member.batch, member.accumulate)
+        if key not in by_network:
+            batch = member.batch * choice.ranks if workload.weak else member.batch
+            own = dataclasses.replace(
+                choice, batch=batch, accumulate=max(choice.accumulate, member.accumulate)
+            )
+            by_network[key] = estimate(member.profile, own, machine)
+        estimates[member.name] = by_network[key]
+    return outcome(
+        choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given
+    )
+
+
+def _nothing_fits(workload: Workload, machine: Machine) -> str:
+    least = _price(Choice(strategy_of("dense"), 1, 1, 1), workload, machine)
+    return (
+        f"nothing fits {machine.cluster.memory_gb} GB: one image of a rank already takes "
+        f"{least.memory_bytes / 1e9:.2f} GB; take a smaller model, or nodes with more memory."
+        if machine.cluster.memory_gb and least.memory_bytes > machine.cluster.memory_gb * 1e9
+        else "no choice fits: the batch has fewer than two images for each rank; raise "
+        "recipe.batch, or ask for fewer ranks."
+    )

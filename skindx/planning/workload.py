@@ -1,0 +1,31 @@
+"""What is to be trained: members, their images and epochs, and the settings as they were given."""
+
+from dataclasses import dataclass
+
+from skindx.planning.profile import Profile
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of the ensemble."""
+
+    name: str
+    profile: Profile
+    batch: int
+    """Images of a step over all ranks."""
+    accumulate: int = 1
+    epochs: int = 1
+    images: int = 0
+    """Training images; 0: not known, and only steps are priced."""
+    validation: int = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All members, in the order in which they are trained."""
+
+    members: tuple[Member, ...]
+    weak: bool = False
+    """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
+    unpriced: tuple[str, ...] = ()
+    """What a training does beside, in sentences."""

@@ -1,0 +1,206 @@
+"""`skindx plan measure`: every network of a config, timed on ranks that share this node."""
+
+import multiprocessing
+import os
+import socket
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from skindx import __version__, provenance
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_manifest
+from skindx.errors import JobError, UserError
+from skindx.files import sha256_file
+from skindx.planning.profile import Profile, Profiles
+from skindx.system import cpu_count
+from skindx.taxonomy import Taxonomy
+from skindx.training.checks import check
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.deepspeed.joining import join
+from skindx.training.deepspeed.library import accelerator_variables, import_deepspeed
+from skindx.training.feeding.folds import partition
+from skindx.training.feeding.reading import TrainingData
+from skindx.training.launching.stopping import end_with_parent
+from skindx.training.memory import peak_memory
+from skindx.training.parallel.devices import resolve_accelerator, resolve_ranks
+from skindx.training.parallel.mesh import leave
+from skindx.training.planning.steps import profile_member
+
+BUDGET_S = 20.0
+"""For the timed steps of all networks; starting, compiling and reading come on top."""
+
+_LIMIT_S = 300.0
+
+Key = tuple[str, int, int]
+
+
+def measure(settings: TrainSettings, dataset: Path, *, ranks: int | None = None) -> Profiles:
+    """Time each network of the members on as many ranks as this node is to have, all at once.
+
+    Writes nothing. Raises UserError for settings that cannot be trained, and JobError.
+    """
+    records = read_manifest(dataset)
+    taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
+    with tempfile.TemporaryDirectory(prefix="skindx-plan-") as folder:
+        check(settings, records, taxonomy, Path(folder))
+    accelerator = resolve_accelerator(settings.engine.accelerator)
+    here = ranks or resolve_ranks(settings.engine)
+    networks = distinct(settings)
+    if not networks:
+        raise UserError("no member is trained in this run; there is nothing to measure.")
+    data = {
+        key: TrainingData(dataset, *partition(records, member.fold, settings.folds), taxonomy.keys)
+        for key, member in networks.items()
+    }
+    os.environ.update(accelerator_variables(accelerator))
+    import_deepspeed()  # once, for all ranks
+    budget_s = BUDGET_S / len(networks)
+    found = [
+        _on_ranks(_Work(settings, member, data[key], here, budget_s), accelerator)
+        for key, member in networks.items()
+    ]
+    return Profiles(
+        version=__version__,
+        host=_host(accelerator),
+        device=accelerator,
+        ranks=here,
+        cores=max(1, cpu_count() // here),
+        dataset=sha256_file(dataset / MANIFEST),
+        images=len(next(iter(data.values())).train),
+        base_bytes=min(base for _, base in found),
+        networks=tuple(profile for profile, _ in found),
+    )
+
+
+def distinct(settings: TrainSettings) -> dict[Key, MemberSettings]:
+    """Return one member of each network, image size and batch."""
+    found: dict[Key, MemberSettings] = {}
+    for member in settings.members:
+        found.setdefault(key_of(settings, member), member)
+    return found
+
+
+def key_of(settings: TrainSettings, member: MemberSettings) -> Key:
+    """Return what decides a member's times."""
+    recipe = settings.recipe_of(member)
+    return member.model, member.preprocess.size, recipe.batch // recipe.accumulate
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What each rank of the node measures."""
+
+    settings: TrainSettings
+    member: MemberSettings
+    data: TrainingData
+    ranks: int
+    budget_s: float
+
+    @property
+    def batch(self) -> int:
+        """Images of one rank in one piece."""
+        recipe = self.settings.recipe_of(self.member)
+        own = max(2, recipe.batch // (self.ranks * recipe.accumulate))
+        return min(own, len(self.data.train))
+
+
+def _on_ranks(work: _Work, accelerator: str) -> tuple[Profile, int]:
+    """Let all ranks of the node measure the same at once: they share its memory and its cores."""
+    context: Any = multiprocessing.get_context("fork" if accelerator == "cpu" else "spawn")
+    workers = []
+    try:
+        for rank in range(work.ranks):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_rank, args=(work, rank, theirs), daemon=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside other threads
+                process.start()
+            theirs.close()
+            workers.append((process, ours))
+        answers = [_answer(ours) for _, ours in workers]
+    finally:
+        for process, ours in workers:
+            process.kill()
+            process.join()
+            ours.close()
+    profiles = [Profile.model_validate(raw) for raw, _ in answers]
+    slowest = sorted(profiles, key=lambda profile: profile.at[-1].compute_s)[len(profiles) // 2]
+    return slowest, round(median(base for _, base in answers))
+
+
+def _answer(pipe: Connection) -> tuple[dict[str, Any], int]:
+    try:
+        if not pipe.poll(_LIMIT_S):
+            raise JobError(f"a rank that measures gave no answer in {_LIMIT_S:g} s")
+        worked, value = pipe.recv()
+    except EOFError:
+        raise JobError(
+            "a rank that measures was killed (out of memory is the most common reason); lower "
+            "recipe.batch or --ranks"
+        ) from None
+    if worked == "refused":
+        raise UserError(value)
+    if worked != "measured":
+        raise JobError(f"a rank that measures failed:\n{value}")
+    profile, base = value
+    return profile, base
+
+
+def _rank(work: _Work, rank: int, answers: Connection) -> None:
+    """Measure in a process of its own, which ends with the one that started it."""
+    end_with_parent()
+    try:
+        answers.send(("measured", _measured(work, rank)))
+    except UserError as error:
+        answers.send(("refused", str(error)))
+    except Exception:
+        import traceback
+
+        answers.send(("failed", traceback.format_exc()))
+
+
+def _measured(work: _Work, rank: int) -> tuple[dict[str, Any], int]:
+    os.environ.update(_alone(rank, work.ranks))
+    import torch
+
+    torch.set_num_threads(max(1, cpu_count() // work.ranks))
+    mesh = join(work.settings.engine.model_copy(update={"zero": 0}))
+    base = peak_memory(mesh.device)
+    alone = work.settings.model_copy(update={"engine": mesh.settings})
+    profile = profile_member(
+        alone, work.member, work.data, mesh, batch=work.batch, budget_s=work.budget_s
+    )
+    leave()
+    return profile.model_dump(mode="json"), base
+
+
+def _alone(rank: int, ranks: int) -> Mapping[str, str]:
+    """Return the variables of a world of one rank, on its part of the node."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    cores = str(max(1, cpu_count() // ranks))
+    return {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": str(rank),
+        "LOCAL_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": cores,
+    }
+
+
+def _host(accelerator: str) -> str:
+    if accelerator == "cuda":
+        import torch
+
+        return str(torch.cuda.get_device_name(0))
+    return provenance.cpu_model()

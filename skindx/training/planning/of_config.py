@@ -1,0 +1,125 @@
+"""From training settings and a dataset to what a plan works on."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from skindx.data.layout import MANIFEST
+from skindx.data.manifest import read_manifest
+from skindx.errors import UserError
+from skindx.files import sha256_file
+from skindx.planning.alone import Asked, machine_of, read_cluster
+from skindx.planning.choice import Choice
+from skindx.planning.cluster import Cluster
+from skindx.planning.estimate import Machine
+from skindx.planning.plan import Plan, make
+from skindx.planning.profile import Profile, Profiles
+from skindx.planning.public_traces import read_profiles
+from skindx.planning.search import strategy_of
+from skindx.planning.strategies.strategy import Strategy
+from skindx.planning.workload import Member, Workload
+from skindx.training.config.engine import EngineSettings
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding.folds import partition
+from skindx.training.planning.measure import measure
+
+
+def plan_of_config(settings: TrainSettings, dataset: Path, asked: Asked) -> Plan:
+    """Plan the training of `settings` on a dataset; without a trace it is measured now.
+
+    Raises UserError.
+    """
+    limits = dataclasses.replace(asked.limits, side_by_side=knows_members())
+    profiles = read_profiles(asked.trace) if asked.trace else measure(settings, dataset)
+    known = read_cluster(asked.cluster) if asked.cluster else this_machine(profiles)
+    machine = machine_of(profiles, known, asked)
+    workload = workload_of(settings, dataset, machine.profiles)
+    return make(workload, machine, limits, given_choice(settings, machine))
+
+
+def this_machine(profiles: Profiles) -> Cluster:
+    """Return the one rank that a trace alone allows to plan for."""
+    return Cluster(name=profiles.host or "this machine", source="measured", nodes=1)
+
+
+def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> Workload:
+    """Return the members with their networks. Raises UserError for one that was never timed."""
+    records = read_manifest(dataset)
+    members = []
+    for member in settings.members:
+        recipe = settings.recipe_of(member)
+        train, held = partition(records, member.fold, settings.folds)
+        members.append(
+            Member(
+                member.name,
+                profile_of(settings, member, profiles),
+                recipe.batch,
+                recipe.accumulate,
+                recipe.epochs,
+                len(train),
+                len(held),
+            )
+        )
+    if not members:
+        raise UserError("no member is trained in this run; there is nothing to plan.")
+    unpriced = []
+    if settings.detector and not settings.detector.from_run:
+        unpriced.append("The detector is trained beside the members, and is not in these figures.")
+    if any(settings.recipe_of(member).resize for member in settings.members):
+        unpriced.append("recipe.resize begins with smaller images: it will be faster than this.")
+    if profiles.dataset and profiles.dataset != sha256_file(dataset / MANIFEST):
+        unpriced.append("The trace was measured on another dataset: reading may take otherwise.")
+    return Workload(tuple(members), unpriced=tuple(unpriced))
+
+
+def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profiles) -> Profile:
+    """Return the profile of a member's network. Raises UserError where there is none."""
+    size, precision = member.preprocess.size, settings.engine.precision
+    for profile in profiles.networks:
+        foreign = profiles.source != "measured" and len(profiles.networks) == 1
+        same = (profile.name, profile.size, profile.precision) == (member.model, size, precision)
+        if same or foreign:
+            return profile
+    timed = ", ".join(
+        f"{each.name} at {each.size} px in {each.precision}" for each in profiles.networks
+    )
+    raise UserError(
+        f"member {member.name} is {member.model} at {size} px in {precision}, which was never "
+        f"timed; the trace has {timed}: measure this config with `skindx plan measure`."
+    )
+
+
+def given_choice(settings: TrainSettings, machine: Machine) -> Choice | None:
+    """Return the settings as they are as a choice; None where the cluster has fewer ranks."""
+    cluster = machine.cluster
+    nodes, per_node = cluster.nodes, cluster.ranks_per_node
+    if settings.engine.ranks != "auto" and not settings.engine.hostfile:
+        nodes, per_node = 1, settings.engine.ranks
+    if per_node > cluster.ranks_per_node or not settings.members:
+        return None
+    recipe = settings.recipe_of(settings.members[0])
+    if nodes * per_node > 1 and recipe.batch < 2 * nodes * per_node * recipe.accumulate:
+        return None
+    return Choice(
+        strategy_given(settings),
+        nodes,
+        per_node,
+        recipe.batch,
+        recipe.accumulate,
+        settings.engine.activation_checkpointing,
+    )
+
+
+def strategy_given(settings: TrainSettings) -> Strategy:
+    """Return the strategy of some settings."""
+    if settings.engine.zero:
+        return strategy_of(f"zero-{settings.engine.zero}")
+    options: dict[str, Any] = settings.exchange.model_dump(
+        mode="json", exclude_defaults=True, exclude={"kind"}
+    )
+    return strategy_of(settings.exchange.kind, options)
+
+
+def knows_members() -> bool:
+    """Tell whether this version trains a member on each rank (engine.schedule)."""
+    return "schedule" in EngineSettings.model_fields

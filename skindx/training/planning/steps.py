@@ -1,0 +1,172 @@
+"""Steps of one member on one rank, as the training loop takes them, timed part by part."""
+
+import dataclasses
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import torch
+from torch import nn
+
+from skindx.planning.profile import AtBatch, Profile
+from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding.reading import TrainingData
+from skindx.training.memory import peak_memory
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.planning.timed_engine import TimedEngine
+from skindx.training.profiling.layers import LayerClock, layers_of
+from skindx.training.profiling.local_work import local_work
+from skindx.training.state import Training
+from skindx.training.steps import take_step
+from skindx.training.task import Batch
+from skindx.training.tasks.classifier.job import setup_member
+
+_WARM, _LEAST, _MOST = 2, 3, 12
+
+
+def profile_member(
+    settings: TrainSettings,
+    member: MemberSettings,
+    data: TrainingData,
+    mesh: Mesh,
+    *,
+    batch: int,
+    budget_s: float,
+) -> Profile:
+    """Time the steps of a member at half of `batch` images, and at `batch`. Raises UserError."""
+    batches = sorted({max(2, batch // 2), max(2, batch)})
+    points, last = [], None
+    for size in batches:
+        last = _Steps(settings, member, data, mesh, batch=size, budget_s=budget_s / len(batches))
+        points.append(last.point())
+    assert last is not None
+    found = last.profile(member, settings, tuple(points))
+    last.close()
+    return found
+
+
+class _Steps:
+    """One training on its way, at one batch."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        member: MemberSettings,
+        data: TrainingData,
+        mesh: Mesh,
+        *,
+        batch: int,
+        budget_s: float,
+    ) -> None:
+        self.batch, self.mesh = batch, mesh
+        recipe = settings.recipe_of(member).model_copy(update={"batch": batch, "accumulate": 1})
+        alone = settings.model_copy(
+            update={"exchange": type(settings).model_fields["exchange"].default}
+        )
+        member = member.model_copy(update={"recipe": recipe})
+        training: Training[Any] = setup_member(alone, member, data, mesh, lambda line: None)
+        self.engine = TimedEngine(training.engine)
+        self.training = dataclasses.replace(training, engine=self.engine)  # type: ignore[arg-type]
+        self.training.engine.train()
+        images, self.read_s = _read(self.training, batch)
+        self.clock = LayerClock(self.module)
+        self.forwards: list[dict[str, float]] = []
+        self.readies: list[dict[str, float]] = []
+        self.parts: list[tuple[float, float, float]] = []
+        self._take(images, budget_s)
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        module: nn.Module = self.training.engine.module
+        return module
+
+    def _take(self, images: Sequence[Batch], budget_s: float) -> None:
+        until = time.monotonic() + budget_s
+        for number in range(_WARM + _MOST):
+            if number >= _WARM + _LEAST and time.monotonic() > until:
+                break
+            self.clock.begin()
+            take_step(self.training, images[number % len(images)])
+            self.training.position.step += 1
+            if number >= _WARM:
+                self._note()
+
+    def _note(self) -> None:
+        engine = self.engine
+        begin, back, over, end = (
+            engine.forward_begin,
+            engine.backward_begin,
+            engine.backward_end,
+            engine.end,
+        )
+        assert begin
+        assert back
+        assert over
+        assert end
+        self.parts.append(
+            (back.seconds_since(begin), over.seconds_since(back), end.seconds_since(over))
+        )
+        self.forwards.append(self.clock.forward_s(begin, back))
+        self.readies.append(self.clock.ready_s(back))
+
+    def point(self) -> AtBatch:
+        """Return the whole steps."""
+        computing = [forward + backward for forward, backward, _ in self.parts]
+        return AtBatch(
+            batch=self.batch,
+            compute_s=median(computing),
+            spread=min(10.0, pstdev(computing) / fmean(computing)),
+            peak_bytes=peak_memory(self.mesh.device),
+        )
+
+    def profile(
+        self, member: MemberSettings, settings: TrainSettings, points: tuple[AtBatch, ...]
+    ) -> Profile:
+        """Return the network, layer by layer."""
+        updates = [update for _, _, update in self.parts]
+        state = self.training.engine.optimizer.state.values()
+        kept = sum(
+            value.numel() * value.element_size()
+            for own in state
+            for value in own.values()
+            if isinstance(value, torch.Tensor)
+        )
+        backward_s = median(backward for _, backward, _ in self.parts)
+        layers = layers_of(self.clock, self.forwards, self.readies, backward_s)
+        self.clock.close()
+        return Profile(
+            name=member.model,
+            size=member.preprocess.size,
+            precision=settings.engine.precision,
+            batch=self.batch,
+            layers=layers,
+            at=points,
+            update_s=median(updates),
+            update_spread=min(10.0, pstdev(updates) / max(1e-9, fmean(updates))),
+            read_s=self.read_s,
+            optimizer=settings.recipe_of(member).optimizer,
+            optimizer_bytes=kept,
+            local=local_work(self.module, self.mesh.device),
+        )
+
+    def close(self) -> None:
+        """Let go of the network."""
+        self.training.engine.close()
+        gc.collect()
+
+
+def _read(training: Training[Any], batch: int) -> tuple[list[Batch], float]:
+    """Return some batches, and what an image took to read, decode and change, on one core."""
+    task = training.task
+    batches: Iterator[Batch] = iter(task.batches(0, 0))
+    threads = getattr(getattr(task, "training", None), "reading").threads  # noqa: B009
+    first = next(batches)  # opens files and starts threads
+    started = time.perf_counter()
+    more = list(islice(batches, 3))
+    seconds = time.perf_counter() - started
+    count = sum(each.own for each in more)
+    return [first, *more], (seconds * threads / count if count else 0.0)

@@ -1,0 +1,136 @@
+"""What each exchange does on a rank's own cores: measured on one rank, which sends nothing."""
+
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from statistics import median, pstdev
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from skindx.comm import AnyExchange, build_exchange
+from skindx.comm.fabric import Fabric
+from skindx.comm.fused import FusedSettings
+from skindx.comm.gradients import Gradients
+from skindx.comm.gtopk import GTopKSettings
+from skindx.comm.powersgd import PowerSGDSettings
+from skindx.comm.sparse import Sparse, merge
+from skindx.planning.profile import LocalWork
+
+_REPEATS = 5
+_DENSITY = 0.001
+
+
+def local_work(module: nn.Module, device: torch.device) -> dict[str, LocalWork]:
+    """Return the work of each kind on gradients of a module's shapes."""
+    fabric = _Alone(device)
+    gradients = Gradients(list(module.named_parameters()))
+    before = {parameter: parameter.grad for parameter in gradients.parameters}
+    generator = torch.Generator().manual_seed(0)
+    source_M = torch.randn(gradients.flat.shape, generator=generator).pow_(3).to(device)
+    found = {
+        "fused": _exchange(FusedSettings(tune=False), fabric, gradients, source_M),
+        "gtopk": _exchange(GTopKSettings(density=_DENSITY, warmup=()), fabric, gradients, source_M),
+        "powersgd": _exchange(PowerSGDSettings(), fabric, gradients, source_M),
+        "dense": _work(lambda: _flat_and_back(gradients.views), device),
+        "bf16": _work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device),
+    }
+    merging = _work(_merging(source_M), device)
+    sparse = found["gtopk"].model_copy(update={"merge_s": merging.base_s, "density": _DENSITY})
+    found |= {"gtopk": sparse, "topk": sparse}
+    found |= {"hierarchical": found["fused"], "multicolor": found["fused"]}
+    for parameter, gradient in before.items():
+        parameter.grad = gradient
+    return found
+
+
+class _Alone(Fabric):
+    """The wires of a rank that has no others: nothing is sent, however many ranks there are."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.world, self.device = 0, 1, device
+        self.bytes_sent = 0
+
+    def all_reduce(self, tensor: Tensor) -> dist.Work:
+        """Leave the tensor as it is."""
+        return _Done()
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Return this rank's tensor."""
+        return [tensor.clone()]
+
+
+class _Done(dist.Work):
+    """Nothing to wait for."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+
+def _exchange(
+    settings: AnyExchange, fabric: Fabric, gradients: Gradients, source_M: Tensor
+) -> LocalWork:
+    exchange = build_exchange(settings)
+    assert exchange is not None
+    exchange.attach(fabric, gradients, 1)
+
+    def fill() -> None:
+        gradients.flat.copy_(source_M)
+
+    def work() -> None:
+        for group in range(len(exchange.groups)):
+            exchange.launch(group)
+        exchange.finish()
+        gradients.flat.zero_()  # as the next step begins
+
+    found = _work(work, fabric.device, fill)
+    exchange.close()
+    return found
+
+
+def _flat_and_back(views: list[Tensor]) -> None:
+    """Do as DeepSpeed does: one buffer, divided, and copied back."""
+    flat_M = torch.cat([view.reshape(-1) for view in views])
+    flat_M.div_(1.0)
+    parts = torch.split(flat_M, [view.numel() for view in views])
+    for view, part in zip(views, parts, strict=True):
+        view.copy_(part.view_as(view))
+
+
+def _merging(source_M: Tensor) -> Callable[[], object]:
+    """Return the merge of what two ranks send."""
+    k = max(1, math.ceil(_DENSITY * len(source_M)))
+    room = len(source_M) // 2
+
+    def sparse(seed: int) -> Sparse:
+        generator = torch.Generator().manual_seed(seed)
+        at_K = torch.randperm(max(room, k), generator=generator)[:k].sort().values.int()
+        values_K = torch.randn(k, generator=generator)
+        return Sparse(at_K.to(source_M.device), values_K.to(source_M.device))
+
+    first, second = sparse(1), sparse(2)
+    return lambda: merge(first, second, k)
+
+
+def _work(
+    call: Callable[[], object], device: torch.device, before: Callable[[], None] = lambda: None
+) -> LocalWork:
+    times = []
+    for _ in range(_REPEATS + 1):
+        before()
+        _settle(device)
+        started = time.perf_counter()
+        call()
+        _settle(device)
+        times.append(time.perf_counter() - started)
+    times = times[1:]  # the first one compiles
+    middle = median(times)
+    return LocalWork(base_s=middle, spread=min(10.0, pstdev(times) / middle) if middle else 0.0)
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,53 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from skindx.bench import run_bench
+from skindx.bench.plan.public import errors
+from skindx.bench.plan.scoring import Row, figures
+
+
+@pytest.mark.distributed
+def test_the_smallest_plan_bench_predicts_what_it_measures(
+    lab_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # the bench adds to it
+    run_bench("plan", tmp_path / "plan.json", smallest=True)
+    written = json.loads((tmp_path / "plan.json").read_text())
+    keys = {"step_error_mean", "step_error_max", "interval_coverage", "interval_half_width",
+            "chosen_over_best", "order_right"}  # fmt: skip
+    assert keys <= set(written["figures"])
+    rows = list(written["models"].values())
+    assert [row["kind"] for row in rows] == ["fused", "gtopk"]
+    # Backward of 30 ms, and at 1 Gbit/s 15 MB from two ranks: 0.12 s at least.
+    assert rows[0]["measured_s"] > 0.12
+    assert rows[0]["predicted_s"] > 0.12
+    assert rows[1]["predicted_s"] < rows[0]["predicted_s"]
+
+
+def test_figures_of_rows_counted_by_hand() -> None:
+    rows = [
+        Row("waiting", "a", "dense", 1.0, 0.1, 1.05, 10, 20),
+        Row("waiting", "a", "fused", 0.8, 0.1, 1.0),
+        Row("waiting", "a", "gtopk", 0.9, 0.1, 0.9),
+        Row("real", "a", "dense", 2.0, 0.1, 2.0),
+    ]
+    found = figures(rows)
+    assert found["step_error_mean"].value == pytest.approx((1 / 21 + 0.2 + 0 + 0) / 4)
+    assert found["step_error_max"].value == pytest.approx(0.2)
+    assert found["real_step_error_mean"].value == 0
+    assert found["interval_coverage"].value == pytest.approx(3 / 4)
+    assert found["memory_error_mean"].value == pytest.approx(0.5)
+    # Fused is predicted to be the fastest and is not; it and gtopk are ranked wrongly.
+    assert found["chosen_over_best"].value == pytest.approx(0.9)
+    assert found["order_right"].value == pytest.approx(2 / 3)
+
+
+@pytest.mark.real
+def test_public_measurements_are_near_once_one_run_of_the_cluster_is_known(real: Path) -> None:
+    found = errors(real / "traces" / "bcaffe_logdata")
+    eight = [abs(error) for name, error in found.items() if name.startswith("tmp8")]
+    assert len(found) == 5
+    assert sum(eight) / len(eight) < 0.05

@@ -1,0 +1,154 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from some_plans import cluster, profile, profiles
+
+from skindx.errors import UserError
+from skindx.planning.choice import Choice
+from skindx.planning.cluster import Correction
+from skindx.planning.estimate import Machine, as_measured, compute_scale, estimate
+from skindx.planning.memory import largest_batch, memory_of
+from skindx.planning.network import Network
+from skindx.planning.plan import make
+from skindx.planning.profile import AtBatch
+from skindx.planning.search import VARIANTS, Limits, search, strategy_of
+from skindx.planning.strategies import Load
+from skindx.planning.workload import Member, Workload
+
+MEMBER = Member("m", profile(), batch=32, epochs=2, images=320, validation=32)
+WORK = Workload((MEMBER,))
+
+
+def machine(**change: object) -> Machine:
+    return Machine(profiles(), cluster(4, **change))  # type: ignore[arg-type]
+
+
+def test_an_epoch_is_its_steps_and_its_validation() -> None:
+    found = search(WORK, machine(), Limits(strategy="dense"))
+    [member] = found.chosen.members
+    # 8 images a rank; 10 steps; validation is forward alone, 8 of 32 images a rank.
+    assert member.estimate.step_s == pytest.approx(10 + 1.3 + 0.5)
+    assert member.epoch_s == pytest.approx(118)
+    assert member.validation_s == pytest.approx(3)
+    assert found.chosen.seconds == pytest.approx(2 * 121)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from(VARIANTS), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]),
+    st.floats(1e-9, 1e-2),
+)  # fmt: skip
+def test_a_plan_is_never_slower_than_what_was_given(
+    variant: tuple[str, dict[str, object]], nodes: int, pieces: int, beta: float
+) -> None:
+    given_as = Choice(strategy_of(*variant), nodes, 1, 32, pieces)
+    where = Machine(profiles(), cluster(4, beta=beta, fastest_beta_s_per_byte=None))
+    found = search(WORK, where, Limits(lossy=True), given_as)
+    assert found.given
+    assert found.chosen.score_s <= found.given.score_s * (1 + 1e-9)
+
+
+def test_what_does_not_fit_is_cut_into_pieces_and_what_never_fits_is_refused() -> None:
+    # 900,000 bytes + 100,000 an image; 8 images a rank.
+    tight = machine(memory_gb=1.3e-3)
+    found = search(WORK, tight, Limits(strategy="fused"))
+    assert found.chosen.choice.accumulate == 2
+    assert found.chosen.memory_bytes == pytest.approx(1_000_000)
+    with pytest.raises(UserError, match="nothing fits"):
+        search(WORK, machine(memory_gb=1e-4), Limits())
+
+
+def test_memory_is_a_line_through_two_batches_and_what_an_exchange_adds() -> None:
+    own = profile()
+    load, network = Load(own.trace(), own, "cuda"), Network(cluster(4))
+
+    def peak(name: str, batch: int) -> float:
+        return memory_of(strategy_of(name), load, network, batch, 0, checkpointing=False).peak_bytes
+
+    assert peak("fused", 16) == pytest.approx(600_000 + 16 * 100_000)
+    assert peak("gtopk", 16) - peak("fused", 16) == 12_000
+    assert peak("dense", 16) - peak("fused", 16) == 12_000
+    # Three quarters of optimizer, of gradients, of weights are elsewhere.
+    assert peak("zero-1", 16) - peak("zero-2", 16) == pytest.approx(9_000)
+    assert peak("zero-2", 16) - peak("zero-3", 16) == pytest.approx(9_000)
+    assert largest_batch(strategy_of("fused"), load, network, 0, 2.05e6) == 14
+
+
+def test_time_at_another_batch_is_a_line_and_not_in_proportion() -> None:
+    own = profile(at=(AtBatch(batch=4, compute_s=6), AtBatch(batch=8, compute_s=10)))
+    assert compute_scale(own, 8) == pytest.approx(1)
+    assert compute_scale(own, 2) == pytest.approx(0.4)
+    assert compute_scale(own.model_copy(update={"at": ()}), 2) == pytest.approx(0.25)
+
+
+def test_a_foreign_trace_is_scaled_to_one_measured_step() -> None:
+    scaled = as_measured(profile(), 21.0)
+    assert scaled.trace().forward_s == pytest.approx(6)
+    assert scaled.update_s == pytest.approx(1)
+    no_forward = profile(
+        layers=tuple(each.model_copy(update={"forward_s": 0.0}) for each in profile().layers)
+    )
+    assert as_measured(no_forward, 12.0).trace().forward_s == pytest.approx(12 - 7 - 0.5)
+
+
+def test_beyond_what_was_measured_there_is_no_figure_unless_asked_and_then_a_wide_band() -> None:
+    ten_times = machine(fastest_beta_s_per_byte=2e-3)
+    with pytest.raises(
+        UserError, match=r"20 times as fast as any that was measured.*--extrapolate"
+    ):
+        search(WORK, ten_times, Limits(strategy="dense"))
+    wide = search(WORK, ten_times, Limits(strategy="dense", extrapolate=True)).chosen
+    narrow = search(WORK, machine(), Limits(strategy="dense")).chosen
+    assert wide.half_width > 3 * narrow.half_width
+    assert wide.beyond
+    far = Workload((Member("m", profile(), batch=256, images=512),))
+    with pytest.raises(UserError, match=r"8\.0 times the largest batch whose memory"):
+        search(far, machine(), Limits(strategy="dense"))
+    many = Machine(profiles(), cluster(4, source="measured"))
+    many = Machine(many.profiles, many.cluster.model_copy(update={"nodes": 32}))
+    with pytest.raises(UserError, match="32 ranks are more than 4 times the 4 measured"):
+        search(Workload((MEMBER,), weak=True), many, Limits(strategy="dense"))
+
+
+def test_hours_take_the_cheapest_and_money_the_fastest_that_it_buys() -> None:
+    priced = machine(price_per_node_hour=36.0)  # a cent a second
+    free = search(WORK, priced, Limits()).chosen
+    assert free.choice.nodes == 4
+    slow = search(WORK, priced, Limits(hours=1.0)).chosen
+    assert slow.choice.nodes == 1
+    assert slow.money == pytest.approx(0.01 * slow.seconds)
+    bought = search(WORK, priced, Limits(money=(slow.money or 0) * 1.001)).chosen
+    assert bought.choice.nodes == 1
+
+
+def test_only_what_keeps_the_gradient_is_chosen_unless_asked() -> None:
+    crawling = Machine(profiles(), cluster(4, beta=0.1))
+    exact = make(WORK, crawling, Limits())
+    assert not exact.chosen.choice.strategy.lossy
+    assert search(WORK, crawling, Limits(lossy=True)).chosen.choice.strategy.lossy
+    assert any("--lossy" in note for note in exact.notes) or exact.chosen.choice.ranks == 1
+
+
+def test_a_correction_is_used_and_named() -> None:
+    learnt = {"compute": Correction(factor=1.2, runs=3)}
+    made = make(WORK, machine(corrections=learnt), Limits(strategy="dense"))
+    assert made.chosen.first.step_s == pytest.approx(12 + 1.3 + 0.5)
+    assert any("compute x 1.200 (3 runs)" in note for note in made.notes)
+
+
+def test_activations_computed_again_cost_a_forward() -> None:
+    again = Choice(strategy_of("dense"), 1, 1, 8, checkpointing=True)
+    found = estimate(profile(), again, machine())
+    assert found.step_s == pytest.approx(10.5 + 3)
+
+
+def test_a_layer_that_was_never_timed_is_refused() -> None:
+    first, second = profile().layers
+    holed = profile(layers=(first, second.model_copy(update={"backward_s": None})))
+    with pytest.raises(UserError, match="layer b of net was never timed"):
+        search(Workload((Member("m", holed, 8),)), machine(), Limits())
+
+
+def test_an_unknown_strategy_lists_those_there_are() -> None:
+    with pytest.raises(UserError, match="no strategy 'ring'; valid: dense, fused"):
+        search(WORK, machine(), Limits(strategy="ring"))
