@@ -100,7 +100,7 @@ def make(
     from skindx.planning.report.chrome import write_chrome
     from skindx.planning.report.page import write_page
     from skindx.planning.report.plain import plan_values
-    from skindx.planning.report.text import told
+    from skindx.planning.report.text import render
     from skindx.planning.search import Limits
 
     limits = Limits(hours, money, lossy=lossy, strategy=strategy, extrapolate=extrapolate)
@@ -124,7 +124,7 @@ def make(
         from skindx.planning.fragment import write_fragment
 
         write_fragment(write, made)
-    console().print(told(made))
+    console().print(render(made))
 
 
 @plan.command()

@@ -1,1 +1,1 @@
-"""A plan told: as text, as JSON, as a page, as a timeline for Perfetto."""
+"""A plan as text, as JSON, as a page, as a timeline for Perfetto."""

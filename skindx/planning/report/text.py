@@ -94,7 +94,7 @@ def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
     )
 
 
-def told(plan: Plan) -> Group:
+def render(plan: Plan) -> Group:
     """Return everything for a terminal."""
     facts = Table(show_header=False, box=None, title="Plan", title_justify="left")
     for what, figure in summary(plan):

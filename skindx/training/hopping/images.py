@@ -142,7 +142,7 @@ class PartitionImages:
 
             threads = threads_for(self.loader.threads, self.mesh.beside)
             return open_pixels(file, files, side, threads=threads, on_write=on_write)
-        # Every size is asked for: a partition that is gone is told before anything is trained.
+        # Every size is asked for: a partition that is gone is found before anything is trained.
         total = sum(files.size_bytes(index) for index in range(len(files.records)))
         if not isinstance(cache, MemoryCache):
             return files

@@ -35,7 +35,7 @@ def open_database(where: Path | str) -> Engine:
                 "leave it out for a SQLite file in the run, or give a URL such as "
                 "postgresql+psycopg://user@host/name (`pip install 'skindx[postgresql]'`)."
             ) from None
-    with told(where):
+    with database_errors(where):
         METADATA.create_all(engine)
     return engine
 
@@ -67,7 +67,7 @@ def now(engine: Engine) -> ColumnElement[float]:
 
 
 @contextmanager
-def told(where: Path | str) -> Iterator[None]:
+def database_errors(where: Path | str) -> Iterator[None]:
     """Turn a failing database into one sentence. Raises UserError."""
     try:
         yield

@@ -1,7 +1,7 @@
 """Workers take tasks, keep them by a heartbeat, and answer; a dead one's tasks open again.
 
 A task is held by a worker, and a worker lives as long as it renews its own row: one write a
-heartbeat, however many tasks it holds. A worker whose row is gone is told so by its next call, and
+heartbeat, however many tasks it holds. The next call of a worker whose row is gone says so, and
 what it answers then counts for nothing.
 """
 
@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from skindx.workers.leases import places
-from skindx.workers.leases.database import now, told
+from skindx.workers.leases.database import database_errors, now
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.tables import ASIDE, DONE, FAILED, OPEN, PLACES, TAKEN, TASKS, WORKERS
 from skindx.workers.leases.task import MOST_LOSSES, Candidate, Choose, TaskState, WorkerState
@@ -281,13 +281,13 @@ class Leases:
 
 
 class _Transaction:
-    """A transaction whose failure is told in one sentence; a conflict goes to the caller."""
+    """A transaction whose failure is a UserError; a conflict goes to the caller."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
     def __enter__(self) -> Connection:
-        with told(self._queue.where):
+        with database_errors(self._queue.where):
             self._begun = self._queue.engine.begin()
             return self._begun.__enter__()
 
@@ -295,6 +295,6 @@ class _Transaction:
         if isinstance(error, IntegrityError):
             self._begun.__exit__(kind, error, trace)
             return
-        with told(self._queue.where):
+        with database_errors(self._queue.where):
             if not self._begun.__exit__(kind, error, trace) and error is not None:
                 raise error

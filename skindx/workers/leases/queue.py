@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from skindx.errors import UserError
-from skindx.workers.leases.database import now, open_database, shown, told
+from skindx.workers.leases.database import database_errors, now, open_database, shown
 from skindx.workers.leases.tables import OPEN, PLACES, QUEUES, TASKS, WORKERS
 from skindx.workers.leases.task import Task
 
@@ -48,7 +48,7 @@ class Queue:
             "version": version,
             "facts": json.dumps(facts),
         }
-        with told(self.where):
+        with database_errors(self.where):
             if self._found() is None:
                 try:
                     with self.engine.begin() as connection:
@@ -73,7 +73,7 @@ class Queue:
 
     def facts(self) -> dict[str, Any] | None:
         """Return what the queue's first worker wrote of it; None: nobody has filled it."""
-        with told(self.where):
+        with database_errors(self.where):
             found = self._found()
         return json.loads(found.facts) if found is not None else None
 
@@ -105,7 +105,7 @@ class Queue:
 
     def remove(self) -> None:
         """Delete the queue with all its tasks."""
-        with told(self.where), self.engine.begin() as connection:
+        with database_errors(self.where), self.engine.begin() as connection:
             for table in (TASKS, PLACES, WORKERS, QUEUES):
                 connection.execute(delete(table).where(table.c.queue == self.name))
 
@@ -118,7 +118,7 @@ class Queue:
         mine = (QUEUES.c.scheduler == token) | QUEUES.c.scheduler.is_(None)
         if ended:
             mine |= QUEUES.c.scheduler_note == ended
-        with told(self.where), self.engine.begin() as connection:
+        with database_errors(self.where), self.engine.begin() as connection:
             taken = connection.execute(
                 update(QUEUES)
                 .where(QUEUES.c.queue == self.name, mine | (QUEUES.c.scheduler_until < fresh))
@@ -135,7 +135,7 @@ class Queue:
 
     def unschedule(self, token: str) -> None:
         """Let another one schedule."""
-        with told(self.where), self.engine.begin() as connection:
+        with database_errors(self.where), self.engine.begin() as connection:
             connection.execute(
                 update(QUEUES)
                 .where(QUEUES.c.queue == self.name, QUEUES.c.scheduler == token)
