@@ -54,7 +54,7 @@ def errors(folder: Path) -> dict[str, float]:
     counts in no error: training slows an all-reduce down that has the machine to itself in the
     test.
     """
-    runs = [read_run(folder, *each) for each in RUNS]
+    runs = [read_run(folder, *run) for run in RUNS]
     found = {}
     for nodes in sorted({run.nodes for run in runs}):
         own = [run for run in runs if run.nodes == nodes]
