@@ -80,3 +80,8 @@ def unlink_shared_buffer(
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
     with contextlib.suppress(FileNotFoundError):
         (folder / name).unlink()
+
+
+def preload() -> None:
+    """Import DeepSpeed now, for the processes that are forked from this one."""
+    import_deepspeed()

@@ -23,7 +23,7 @@ from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.joining import join
-from skindx.training.deepspeed.library import accelerator_variables, import_deepspeed
+from skindx.training.deepspeed.library import accelerator_variables, preload
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.launching.stopping import end_with_parent
@@ -59,7 +59,7 @@ def measure(settings: TrainSettings, dataset: Path, *, ranks: int | None = None)
         for key, member in networks.items()
     }
     os.environ.update(accelerator_variables(accelerator))
-    import_deepspeed()  # once, for all ranks
+    preload()  # once, for all ranks
     budget_s = BUDGET_S / len(networks)
     found = [
         _on_ranks(_Work(settings, member, data[key], here, budget_s), accelerator)
