@@ -202,7 +202,8 @@ def test_a_missing_extra_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (train.ok, train.required) == (False, False)
     assert (
         train.detail
-        == "deepspeed missing, ninja 1.13, numba 1.0, psutil missing, setuptools missing"
+        == "deepspeed missing, ninja 1.13, numba 1.0, psutil missing, setuptools missing, "
+        "sqlalchemy missing"
     )
     assert train.advice == "Run: pip install 'skindx[train]'"
 
