@@ -279,7 +279,7 @@ from pathlib import Path
 from skindx.workers.leases.leases import Leases
 from skindx.workers.leases.queue import Queue
 where = sys.argv[1]
-leases = Leases(Queue(where if "://" in where else Path(where), sys.argv[2]), 1.0)
+leases = Leases(Queue(where if "://" in where else Path(where), sys.argv[2]), 4.0)
 name = leases.enter({})
 while leases.has_work():
     taken = leases.take(name, lambda found: found[0])
@@ -302,7 +302,7 @@ def test_processes_that_are_killed_lose_their_unit_alone(queue: Queue) -> None:
         command = [sys.executable, "-c", _WORKER, str(queue.where), queue.name]
         return subprocess.Popen(command)
 
-    running, leases, deadline = [start(), start()], Leases(queue, 1.0), time.monotonic() + 100
+    running, leases, deadline = [start(), start()], Leases(queue, 4.0), time.monotonic() + 100
     try:
         for share in (0.2, 0.5):
             while sum(task.state == DONE for task in leases.tasks()) < share * 12:
