@@ -364,7 +364,8 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "1\n"
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+        children = [child for thread in threads for child in thread.read_text().split()]
         process.kill()
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{child}/cmdline").exists() for child in children):
