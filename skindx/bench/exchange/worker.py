@@ -3,14 +3,11 @@
 Both are lines of JSON; the first line is the job.
 """
 
-import json
 import math
-import os
-import signal
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from torch import Tensor, nn
 
 from skindx.bench.exchange.fabric import ReplayFabric
 from skindx.bench.exchange.load import heavy_tailed
+from skindx.bench.harness.answering import Commands, answer_commands
 from skindx.bench.harness.netlab import INTERFACE
 from skindx.comm import AnyExchange, build_exchange
 from skindx.comm.exchange import Exchange
@@ -31,7 +29,6 @@ from skindx.comm.fused import Fused
 from skindx.comm.gradients import Gradients
 from skindx.comm.selection import add_and_select
 from skindx.comm.sparse import Sparse, merge
-from skindx.training.launching.stopping import end_with_parent
 
 if TYPE_CHECKING:
     from skindx.bench.exchange.deepspeed_peer import UnderDeepSpeed
@@ -209,17 +206,13 @@ def _transmitted() -> int:
 
 
 def main() -> None:
-    """Answer until the input ends; die with the bench."""
-    end_with_parent(signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    rank = Rank(**json.loads(sys.stdin.readline()))
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = COMMANDS[command.pop("do")](rank, **command)
-        print(json.dumps(answer), file=answers, flush=True)
-    # Without this an exit may hang in gloo when another rank is gone already.
-    os._exit(0)
+    """Answer the bench's commands."""
+    answer_commands(_commands)
+
+
+def _commands(job: dict[str, Any]) -> Commands:
+    rank = Rank(**job)
+    return {name: partial(command, rank) for name, command in COMMANDS.items()}
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.tensors import save_tensors
+from skindx.training.callbacks.silent import Silent
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.features.store import FeatureFiles, Halves
 from skindx.training.features.trunk import load_trunk
@@ -148,7 +149,7 @@ class Arms:
         training = setup_heads(
             self.settings, data, label="bench", place="fc", mesh=mesh, say=lambda line: None
         )
-        finished = fit(training, _Silent())
+        finished = fit(training, Silent())
         training.engine.close()
         return {
             member.name: np.exp(own.validation_NC)
@@ -161,17 +162,3 @@ class Arms:
         train_N, val_N = (np.array([number[record.path] for record in part]) for part in parts)
         labels_P = class_numbers(self.records, self.classes)
         return HeadData(member, features, labels_P, train_N, val_N, len(self.classes))
-
-
-class _Silent:
-    def start(self, history: Any) -> None:
-        pass
-
-    def step(self, step: int, loss: float) -> None:
-        pass
-
-    def epoch(self, history: Any, line: str) -> None:
-        pass
-
-    def line(self, text: str) -> None:
-        pass

@@ -3,12 +3,8 @@
 It reads commands and answers them, both as lines of JSON; the first line is the job.
 """
 
-import json
 import os
-import signal
-import sys
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +12,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from skindx.bench.harness.answering import Commands, answer_commands
 from skindx.bench.harness.netlab import INTERFACE
 from skindx.bench.hop.remote import RemoteStates
 from skindx.data.manifest import read_manifest
 from skindx.system import go_offline
 from skindx.taxonomy import Taxonomy
+from skindx.training.callbacks.silent import Silent
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join, join_nobody
 from skindx.training.hopping.worker import Worker
-from skindx.training.launching.stopping import StopRequest, end_with_parent
+from skindx.training.launching.stopping import StopRequest
 from skindx.training.loop import end_epoch, take_steps
 from skindx.training.state import Training
 from skindx.training.task import EpochSpeed
@@ -53,7 +51,7 @@ class DataParallel:
         dist.barrier()
         sent, began = _transmitted(), time.perf_counter()
         training = self._trainings[kind]
-        take_steps(training, _Silent(), _nothing)
+        take_steps(training, Silent(), _nothing)
         end_epoch(training, EpochSpeed(1.0, 0.0, 0.0, 0.0))
         dist.barrier()
         return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
@@ -89,13 +87,6 @@ class Hopping:
         return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
 
 
-class _Silent:
-    def start(self, history: Sequence[Mapping[str, Any]]) -> None: ...
-    def step(self, step: int, loss: float) -> None: ...
-    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None: ...
-    def line(self, text: str) -> None: ...
-
-
 def _nothing(_: Any) -> None: ...
 
 
@@ -105,19 +96,15 @@ def _transmitted() -> int:
 
 
 def main() -> None:
-    """Answer until the input ends; die with the bench."""
-    end_with_parent(signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    """Answer the bench's commands."""
     go_offline()
     torch.set_num_threads(1)
-    job = json.loads(sys.stdin.readline())
+    answer_commands(_commands)
+
+
+def _commands(job: dict[str, Any]) -> Commands:
     role = {"data": DataParallel, "hop": Hopping}[job.pop("role")](**job)
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = getattr(role, command.pop("do"))(**command)
-        print(json.dumps(answer), file=answers, flush=True)
-    os._exit(0)
+    return {name: getattr(role, name) for name in dir(role) if not name.startswith("_")}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """One rank of the plan bench, a process in a namespace: it reads commands and answers them."""
 
 import json
-import os
-import signal
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +13,11 @@ from pydantic import TypeAdapter
 
 from skindx.bench.exchange.deepspeed_peer import Waiting
 from skindx.bench.exchange.load import heavy_tailed
+from skindx.bench.harness.answering import Commands, answer_commands
 from skindx.comm import AnyExchange, DenseSettings
 from skindx.comm.fused import Fused
 from skindx.training.config.engine import EngineSettings
 from skindx.training.gradient_sync import GradientSync, build_gradient_sync
-from skindx.training.launching.stopping import end_with_parent
 from skindx.training.parallel.mesh import Mesh, ProcessGroup
 from skindx.training.planning.network import cluster_of
 from skindx.training.profiling.local_work import local_work
@@ -145,16 +143,13 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Answer until the input ends; die with the bench."""
-    end_with_parent(signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    rank = Rank(**json.loads(sys.stdin.readline()))
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = COMMANDS[command.pop("do")](rank, **command)
-        print(json.dumps(answer), file=answers, flush=True)
-    os._exit(0)  # an exit may hang in gloo when another rank is gone already
+    """Answer the bench's commands."""
+    answer_commands(_commands)
+
+
+def _commands(job: dict[str, Any]) -> Commands:
+    rank = Rank(**job)
+    return {name: partial(command, rank) for name, command in COMMANDS.items()}
 
 
 if __name__ == "__main__":

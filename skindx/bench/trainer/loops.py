@@ -5,7 +5,7 @@ line on standard input.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from skindx.data.manifest import Record
 from skindx.data.store import put
 from skindx.models.classifier.classifier import build_classifier
 from skindx.system import go_offline
+from skindx.training.callbacks.silent import Silent
 from skindx.training.config.run import TrainSettings
 from skindx.training.feeding.images import TrainingSet, class_numbers, training_batches
 from skindx.training.feeding.loading import Reading, memory_for, threads_for
@@ -68,7 +69,7 @@ class TrainerLoop:
     def __init__(self, work: Job, mesh: Mesh) -> None:
         data = TrainingData(work.folder, work.records, work.records[:1], CLASSES)
         member = work.settings.members[0]
-        self._silent = _Silent()
+        self._silent = Silent()
         self.training = setup_member(work.settings, member, data, mesh, self._silent.line)
         self.waits: list[float] = []
         """Seconds that each epoch waited for its batches."""
@@ -128,22 +129,6 @@ class BareLoop:
             self.optimizer.zero_grad(set_to_none=True)
             loss.item()
         self.epochs += 1
-
-
-class _Silent:
-    """Callbacks that do nothing."""
-
-    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Do nothing."""
-
-    def step(self, step: int, loss: float) -> None:
-        """Do nothing."""
-
-    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
-        """Do nothing."""
-
-    def line(self, text: str) -> None:
-        """Do nothing."""
 
 
 def main(arguments: list[str]) -> None:

@@ -4,8 +4,6 @@
 """
 
 import json
-import os
-import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +13,7 @@ from skindx.errors import UserError
 from skindx.files import atomic_file
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.input_size import sized_arguments
+from skindx.models.online import fetch_by
 from skindx.system import cache_folder, go_offline
 
 _LIMIT_S = 1800
@@ -44,29 +43,12 @@ def pretrained_file(settings: ClassifierSettings) -> Path:
 
 
 def _fetch(model: str, arguments: str, file: Path) -> None:
-    # The hub's client reads the variable when it is imported: here it was, and stays offline.
-    online = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
-    command = [
-        sys.executable,
-        "-m",
-        "skindx.models.classifier.pretrained",
-        model,
-        arguments,
-        str(file),
-    ]
-    try:
-        done = subprocess.run(
-            command, env=online, check=False, capture_output=True, text=True, timeout=_LIMIT_S
-        )
-        last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
-        # A short last line is the cause; a long one describes it after the error's name.
-        reason = last if len(last) < 80 else last.split(":")[0].rsplit(".", 1)[-1]
-    except subprocess.TimeoutExpired:
-        reason = f"nothing came within {_LIMIT_S} s"
+    own = "skindx.models.classifier.pretrained"
+    reason = fetch_by(own, model, arguments, str(file), limit_s=_LIMIT_S)
     if not file.is_file():
         raise UserError(
             f"timm's weights of {model!r} are not on this machine and could not be fetched "
-            f"({reason.rstrip('.')}); connect to a network once, or give the member weights from "
+            f"({reason}); connect to a network once, or give the member weights from "
             "a file."
         )
 

@@ -5,15 +5,14 @@ reaches the hub. It takes the files by name that a tower has, configuration, car
 weights, and nothing that could be run.
 """
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from platform import node
 
 from skindx.errors import UserError
 from skindx.files import atomic_folder, write_text
+from skindx.models.online import fetch_by
 from skindx.models.towers.folder import CONFIGS, WEIGHTS
 from skindx.models.towers.licence import CARD
 from skindx.system import cache_folder
@@ -33,21 +32,11 @@ def hub_folder(repository: str) -> Path:
 
 
 def _fetch(repository: str, folder: Path) -> None:
-    # The hub's client reads the variable when it is imported: here it was, and stays offline.
-    online = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
-    command = [sys.executable, "-m", "skindx.models.towers.hub", repository, str(folder)]
-    try:
-        done = subprocess.run(
-            command, env=online, check=False, capture_output=True, text=True, timeout=_LIMIT_S
-        )
-        last = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
-        reason = last if len(last) < 80 else last.split(":")[0].rsplit(".", 1)[-1]
-    except subprocess.TimeoutExpired:
-        reason = f"nothing came within {_LIMIT_S} s"
+    reason = fetch_by("skindx.models.towers.hub", repository, str(folder), limit_s=_LIMIT_S)
     if not any((folder / name).is_file() for name in CONFIGS):
         raise UserError(
             f"{repository} is not on this machine and could not be fetched "
-            f"({reason.rstrip('.')}); connect to a network once, or run these two lines where "
+            f"({reason}); connect to a network once, or run these two lines where "
             f"there is one:\n  hf download {repository} --local-dir {folder.name}\n"
             f"  scp -r {folder.name} {node() or 'THIS-MACHINE'}:{folder.parent}/"
         )

@@ -1,7 +1,7 @@
 """What a worker does with a member that comes by: train it on a partition, or validate it there."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from skindx.errors import UserError
 from skindx.files import atomic_file, sha256_file
 from skindx.models.classifier.classifier import Classifier, build_classifier
 from skindx.models.tensors import load_tensors, save_tensors
+from skindx.training.callbacks.silent import Silent
 from skindx.training.checkpoint.resume import keeper_of
 from skindx.training.checkpoint.store import At
 from skindx.training.finished.arrays import read_arrays
@@ -75,7 +76,7 @@ class Visitor:
             task.training.visits.order = (*before, unit.partition)
             training.guard.asked = self.asked
             began, first = time.monotonic(), training.position.step
-            take_steps(training, _Silent(self.say), _stop_between_steps)
+            take_steps(training, Silent(self.say), _stop_between_steps)
             seconds = time.monotonic() - began
             folder = self.states.path(unit.member, name)
             last_visit = len(earlier) + 1 == self.images.partitions.count
@@ -226,23 +227,3 @@ def _together(
 def _stop_between_steps(training: Training[Any]) -> None:
     if training.guard.stop:
         raise UnitStoppedError
-
-
-@dataclass(frozen=True)
-class _Silent:
-    """Callbacks of a visit: messages alone; the manager shows how far all members are."""
-
-    say: Callable[[str], None]
-
-    def start(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """A visit has no bar."""
-
-    def step(self, step: int, loss: float) -> None:
-        """Steps are not shown."""
-
-    def epoch(self, history: Sequence[Mapping[str, Any]], line: str) -> None:
-        """Epochs are closed elsewhere."""
-
-    def line(self, text: str) -> None:
-        """Show a message."""
-        self.say(text)

@@ -1,0 +1,30 @@
+"""The side of a rank that a bench commands: lines of JSON in, lines of JSON out."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from skindx.training.launching.stopping import end_with_parent
+
+Commands = Mapping[str, Callable[..., dict[str, Any]]]
+
+
+def answer_commands(start: Callable[[dict[str, Any]], Commands]) -> None:
+    """Answer until the input ends, then end this process; die with the bench.
+
+    The first line is the job, of which `start` makes the commands. Each later line names one by
+    `do`, beside its arguments.
+    """
+    end_with_parent(signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    commands = start(json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = commands[command.pop("do")](**command)
+        print(json.dumps(answer), file=answers, flush=True)
+    # Without this an exit may hang in gloo when another rank is gone already.
+    os._exit(0)
