@@ -4,11 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.imaging.formats import photo_format
+from skindx.imaging.thumbnails import small_jpeg
 
 SMALL_SIDE = 240
 """Pixels of the longer side beside the form: twice as many as it takes there."""
 LONGEST_SIDE = 1280
 """Pixels: what a page shows; decoding and sending more costs a phone seconds."""
+_QUALITY = 88
 
 
 def small_view(data: bytes, pixels_HWC: NDArray[np.uint8]) -> bytes:
@@ -18,13 +20,4 @@ def small_view(data: bytes, pixels_HWC: NDArray[np.uint8]) -> bytes:
 
 def view_jpeg(pixels_HWC: NDArray[np.uint8], longest: int = LONGEST_SIDE) -> bytes:
     """Return a JPEG of at most `longest` pixels on its longer side, without any metadata."""
-    import cv2
-    import simplejpeg
-
-    height, width = pixels_HWC.shape[:2]
-    scale = longest / max(height, width)
-    if scale < 1:
-        size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
-        pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
-    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=88)
-    return jpeg
+    return small_jpeg(pixels_HWC, longest, quality=_QUALITY)

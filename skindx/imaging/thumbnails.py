@@ -86,8 +86,10 @@ def shrink(file: Path, folder: Path) -> bool:
     return True
 
 
-def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int) -> bytes:
-    """Return an image as JPEG, shrunk to `longest_side`, never enlarged."""
+def small_jpeg(
+    pixels_HWC: NDArray[np.uint8], longest_side: int, *, quality: int = _QUALITY
+) -> bytes:
+    """Return an image as JPEG without metadata, shrunk to `longest_side`, never enlarged."""
     import cv2
     import simplejpeg
 
@@ -96,5 +98,5 @@ def small_jpeg(pixels_HWC: NDArray[np.uint8], longest_side: int) -> bytes:
     if scale < 1:
         size_wh = (max(1, round(width * scale)), max(1, round(height * scale)))
         pixels_HWC = cv2.resize(pixels_HWC, size_wh, interpolation=cv2.INTER_AREA)
-    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=_QUALITY)
+    jpeg: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), quality=quality)
     return jpeg
