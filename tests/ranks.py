@@ -17,14 +17,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 from unittest.mock import patch
 
-PRELOADED = [
-    "compiled",
-    "skindx.training.run",
-    "skindx.comm.kernels",
-    "deepspeed",
-    "timm",
-    "albumentations",
-]
+PRELOADED = ["compiled", "preloaded"]
 
 
 def forking() -> ForkServerContext:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from skindx.config import Settings
 from skindx.errors import UserError
+from skindx.light_imports import light_imports
 from skindx.models.classifier.attention_pool import AttentionPool, put_attention_pool
 from skindx.models.classifier.cpu_faults import avoid_strided_pointwise_fault
 from skindx.models.classifier.heads import Head, KnnHead, LinearHead, put_head
@@ -112,7 +113,8 @@ def build_classifier(settings: ClassifierSettings, classes: int) -> Classifier:
     go_offline()
     import difflib
 
-    import timm
+    with light_imports():
+        import timm
 
     if not timm.is_model(settings.model):
         near = difflib.get_close_matches(settings.model, timm.list_models(), n=3)

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from skindx.light_imports import light_imports
+
 
 def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[str, Any]:
     """Return timm's arguments, with `img_size` where the network would refuse `side` pixels else.
@@ -12,7 +14,8 @@ def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[st
     a side, nothing changes, so that weights trained so still fit. It follows from model,
     arguments and side alone: a bundle rebuilds the same network.
     """
-    import timm
+    with light_imports():
+        import timm
 
     known = timm.get_pretrained_cfg(model)
     if "img_size" in arguments or known is None or not known.fixed_input_size:
@@ -25,7 +28,8 @@ def sized_arguments(model: str, arguments: dict[str, Any], side: int) -> dict[st
 
 def _accepts(model: str, arguments: dict[str, Any], side: int) -> bool:
     """Tell whether a network takes images of a side; only shapes are computed."""
-    import timm
+    with light_imports():
+        import timm
 
     try:
         with torch.device("meta"), torch.inference_mode():

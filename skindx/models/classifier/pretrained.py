@@ -11,6 +11,7 @@ from typing import Any
 
 from skindx.errors import UserError
 from skindx.files import atomic_file
+from skindx.light_imports import light_imports
 from skindx.models.classifier.classifier import ClassifierSettings
 from skindx.models.classifier.input_size import sized_arguments
 from skindx.models.online import fetch_by
@@ -25,7 +26,8 @@ def pretrained_file(settings: ClassifierSettings) -> Path:
     Raises UserError for a model without weights and when they cannot be fetched.
     """
     go_offline()
-    import timm
+    with light_imports():
+        import timm
 
     known = timm.get_pretrained_cfg(settings.model) if timm.is_model(settings.model) else None
     if known is None or not known.has_weights:
@@ -55,7 +57,8 @@ def _fetch(model: str, arguments: str, file: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Fetch the weights of a model and write them to a file."""
-    import timm
+    with light_imports():
+        import timm
     from safetensors.torch import save_file
 
     model, model_args, file = arguments

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skindx.errors import UserError
+from skindx.light_imports import light_imports
 from skindx.models.detector.config import DetectorConfig
 from skindx.models.detector.work import refuse_work
 from skindx.system import go_offline
@@ -31,8 +32,9 @@ def build_detection_model(
     Raises UserError for layers that do not fit each other or the weights, or take too much work.
     """
     go_offline()
-    from ultralytics.nn.modules import Conv
-    from ultralytics.nn.tasks import DetectionModel
+    with light_imports():
+        from ultralytics.nn.modules import Conv
+        from ultralytics.nn.tasks import DetectionModel
 
     activation = Conv.default_act
     try:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from skindx.light_imports import light_imports
 from skindx.system import require_extra
 
 
@@ -21,8 +22,9 @@ def import_deepspeed() -> Any:
     # On a machine without a GPU torch warns that it found none; `skindx doctor` says it better.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     require_extra("train", "deepspeed", purpose="training")
-    import deepspeed
-    from deepspeed.utils import logger
+    with light_imports():
+        import deepspeed
+        from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)
     return deepspeed

@@ -4,11 +4,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from skindx.light_imports import light_imports, never_compiled
 from skindx.training.parallel.mesh import Mesh
+
+with light_imports():
+    from timm.layers import BatchNormAct2d
 
 # C = channels
 
@@ -57,7 +60,7 @@ class _Normalise(torch.autograd.Function):
         return dx.to(x.dtype), own_weight_C, own_bias_C, None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@never_compiled
 def _over_ranks(norm: _BatchNorm, x: Tensor) -> Tensor:
     """Normalise `x`, and move the running statistics towards those of all ranks."""
     assert norm.momentum is not None

@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from skindx.config import read_yaml
 from skindx.errors import UserError
+from skindx.light_imports import light_imports
 from skindx.models.detector.network import build_detection_model, parse_config
 from skindx.states import check_like
 from skindx.system import go_offline, require_extra
@@ -41,7 +42,8 @@ def build_network(model: str, labels: int) -> nn.Module:
     go_offline()
     otherwise = " (AGPL-3.0), or set detector=null"
     require_extra("detect", "ultralytics", purpose="a detector", otherwise=otherwise)
-    import ultralytics  # noqa: F401 (its import waits for all ranks)
+    with light_imports():
+        import ultralytics  # noqa: F401 (its import waits for all ranks)
 
     raw = _read_model(model)
     last: Any = (raw.get("head") or [None])[-1]

@@ -1,0 +1,55 @@
+"""What is imported for a start, and that torch's compiler still works afterwards."""
+
+import json
+import subprocess
+import sys
+
+STARTS = """
+import json, sys
+from skindx.system import go_offline
+go_offline()
+from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.detector.network import build_detection_model
+from skindx.training.deepspeed.library import import_deepspeed
+import torch
+import_deepspeed()
+network = build_classifier(ClassifierSettings(model="test_resnet"), 2).eval()
+network(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+heavy = ("torch._dynamo", "sympy", "wandb", "mlflow", "pandas")
+loaded = [name for name in heavy if name in sys.modules]
+
+from skindx.light_imports import light_imports, never_compiled
+seen = []
+
+@never_compiled
+def aside(x):
+    seen.append(torch.compiler.is_compiling())
+    return x + 1
+
+compiled = torch.compile(lambda x: aside(x * 2) * 2, backend="eager")
+import wandb
+from torchvision.ops import roi_align
+pooled = roi_align(torch.ones(1, 1, 4, 4), [torch.tensor([[0.0, 0, 4, 4]])], 2)
+with light_imports():
+    import wandb as again
+print(json.dumps({
+    "loaded": loaded,
+    "value": compiled(torch.ones(2)).tolist(),
+    "compiling": seen,
+    "pooled": pooled.flatten().tolist(),
+    "same": again is wandb,
+}))
+"""
+
+
+def test_a_start_leaves_the_compiler_and_the_trackers_out_and_they_still_work() -> None:
+    command = [sys.executable, "-c", STARTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "loaded": [],
+        "value": [6.0, 6.0],
+        "compiling": [False],
+        "pooled": [1.0] * 4,
+        "same": True,
+    }
