@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,3 +120,15 @@ def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """Return the Arrow table of a Parquet file, of these columns that it has, or of all.
+
+    pyarrow's own `read_table` takes folders and filters too, and imports pandas for them. Raises
+    what pyarrow raises.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=columns)

@@ -4,6 +4,7 @@ torchvision imports torch's compiler for one function, timm wandb for a table of
 mlflow for its autotuner. Together they take longer to import than all the rest of a start.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,9 +31,13 @@ def light_imports() -> Iterator[None]:
         if not any(name in sys.modules for name in _COMPILER):
             absent |= _compiler_on_demand()
         sys.modules.update(absent)
+        collecting = gc.isenabled()
+        gc.disable()  # what is imported stays; to look through it again and again is in vain
         try:
             yield
         finally:
+            if collecting:
+                gc.enable()
             for name, module in absent.items():
                 if sys.modules.get(name) is module:
                     del sys.modules[name]

@@ -13,7 +13,11 @@ from skindx.models.detector.network import build_detection_model
 from skindx.training.deepspeed.library import import_deepspeed
 import torch
 import_deepspeed()
-network = build_classifier(ClassifierSettings(model="test_resnet"), 2).eval()
+from skindx.models.shapes_only import shapes_only
+settings = ClassifierSettings(model="test_resnet")
+with shapes_only():
+    build_classifier(settings, 2)
+network = build_classifier(settings, 2).eval()
 network(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
 heavy = ("torch._dynamo", "sympy", "wandb", "mlflow", "pandas")
 loaded = [name for name in heavy if name in sys.modules]

@@ -11,7 +11,7 @@ from skindx.data.box import Box
 from skindx.data.layout import ISSUES, MANIFEST
 from skindx.data.transaction import recover
 from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.files import atomic_file, read_parquet
 
 Split = Literal["train", "val", "calibration", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -171,13 +171,12 @@ def read_rows(path: Path, row_type: type, advice: str, mend: str = "") -> list[d
     A column may be missing, as in a table of an older version, when its field has a default.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     recover(path.parent)
     if not path.exists():
         raise UserError(f"{path} does not exist, so {path.parent} is no dataset; {advice}.")
     try:
-        table = pq.read_table(path)
+        table = read_parquet(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read ({error}); {mend or advice}.") from None
     fields, there = dataclasses.fields(row_type), set(table.column_names)

@@ -10,7 +10,7 @@ import numpy as np
 from skindx.data.manifest import Record
 from skindx.errors import UserError
 from skindx.evaluation.answers import Answers
-from skindx.files import atomic_file
+from skindx.files import atomic_file, read_parquet
 from skindx.models.calibration.urgent_risk import UrgentRisk
 from skindx.taxonomy import SkinClass, Urgency
 
@@ -71,14 +71,13 @@ def write_predictions(path: Path, records: Sequence[Record], answers: Answers) -
 def read_predictions(evaluation: Path) -> Answers:
     """Read an evaluation's folder. Raises UserError for anything else, and for an older one."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     path = evaluation / PREDICTIONS
     if not path.is_file():
         raise UserError(f"{evaluation} is no evaluation (it has no {PREDICTIONS}); "
                         "give a folder that `skindx evaluate` wrote.")  # fmt: skip
     try:
-        table = pq.read_table(path)
+        table = read_parquet(path)
         metadata = json.loads((table.schema.metadata or {})[_KEY])
         classes = tuple(SkinClass.model_validate(skin_class) for skin_class in metadata["classes"])
         members = tuple(map(str, metadata["members"]))

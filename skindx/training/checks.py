@@ -3,12 +3,11 @@
 import os
 from pathlib import Path
 
-import torch
-
 from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import Record, Split, split_of
 from skindx.errors import UserError
 from skindx.models.classifier.classifier import build_classifier, load_weights
+from skindx.models.shapes_only import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.callback_list import check_monitors
 from skindx.training.checkpoint.keeper import CHECKPOINTS
@@ -103,7 +102,7 @@ def _check_member(
             "random ones see nothing; set "
             "pretrained: true, or give its weights."
         )
-    with torch.device("meta"):
+    with shapes_only():
         classifier = build_classifier(member, classes)
     if recipe.layer_decay < 1:
         layer_depths(classifier)
@@ -122,7 +121,7 @@ def _check_schedule(
         everywhere = int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else workers
         check_partitions(records, settings, partitions_of(settings, everywhere))
     for member in settings.members:
-        with torch.device("meta"):
+        with shapes_only():
             classifier = build_classifier(member, classes)
         check_memory(settings, member, classifier, workers)
 

@@ -29,11 +29,13 @@ def begin(run: Path) -> None:
 
 if __name__ == "__main__":
     begin(Path(sys.argv[1]))
+    # Torch and DeepSpeed are a million objects that stay to the end. Neither garbage collection nor
+    # the interpreter's shutdown goes through them, which would take three seconds of a core.
+    gc.disable()
     from skindx.training.worker import main
 
-    # Torch and DeepSpeed are a million objects that stay to the end. Neither garbage collection nor
-    # the interpreter's shutdown goes through them, which would take two seconds of a core.
     gc.freeze()
+    gc.enable()
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

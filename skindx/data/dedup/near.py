@@ -14,7 +14,7 @@ from pydantic import Field
 from skindx.config import Settings
 from skindx.data.dedup.links import with_pairs
 from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.files import atomic_file, read_parquet
 from skindx.system import require_extra
 
 # N = images, D = dimensions, P = pairs, L = links
@@ -76,13 +76,12 @@ def write_embeddings(path: Path, embeddings: Embeddings) -> None:
 def read_embeddings(path: Path) -> Embeddings:
     """Read a table of embeddings. Raises UserError when it is absent, or of several models."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     advice = "make it with `skindx dedup embed DATASET --weights FILE`"
     if not path.is_file():
         raise UserError(f"{path} does not exist; {advice}.")
     try:
-        table = pq.read_table(path, columns=["sha256", "vector", "model"])
+        table = read_parquet(path, ["sha256", "vector", "model"])
         models = set(table["model"].to_pylist())
         flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors_ND = flat.reshape(len(table), -1).astype(np.float32)

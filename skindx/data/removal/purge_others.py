@@ -12,6 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from skindx.errors import UserError
+from skindx.files import read_parquet
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _COLUMNS = ("sha256", "sha256_a", "sha256_b")
@@ -56,7 +57,7 @@ def _parquet(path: Path, staging: Path, sha256s: Collection[str]) -> None:
         columns = [name for name in pq.read_schema(path).names if name in _COLUMNS]
         if not columns:
             return
-        table, wanted = pq.read_table(path), pa.array(sorted(sha256s), pa.string())
+        table, wanted = read_parquet(path), pa.array(sorted(sha256s), pa.string())
         staying = table
         for name in columns:
             gone = pc.is_in(staying[name].cast(pa.string()), value_set=wanted)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from skindx.config import Settings
 from skindx.errors import UserError
-from skindx.files import atomic_file
+from skindx.files import atomic_file, read_parquet
 
 # N = images
 
@@ -63,12 +63,11 @@ def write_ood(path: Path, scores: OodScores) -> None:
 def read_ood(path: Path) -> OodScores:
     """Read a table of scores. Raises UserError when it is absent, damaged, or of several models."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not path.is_file():
         raise UserError(f"{path} does not exist; {_ADVICE}.")
     try:
-        table = pq.read_table(path, columns=["sha256", "score", "model"])
+        table = read_parquet(path, ["sha256", "score", "model"])
         sha256s = tuple(str(sha256) for sha256 in table["sha256"].to_pylist())
         models = set(table["model"].to_pylist())
         scores_N = table["score"].to_numpy().astype(np.float64)

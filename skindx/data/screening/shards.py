@@ -18,7 +18,7 @@ from skindx.data.screening.screen import (
     screen_files,
     to_plain,
 )
-from skindx.files import atomic_file
+from skindx.files import atomic_file, read_parquet
 from skindx.imaging.hashes import HashKind
 
 SHARDS = ".shards"
@@ -131,9 +131,7 @@ def write_shard(file: Path, verdicts: Sequence[Screened]) -> None:
 
 def read_shard(file: Path) -> list[Screened]:
     """Read what `write_shard` wrote."""
-    import pyarrow.parquet as pq
-
-    return [from_plain(row) for row in pq.read_table(file).to_pylist()]
+    return [from_plain(row) for row in read_parquet(file).to_pylist()]
 
 
 def remove_shards(dataset: Path) -> None:

@@ -18,6 +18,7 @@ from skindx.models.classifier.heads import Head, KnnHead, LinearHead, put_head
 from skindx.models.classifier.input_size import sized_arguments
 from skindx.models.classifier.model_args import check_model_args
 from skindx.models.classifier.preprocess import Preprocess
+from skindx.models.shapes_only import shapes_only
 from skindx.models.tensors import load_tensors
 from skindx.models.weights import read_state
 from skindx.states import UnfitStateError, check_tensors
@@ -76,10 +77,15 @@ class Classifier(nn.Module):
     def __init__(self, net: nn.Module, preprocess: Preprocess) -> None:
         super().__init__()
         self.net = net
-        mean, std = torch.tensor(preprocess.mean), torch.tensor(preprocess.std)
+        # On the CPU, whatever device the network is built on: three numbers each.
+        mean, std = (torch.tensor(x, device="cpu") for x in (preprocess.mean, preprocess.std))
         # One multiply and one add: (x / 255 - mean) / std = x * scale + shift.
-        self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
+        scale, shift = (
+            x.view(1, 3, 1, 1).to(torch.get_default_device())
+            for x in (1 / (255 * std), -mean / std)
+        )
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
 
     def forward(self, images_BSS3: Tensor) -> Tensor:
         """Return logits; the images may be of any dtype on the 0..255 scale."""
@@ -166,7 +172,7 @@ def check_weights(
 
     The network of the settings is built without memory.
     """
-    with torch.device("meta"):
+    with shapes_only():
         net = build_classifier(settings, classes).net
     try:
         check_tensors(state, net.state_dict(), "it")

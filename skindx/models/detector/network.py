@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from skindx.errors import UserError
 from skindx.light_imports import light_imports
 from skindx.models.detector.config import DetectorConfig
 from skindx.models.detector.work import refuse_work
+from skindx.models.shapes_only import shapes_only
 from skindx.system import go_offline
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def _refuse_large(config: dict[str, Any], labels: int, origin: str, shapes: Shap
     """Build without memory, and raise UserError for a network that is not as its weights are."""
     from ultralytics.nn.tasks import parse_model
 
-    with torch.device("meta"):
+    with shapes_only():
         layers, _ = parse_model(deepcopy({**config, "nc": labels}), ch=3, verbose=False)
     if shapes is not None:
         own = {f"model.{name}": tuple(tensor.shape) for name, tensor in layers.state_dict().items()}
