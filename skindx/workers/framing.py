@@ -4,13 +4,14 @@ A message is the length of its head (4 bytes), the head (JSON: `body`, and the `
 blobs), and the blobs. In the body `{"#": n}` stands for the n-th blob.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pydantic import TypeAdapter
 
 LENGTH_BYTES = 4
@@ -47,7 +48,7 @@ def receive(read: Callable[[int], bytes]) -> Any:
             return done.value
 
 
-async def receive_async(reader: asyncio.StreamReader) -> Any:
+async def receive_async(reader: "asyncio.StreamReader") -> Any:
     """Return the body of the next message.
 
     Raises IncompleteReadError (an EOFError) when the other side is gone, and ValueError for what

@@ -115,7 +115,7 @@ def test_crawler_and_decoders_stay_small_and_know_no_torch(hostile: Hostile) -> 
     peaks = hostile.watch.peak_mb
     assert {name for _, name in peaks} == {"skindx.data.fetch", "skindx.workers.sandbox"}
     # Images that cost too much are refused by their header: no decoder dies of them.
-    assert sum(name == "skindx.workers.sandbox" for _, name in peaks) == 2
+    assert sum(name == "skindx.workers.sandbox" for _, name in peaks) == 2 + 1  # their server
     assert max(peaks.values()) < 500, peaks
     assert not hostile.watch.with_torch
 

@@ -1,7 +1,8 @@
-"""`python -m skindx.workers.sandbox`: started by its `pool`, not by hand."""
+"""`python -m skindx.workers.sandbox`: started by `fork_server`, not by hand."""
 
 import sys
 
 from skindx.workers.sandbox.child import main
+from skindx.workers.sandbox.fork_server import serve
 
-sys.exit(main())
+sys.exit(serve(main))

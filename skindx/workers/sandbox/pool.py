@@ -7,7 +7,6 @@ also ends processes that work on other files.
 """
 
 import signal
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,9 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from skindx.workers import framing
-from skindx.workers.process import Limits, module_command, start
+from skindx.workers.process import Limits
 from skindx.workers.sandbox.child import DONE, READY
+from skindx.workers.sandbox.fork_server import Forked
 from skindx.workers.sandbox.functions import MakeWork, reference
 
 _BATCH = 32
@@ -72,7 +72,7 @@ class _Pool:
         self._answers: SimpleQueue[tuple[int, Any] | BaseException] = SimpleQueue()
         self._lock = threading.Lock()
         self._stopping = False
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._processes: set[Forked] = set()
         count = min(workers, len(self._batches))
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
 
@@ -106,9 +106,9 @@ class _Pool:
         """Give one process batches until none is left, or until it ends over one of them."""
         with TemporaryFile() as errors, self._process(errors) as process:
             if _receive(process) != READY and not self._stopping:
+                process.wait()
                 errors.seek(0)
-                text = errors.read().decode("utf-8", "replace").strip()
-                raise RuntimeError(f"a sandboxed process does not start; it wrote:\n{text}")
+                raise _no_start(errors.read().decode("utf-8", "replace").strip())
             while True:
                 try:
                     batch = self._batches.popleft()
@@ -144,14 +144,13 @@ class _Pool:
             self._batches.appendleft(others)
 
     @contextmanager
-    def _process(self, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    def _process(self, errors: IO[bytes]) -> Iterator[Forked]:
         """Start a process that writes its errors to a file; at the end it is gone."""
-        process = start(
-            module_command("skindx.workers.sandbox"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
+        module = self._order["function"].partition(":")[0]
+        try:
+            process = Forked(module, errors)
+        except OSError as error:
+            raise _no_start(str(error)) from None
         with self._lock:
             self._processes.add(process)
             if self._stopping:
@@ -162,11 +161,14 @@ class _Pool:
         finally:
             with self._lock:
                 self._processes.discard(process)
-            with suppress(BrokenPipeError):
-                process.communicate()
+            process.end()
 
 
-def _ask(process: "subprocess.Popen[bytes]", paths: list[str]) -> tuple[int, list[Any] | None]:
+def _no_start(text: str) -> RuntimeError:
+    return RuntimeError(f"a sandboxed process does not start; it wrote:\n{text}")
+
+
+def _ask(process: Forked, paths: list[str]) -> tuple[int, list[Any] | None]:
     """Return how many files were done, and the answers, or None if the process ended before."""
     done = 0
     _send(process, paths)
@@ -175,16 +177,14 @@ def _ask(process: "subprocess.Popen[bytes]", paths: list[str]) -> tuple[int, lis
     return done, message
 
 
-def _send(process: "subprocess.Popen[bytes]", body: Any) -> None:
-    assert process.stdin
+def _send(process: Forked, body: Any) -> None:
     with suppress(BrokenPipeError):  # it has ended, as receiving will show
         process.stdin.write(framing.pack(body))
         process.stdin.flush()
 
 
-def _receive(process: "subprocess.Popen[bytes]") -> Any:
+def _receive(process: Forked) -> Any:
     """Return the next message, None if the process ended, or sent what is no message."""
-    assert process.stdout
     try:
         return framing.receive(process.stdout.read)
     except (EOFError, ValueError):
