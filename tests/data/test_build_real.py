@@ -18,11 +18,15 @@ Built = tuple[BuildSummary, list[Record], list[Issue], Path]
 
 @pytest.fixture(scope="module")
 def built(real: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    out = tmp_path_factory.mktemp("isic9") / "out"
+    """Build without the search for copies, which takes longer than all the rest."""
+    return _build(real, tmp_path_factory.mktemp("isic9") / "out", "dedup.copies='off'")
+
+
+def _build(real: Path, out: Path, *overrides: str) -> Built:
     recipe = Path(__file__).parents[2] / "data" / "isic9.yaml"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKINDX_REAL", str(real))
-        summary = build(load_build_settings(recipe), out)
+        summary = build(load_build_settings(recipe, overrides), out)
     return summary, read_manifest(out), read_issues(out), out
 
 
@@ -50,6 +54,21 @@ def test_all_155_pictures_under_two_labels_are_found(built: Built) -> None:
 
 def test_no_lesion_is_on_two_sides(built: Built, real: Path) -> None:
     _, records, _, _ = built
+    check_sides(records, real)
+
+
+@pytest.mark.long
+def test_families_of_copies_take_no_image_away_and_split_no_lesion(
+    built: Built, real: Path, tmp_path: Path
+) -> None:
+    plain, _, _, _ = built
+    summary, records, _, _ = _build(real, tmp_path / "out")
+    assert (summary.kept, summary.issues) == (plain.kept, plain.issues)
+    assert summary.copies.families > 0
+    check_sides(records, real)
+
+
+def check_sides(records: list[Record], real: Path) -> None:
     with (real / "tables" / "HAM10000_metadata.csv").open(newline="") as file:
         lesions = {row["image_id"]: row["lesion_id"] for row in csv.DictReader(file)}
     sides = defaultdict(set)
