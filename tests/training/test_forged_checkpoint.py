@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -153,19 +152,22 @@ def _forged(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         value = _at(state, path)
         tensor = isinstance(value, torch.Tensor | np.ndarray)
         changes = TENSORS if tensor else NAMED if isinstance(value, dict) else VALUES
-        for name, change in rng.sample(sorted(changes.items()), 2):
+        for name, change in rng.sample(sorted(changes.items()), 1):
             if tensor and isinstance(value, np.ndarray):
                 value = torch.from_numpy(value)
             changed = change(value)
             if _is_allowed(path, value, changed):
                 continue
-            forged = deepcopy(state)
-            node = _at(forged, path[:-1])
-            if changed is _GONE:
-                del node[path[-1]]
-            else:
-                node[path[-1]] = changed
-            yield f"{'/'.join(path)} is {name}", forged
+            yield f"{'/'.join(path)} is {name}", _changed(state, path, changed)
+
+
+def _changed(node: Any, path: tuple[str, ...], value: Any) -> Any:
+    """Return the tree with another value at `path`, and share the rest with the old one."""
+    if not path:
+        return value
+    key, *rest = path
+    found = _changed(node[key], tuple(rest), value)
+    return {**node, key: found} if found is not _GONE else {k: node[k] for k in node if k != key}
 
 
 def _places(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
