@@ -53,11 +53,11 @@ def find_copies(
         position.setdefault(sha256_of(path), at)
     sha256s = sorted(position)
     describe_missing(dataset, [paths[position[sha256]] for sha256 in sha256s], runner, progress)
-    row = {position[sha256]: number for number, sha256 in enumerate(sha256s)}
+    row = {sha256: number for number, sha256 in enumerate(sha256s)}
     by_hash_P2 = np.empty((0, 2), np.int64)
     if hash_candidates is not None and len(hash_candidates):
-        rows = [[row[position[sha256_of(paths[at])]] for at in pair] for pair in hash_candidates]
-        by_hash_P2 = _unique(np.array(rows, np.int64))
+        row_N = np.array([row[sha256_of(path)] for path in paths], np.int64)
+        by_hash_P2 = _unique(row_N[hash_candidates])
     search = _Search(dataset.absolute(), sha256s, runner, progress)
     recurring = search.recurring(search.verify(by_hash_P2))
     by_points_P2 = search.candidates(recurring)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.data.copies.shards import Library
 from skindx.data.copies.verified import values_of, verified_folder, write_verified
@@ -107,8 +108,7 @@ def verified_file(dataset: Path, job: str, start: int, stop: int) -> Path:
 
 def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
     a, b, chunk = numbers
-    with np.load(folder / IMAGES) as file:
-        sha256s, recurring = file["sha256s"].tolist(), file["recurring"]
+    sha256s, recurring = _images(folder)
     found_C3 = join_chunks(library, sha256s, recurring, (a, b, chunk))
     with atomic_file(made) as temporary, temporary.open("wb") as opened:
         np.save(opened, found_C3)
@@ -116,8 +116,7 @@ def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) ->
 
 def _verify(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
     start, stop = numbers
-    with np.load(folder / IMAGES) as file:
-        sha256s = file["sha256s"].tolist()
+    sha256s, _ = _images(folder)
     pairs_P2 = np.load(folder / PAIRS, mmap_mode="r")[start:stop]
     named = [(sha256s[i], sha256s[j]) for i, j in pairs_P2.tolist()]
     values = [values_of(verify(library[one], library[other])) for one, other in named]
@@ -131,3 +130,10 @@ _MAKERS: dict[str, Callable[..., None]] = {"votes": _join, "verified": _verify}
 def _library(dataset: Path, folder: Path) -> Library:
     # One job has one folder: the shards are complete when its parts are made.
     return Library(dataset)
+
+
+@lru_cache(maxsize=1)
+def _images(folder: Path) -> tuple[list[str], NDArray[np.uint64]]:
+    """Return a job's images and its recurring keys, which its many parts share."""
+    with np.load(folder / IMAGES) as file:
+        return file["sha256s"].tolist(), file["recurring"]

@@ -81,7 +81,7 @@ def read_verified(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return which of the wanted pairs the files know, and rows (first, second, *VALUES).
 
-    Pairs are positions first < second in `sha256s`, which are sorted; the rows are those of at
+    Pairs are positions first < second in `sha256s`; both are sorted. The rows are those of at
     least this probability, sorted.
     """
     import pyarrow as pa
@@ -89,8 +89,9 @@ def read_verified(
 
     count = len(sha256s)
     wanted_P = wanted_P2[:, 0] * count + wanted_P2[:, 1]
-    names, known, rows = pa.array(sha256s, pa.string()), [], []
-    for table in _tables(files):
+    known_P, names = np.zeros(len(wanted_P), bool), pa.array(sha256s, pa.string())
+    rows = [np.empty((0, 2 + len(VALUES)))]
+    for table in _tables(files if len(wanted_P) else ()):
         at_P2 = np.stack(
             [
                 pc.fill_null(pc.index_in(table[name], value_set=names), -1).to_numpy()
@@ -99,15 +100,14 @@ def read_verified(
             axis=1,
         ).astype(np.int64)
         key_P = np.where((at_P2 >= 0).all(axis=1), at_P2[:, 0] * count + at_P2[:, 1], -1)
-        asked_P = np.isin(key_P, wanted_P)
-        known.append(key_P[asked_P])
+        place_P = np.searchsorted(wanted_P, key_P).clip(max=len(wanted_P) - 1)
+        asked_P = wanted_P[place_P] == key_P
+        known_P[place_P[asked_P]] = True
         sure_P = asked_P & (table["probability"].to_numpy() >= least)
         values = [table[name].to_numpy()[sure_P] for name in VALUES]
         rows.append(np.column_stack([at_P2[sure_P], *values]).reshape(-1, 2 + len(VALUES)))
-    nothing = np.empty((0, 2 + len(VALUES)))
     # A kill between writing one file of all and deleting its parts leaves pairs twice.
-    rows_PV = np.unique(np.concatenate([nothing, *rows]), axis=0)
-    return np.isin(wanted_P, np.concatenate([np.empty(0, np.int64), *known])), rows_PV
+    return known_P, np.unique(np.concatenate(rows), axis=0)
 
 
 def keep_pairs(dataset: Path, sha256s: Collection[str]) -> None:
