@@ -271,6 +271,31 @@ def clean(load: Load) -> str:
     return "\n".join([*lines, *notes, "", _bench_machine(next(iter(written.values())))])
 
 
+def links(load: Load) -> str:
+    """Return how many accepted links a person looked at, and how many were false."""
+    written = load("links-looked-at.json")
+    lines = [
+        "| dataset | links accepted | looked at | families of these | labels confirm | looked at "
+        "before | false | share of families with a false link |",
+        "|---" * 8 + "|",
+    ]
+    counts = (
+        "accepted",
+        "looked_at",
+        "families_looked_at",
+        "confirmed_by_labels",
+        "looked_at_before",
+        "false",
+    )
+    for row in written["rows"]:
+        cells = [str(row[name]) for name in counts]
+        share = _share(_interval(row["share_false"]))
+        lines.append(f"| {row['name']} | {' | '.join(cells)} | {share} |")
+    chosen = [f"{row['name']}: {row['chosen']}." for row in written["rows"] if "chosen" in row]
+    notes = [*chosen, f"{written['not_counted']}.", f"Looked at by {written['who']}."]
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
 def _counted(figure: Mapping[str, Any]) -> str:
     if figure["value"] > 1 or figure["spread"][1] > 1:
         low, high = figure["spread"]

@@ -10,6 +10,7 @@ from skindx.errors import UserError
 
 def annotate(
     dataset: Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")],
+    *,
     bundle: Annotated[
         Path | None,
         typer.Option(help="Let this bundle propose boxes first for images without annotations."),
@@ -18,12 +19,17 @@ def annotate(
         bool,
         typer.Option("--copies", help="Instead of boxes: say which pairs of images are copies."),
     ] = False,
+    skin: Annotated[
+        bool,
+        typer.Option("--skin", help="Instead of boxes: say which flagged images show skin."),
+    ] = False,
     by: Annotated[str, typer.Option(help="Who looks; default: your login name.")] = "",
     port: Annotated[int, typer.Option(help="Port to listen on, on this machine alone.")] = 7861,
 ) -> None:
-    """Open a page to check and draw lesion boxes, or with --copies to answer for pairs of copies.
+    """Open a page to check and draw lesion boxes, or to answer for pairs or for flagged images.
 
-    Boxes: the least confident images come first. Pairs: the uncertain ones.
+    Boxes: the least confident images come first. Pairs (--copies): the uncertain ones. Images that
+    may show no skin (--skin): the least surely flagged ones. The next build obeys the answers.
 
     Each saved image is in the dataset at once: in its manifest, and under your name in
     annotations.parquet. One reviewer works on a dataset at a time; to join several, use
@@ -33,12 +39,16 @@ def annotate(
     """
     import getpass
 
-    from skindx.ui.annotator.serve import serve, serve_copies
+    from skindx.ui.annotator.serve import serve, serve_copies, serve_skin
 
-    if copies:
+    if copies and skin:
+        raise UserError("--copies and --skin are two pages; give one of them.")
+    if copies or skin:
         if bundle is not None:
-            raise UserError("--bundle proposes boxes; leave it out with --copies.")
-        serve_copies(dataset, by or getpass.getuser(), port=port)
+            named = "--copies" if copies else "--skin"
+            raise UserError(f"--bundle proposes boxes; leave it out with {named}.")
+        answer = serve_copies if copies else serve_skin
+        answer(dataset, by or getpass.getuser(), port=port)
         return
     if bundle is not None:
         _propose(dataset, bundle)

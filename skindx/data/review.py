@@ -11,6 +11,7 @@ from typing import Literal, cast, get_args
 from skindx.data.blocklist import is_sha256
 from skindx.data.layout import MANIFEST
 from skindx.data.manifest import read_manifest, read_rows
+from skindx.data.skin_answers import read_skin_answers
 from skindx.errors import UserError
 from skindx.files import atomic_file
 
@@ -21,6 +22,9 @@ LOOKED_AT = "looked_at.parquet"
 Reason = Literal["face", "text", "intimate", "label", "off-topic", "not-skin", "quality"]
 PRIVATE: frozenset[Reason] = frozenset({"face", "text", "intimate"})
 """An image with such a flag is not given away before a person has said that it may be."""
+
+SKIN_REASONS: frozenset[Reason] = frozenset({"not-skin", "off-topic"})
+"""Such a flag is settled by who says whether the image shows skin (`skin_answers`)."""
 
 Verdict = Literal["keep", "withhold", "remove"]
 """keep: nothing is wrong; withhold: never publish its bytes; remove: not in the next build."""
@@ -172,8 +176,10 @@ def read_decisions(dataset: Path) -> dict[str, Decision]:
 def undecided(dataset: Path, reasons: Iterable[Reason] = PRIVATE) -> dict[str, list[Flag]]:
     """Return SHA-256 -> flags of `reasons` on which nobody has decided."""
     wanted, decided = set(reasons), read_decisions(dataset)
+    answered = read_skin_answers(dataset)
     waiting: dict[str, list[Flag]] = defaultdict(list)
     for flag in read_flags(dataset):
-        if flag.reason in wanted and flag.sha256 not in decided:
+        settled = flag.reason in SKIN_REASONS and flag.sha256 in answered
+        if flag.reason in wanted and flag.sha256 not in decided and not settled:
             waiting[flag.sha256].append(flag)
     return dict(waiting)

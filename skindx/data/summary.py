@@ -73,7 +73,7 @@ class BuildSummary:
             said = ", ".join(f"{count} {reason}" for reason, count in self.flagged.items())
             lines.append(
                 f"Flagged and kept, for a person to look at: {said} images; `skindx gallery` shows "
-                f"them under To review."
+                f"them under To review, `skindx annotate DATASET --skin` asks a person."
             )
         lines += [f"Dropped class {key}: {why}" for key, why in self.dropped_classes.items()]
         lines += [f"Lost class {key}: {why}." for key, why in self.lost_classes.items()]

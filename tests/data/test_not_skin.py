@@ -30,6 +30,8 @@ from skindx.data.screening.ood_table import (
 )
 from skindx.data.screening.screen import ScreenSettings, screen_bytes
 from skindx.data.screening.shards import read_shard, write_shard
+from skindx.data.skin_answers import read_skin_answers, write_skin_answer
+from skindx.data.skin_review import reviewing_skin
 from skindx.data.synthetic.no_skin import KINDS, WARM
 from skindx.errors import UserError
 
@@ -132,6 +134,32 @@ def test_what_a_person_keeps_is_neither_dropped_nor_shown_again(root: Path, out:
     assert kept in sha256s(out).values()
     assert removed not in sha256s(out).values()
     assert summary.issues == {"not-skin": 1}
+
+
+def test_the_next_build_obeys_what_a_person_says_of_skin(root: Path, out: Path) -> None:
+    skin, page = (sha256s(out)[name] for name in FOREIGN)
+    write_skin_answer(out, skin, "skin", "me")
+    write_skin_answer(out, page, "not skin", "me")
+    summary = make(root, out)
+    assert summary.flagged == {}
+    assert summary.issues == {"reviewed": 1}
+    (issue,) = read_issues(out)
+    assert issue.sha256 == page
+    assert issue.detail == "a person who looked at it said that it shows no skin"
+    assert skin in sha256s(out).values()
+    with reviewing_skin(out, "me") as review:
+        assert {review.record(sha256).kept for sha256 in (skin, page)} == {True, False}
+        assert review.answered == 2
+        review.save(page, "skin")
+    assert make(root, out).issues == {}
+    assert page in sha256s(out).values()
+    # Of what a build dropped a person says the same.
+    write_skin_answer(out, page, "not skin", "me")
+    assert make(root, out, "screen.not_skin=drop").issues == {"not-skin": 1}
+    assert skin in sha256s(out).values()
+    # Removed it is named nowhere.
+    carry_out(plan([out], sha256s=[skin]))
+    assert read_skin_answers(out).keys() == {page}
 
 
 def test_a_dataset_of_before_stays_as_it_was_until_asked(root: Path, out: Path) -> None:

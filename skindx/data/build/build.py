@@ -21,7 +21,7 @@ from skindx.data.build.stages import (
     screen_rows,
 )
 from skindx.data.build.targets import check_targets, count_by_source
-from skindx.data.copies.shards import keep_only
+from skindx.data.copies.kept import keep_stored
 from skindx.data.dedup.join import import_kernels
 from skindx.data.fetch.checks import check_sources
 from skindx.data.funnel import ClassNames, count_funnel
@@ -177,7 +177,7 @@ def _build(run: Run, exclusions: Exclusions) -> BuildSummary:
         write_splits=lambda folder: write_places(folder, aliases, groups, placed, run.places),
     )
     sweep_store(out, _named(out, rows))
-    keep_only(out, {record.sha256 for record in records})
+    keep_stored(out)
     remove_shards(out)
     run.report("write", len(rows), len(rows))
     return summary

@@ -9,6 +9,7 @@ from skindx.data.manifest import Record
 from skindx.data.review import Flag, Reason, read_decisions
 from skindx.data.screening.ood_table import unusual
 from skindx.data.screening.screen import Screened
+from skindx.data.skin_answers import said_skin
 from skindx.imaging.gates.content import LIMIT, SAID
 
 NOT_SKIN: Reason = "not-skin"
@@ -23,12 +24,13 @@ def not_skin_issues(
 ) -> dict[str, str]:
     """Return SHA-256 -> sentence of the images to drop; none unless `screen.not_skin` is drop.
 
-    What a person decided to keep stays.
+    What a person decided to keep stays, and so does what a person called skin.
     """
     if run.settings.screen.not_skin != "drop":
         return {}
     decisions = read_decisions(run.out)
     wanted = {sha256 for sha256, decision in decisions.items() if decision.verdict == "keep"}
+    wanted |= {sha256 for sha256, skin in said_skin(run.out).items() if skin}
     return {
         row.sha256: said(verdicts[row.path])
         for row in rows
@@ -41,18 +43,21 @@ def flag_records(
 ) -> None:
     """Flag the images of the dataset that look like no skin, and those that a table finds unusual.
 
-    Raises UserError for a table of another dataset.
+    What a person called skin is flagged for neither. Raises UserError for a table of another
+    dataset.
     """
-    settings = run.settings.screen
+    settings, answered = run.settings.screen, said_skin(run.out)
     if settings.not_skin == "review":
         for record in records:
             screened = by_sha[record.sha256][0].screened
-            if screened.not_skin >= LIMIT:
+            if screened.not_skin >= LIMIT and record.sha256 not in answered:
                 flag = Flag(record.sha256, NOT_SKIN, screened.not_skin, said(screened))
                 run.flags.append(flag)
     if settings.ood:
         high, known, model = unusual(settings.ood, [record.sha256 for record in records])
         for sha256, score in high.items():
+            if sha256 in answered:
+                continue
             share = score / (score + settings.ood.threshold)
             run.flags.append(Flag(sha256, OFF_TOPIC, share, f"unusual: {score:.1f} by {model}"))
         run.notes.append(f"{known} of {len(records)} images have an OOD score.")

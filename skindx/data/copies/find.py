@@ -8,15 +8,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies import acceptance, votes
+from skindx.data.copies import votes
 from skindx.data.copies.copy import ACCEPT, REVIEW, Copy
-from skindx.data.copies.parts import COLUMNS, IMAGES, PAIRS, PART_PAIRS, run_parts
+from skindx.data.copies.parts import (
+    IMAGES,
+    PAIRS,
+    PART_PAIRS,
+    job_folder,
+    run_parts,
+    verified_file,
+    votes_file,
+)
 from skindx.data.copies.recurring import recurring_keys
 from skindx.data.copies.shards import Library, describe_missing, folder_of, sha256_of
+from skindx.data.copies.verified import read_verified, verified_files, verified_folder
 from skindx.data.dedup.clusters import connected
 from skindx.data.runner import TaskRunner
-from skindx.data.screening.shards import SHARDS
-from skindx.files import atomic_file, sha256_file
+from skindx.files import atomic_file
 from skindx.progress import Progress, silent
 
 # N = images, P = pairs, K = keys
@@ -34,9 +42,10 @@ def find_copies(
 
     `paths` are relative to the dataset folder and named by SHA-256. `hash_candidates`, pairs_P2 of
     positions, are verified too, beside the pairs that share points. Killed at any moment, the same
-    call goes on; images that were described before are not described again. The answer does not
-    depend on the runner, and whether a pair is accepted not on the other images (`recurring` says
-    what does). Raises JobError when the workers end before their parts do.
+    call goes on; no image is described again, and no pair verified again, that an earlier call has
+    described or verified. The answer does not depend on that or on the runner, and whether a pair
+    is accepted not on the other images (`recurring` says what does). Raises JobError when the
+    workers end before their parts do.
     """
     progress = progress or silent
     position: dict[str, int] = {}
@@ -44,19 +53,16 @@ def find_copies(
         position.setdefault(sha256_of(path), at)
     sha256s = sorted(position)
     describe_missing(dataset, [paths[position[sha256]] for sha256 in sha256s], runner, progress)
-    row = {position[sha256]: number for number, sha256 in enumerate(sha256s)}
+    row = {sha256: number for number, sha256 in enumerate(sha256s)}
     by_hash_P2 = np.empty((0, 2), np.int64)
     if hash_candidates is not None and len(hash_candidates):
-        rows = [[row[position[sha256_of(paths[at])]] for at in pair] for pair in hash_candidates]
-        by_hash_P2 = _unique(np.array(rows, np.int64))
+        row_N = np.array([row[sha256_of(path)] for path in paths], np.int64)
+        by_hash_P2 = _unique(row_N[hash_candidates])
     search = _Search(dataset.absolute(), sha256s, runner, progress)
-    verified = search.verify(by_hash_P2)
-    recurring = search.recurring(verified)
+    recurring = search.recurring(search.verify(by_hash_P2))
     by_points_P2 = search.candidates(recurring)
-    known = {(i, j) for i, j in by_hash_P2.tolist()}
-    new = [pair for pair in by_points_P2.tolist() if tuple(pair) not in known]
-    verified = np.concatenate([verified, search.verify(np.array(new, np.int64).reshape(-1, 2))])
-    found = [_copy(values, sha256s, position) for values in verified if values[2] >= REVIEW]
+    verified_PV = search.verify(_unique(np.concatenate([by_hash_P2, by_points_P2])))
+    found = [_copy(values, sha256s, position) for values in verified_PV]
     return sorted(found, key=lambda copy: (copy.first, copy.second))
 
 
@@ -70,49 +76,59 @@ class _Search:
         self._runner, self._progress = runner, progress
         fixed = (
             folder_of(dataset).name,
-            sha256_file(acceptance.FILE),
+            verified_folder(dataset).name,
             (votes.RADIUS, votes.VOTES, votes.PROBES, votes.CHUNK_IMAGES, PART_PAIRS),
         )
         self._digest = hashlib.sha256(repr((fixed, list(sha256s))).encode())
 
     def verify(self, pairs_P2: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the evidence of pairs, rows of COLUMNS values."""
-        nothing = np.empty((0, COLUMNS))
-        if not len(pairs_P2):
-            return nothing
-        folder = self._folder(np.empty(0, np.uint64), pairs_P2)
-        stops = [*range(PART_PAIRS, len(pairs_P2), PART_PAIRS), len(pairs_P2)]
-        files = [folder / f"verified-{i}-{j}.npy" for i, j in itertools.pairwise([0, *stops])]
-        self._run(files, "verify", len(pairs_P2))
-        return np.concatenate([nothing, *(np.load(file) for file in files)])
+        """Return the evidence of the pairs that are copies or may be: positions and VALUES.
+
+        Pairs that an earlier search verified are read.
+        """
+        files = verified_files(self._dataset)
+        known_P, read_PV = read_verified(files, self._sha256s, pairs_P2, REVIEW)
+        new_P2 = pairs_P2[~known_P]
+        if not len(new_P2):
+            return read_PV
+        job = self._job(np.empty(0, np.uint64), new_P2)
+        stops = [*range(PART_PAIRS, len(new_P2), PART_PAIRS), len(new_P2)]
+        parts = [
+            verified_file(self._dataset, job, i, j) for i, j in itertools.pairwise([0, *stops])
+        ]
+        self._run(parts, "verify", len(new_P2))
+        _, new_PV = read_verified(parts, self._sha256s, new_P2, REVIEW)
+        return np.concatenate([read_PV, new_PV])
 
     def candidates(self, recurring: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return pairs_P2 that share points."""
         size = votes.CHUNK_IMAGES
-        folder = self._folder(recurring, np.empty((0, 2), np.int64))
+        job = self._job(recurring, np.empty((0, 2), np.int64))
         chunks = range(-(-len(self._sha256s) // size))
         pairs = itertools.combinations_with_replacement(chunks, 2)
-        files = [folder / f"votes-{a}-{b}-{size}.npy" for a, b in pairs]
+        files = [votes_file(self._dataset, job, a, b, size) for a, b in pairs]
         self._run(files, "candidates", len(self._sha256s))
         nothing = np.empty((0, 2), np.int64)
         return _unique(np.concatenate([nothing, *(np.load(file)[:, :2] for file in files)]))
 
-    def recurring(self, verified: NDArray[np.float64]) -> NDArray[np.uint64]:
+    def recurring(self, verified_PV: NDArray[np.float64]) -> NDArray[np.uint64]:
         """Return the keys of points that stand in too many families to be told apart by them."""
         count = len(self._sha256s)
-        links_P2 = verified[verified[:, 2] >= ACCEPT, :2].astype(np.int64)
+        links_P2 = verified_PV[verified_PV[:, 2] >= ACCEPT, :2].astype(np.int64)
         family_N = np.array(connected(count, links_P2) if count else [], np.int64)
         return recurring_keys(Library(self._dataset), self._sha256s, family_N)
 
-    def _folder(self, recurring: NDArray[np.uint64], pairs_P2: NDArray[np.int64]) -> Path:
+    def _job(self, recurring: NDArray[np.uint64], pairs_P2: NDArray[np.int64]) -> str:
+        """Write what the parts of one job read; return its name."""
         digest = self._digest.copy()
         digest.update(recurring.tobytes() + pairs_P2.tobytes())
-        folder = self._dataset / SHARDS / f"copies-{digest.hexdigest()[:32]}"
+        job = digest.hexdigest()[:32]
+        folder = job_folder(self._dataset, job)
         with atomic_file(folder / IMAGES) as temporary, temporary.open("wb") as file:
             np.savez(file, sha256s=np.array(self._sha256s), recurring=recurring)
         with atomic_file(folder / PAIRS) as temporary, temporary.open("wb") as file:
             np.save(file, pairs_P2)
-        return folder
+        return job
 
     def _run(self, files: Sequence[Path], stage: str, total: int) -> None:
         done = 0

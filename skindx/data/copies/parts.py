@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skindx.data.copies.shards import Library
+from skindx.data.copies.verified import values_of, verified_folder, write_verified
 from skindx.data.copies.verify import verify
 from skindx.data.copies.votes import join_chunks
 from skindx.data.runner import TaskRunner
+from skindx.data.screening.shards import SHARDS
 from skindx.errors import JobError
 from skindx.files import atomic_file
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
@@ -21,8 +24,6 @@ from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxe
 PAIRS, IMAGES = "pairs.npy", "images.npz"
 """What the parts of one job read: pairs of positions among the images; images, recurring keys."""
 PART_PAIRS = 500
-COLUMNS = 13
-"""Of a verified pair: two positions, probability, inliers, NCC, covered, mirrored, transform."""
 _LIMITS = Limits(timeout_s=3600, memory_mb=4000)
 _PER_TASK = 64
 
@@ -84,35 +85,55 @@ def making(job: dict[str, Any]) -> Work:
 
 
 def make_part(dataset: Path, file: Path) -> None:
-    """Make the part that leaves this file."""
-    kind, *numbers = file.stem.split("-")
-    made = _MAKERS[kind](_library(dataset, file.parent), file.parent, *map(int, numbers))
-    with atomic_file(file) as temporary, temporary.open("wb") as opened:
-        np.save(opened, made)
+    """Make the part that leaves this file: `votes_file` and `verified_file` name them."""
+    kind, job, *numbers = file.stem.split("-")
+    folder = job_folder(dataset, job)
+    _MAKERS[kind](_library(dataset, folder), folder, file, [int(number) for number in numbers])
 
 
-def _join(library: Library, folder: Path, a: int, b: int, chunk: int) -> Any:
-    with np.load(folder / IMAGES) as file:
-        sha256s, recurring = file["sha256s"].tolist(), file["recurring"]
-    return join_chunks(library, sha256s, recurring, (a, b, chunk))
+def job_folder(dataset: Path, job: str) -> Path:
+    """Return where the images and pairs of a job stand."""
+    return dataset / SHARDS / f"copies-{job}"
 
 
-def _verify(library: Library, folder: Path, start: int, stop: int) -> Any:
-    with np.load(folder / IMAGES) as file:
-        sha256s = file["sha256s"].tolist()
-    rows = []
-    for i, j in np.load(folder / PAIRS, mmap_mode="r")[start:stop].tolist():
-        copy = verify(library[sha256s[i]], library[sha256s[j]])
-        if copy is not None:
-            shown = (copy.probability, copy.inliers, copy.ncc, copy.covered, copy.mirrored)
-            rows.append((i, j, *shown, *copy.transform_23))
-    return np.array(rows, np.float64).reshape(-1, COLUMNS)
+def votes_file(dataset: Path, job: str, a: int, b: int, chunk: int) -> Path:
+    """Return the file of the candidates between the a-th and the b-th run of `chunk` images."""
+    return job_folder(dataset, job) / f"votes-{job}-{a}-{b}-{chunk}.npy"
 
 
-_MAKERS: dict[str, Callable[..., Any]] = {"votes": _join, "verified": _verify}
+def verified_file(dataset: Path, job: str, start: int, stop: int) -> Path:
+    """Return the file of the evidence of a job's pairs from `start` to before `stop`."""
+    return verified_folder(dataset) / f"verified-{job}-{start}-{stop}.parquet"
+
+
+def _join(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
+    a, b, chunk = numbers
+    sha256s, recurring = _images(folder)
+    found_C3 = join_chunks(library, sha256s, recurring, (a, b, chunk))
+    with atomic_file(made) as temporary, temporary.open("wb") as opened:
+        np.save(opened, found_C3)
+
+
+def _verify(library: Library, folder: Path, made: Path, numbers: Sequence[int]) -> None:
+    start, stop = numbers
+    sha256s, _ = _images(folder)
+    pairs_P2 = np.load(folder / PAIRS, mmap_mode="r")[start:stop]
+    named = [(sha256s[i], sha256s[j]) for i, j in pairs_P2.tolist()]
+    values = [values_of(verify(library[one], library[other])) for one, other in named]
+    write_verified(made, named, np.array(values, np.float64))
+
+
+_MAKERS: dict[str, Callable[..., None]] = {"votes": _join, "verified": _verify}
 
 
 @lru_cache(maxsize=1)
 def _library(dataset: Path, folder: Path) -> Library:
     # One job has one folder: the shards are complete when its parts are made.
     return Library(dataset)
+
+
+@lru_cache(maxsize=1)
+def _images(folder: Path) -> tuple[list[str], NDArray[np.uint64]]:
+    """Return a job's images and its recurring keys, which its many parts share."""
+    with np.load(folder / IMAGES) as file:
+        return file["sha256s"].tolist(), file["recurring"]

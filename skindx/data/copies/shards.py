@@ -5,8 +5,7 @@ shards are open at once and the memory holds what is asked for.
 """
 
 import hashlib
-import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -209,36 +208,3 @@ class Library:
     def __getitem__(self, sha256: str) -> Description:
         place = self._places[sha256]
         return self._shards[place.shard].description(place.row)
-
-
-def keep_only(dataset: Path, sha256s: Collection[str]) -> int:
-    """Delete the descriptions of all other images; return how many. See `forget`."""
-    wanted = set(sha256s)
-    return _rewrite(dataset, lambda sha256: sha256 in wanted)
-
-
-def forget(dataset: Path, sha256s: Collection[str]) -> int:
-    """Delete the descriptions of these images, and all of other versions; return how many.
-
-    For who holds `only_writer`: after a removal nothing may be left that shows a removed image.
-    """
-    unwanted = set(sha256s)
-    return _rewrite(dataset, lambda sha256: sha256 not in unwanted)
-
-
-def _rewrite(dataset: Path, keeps: Callable[[str], bool]) -> int:
-    folder, removed = folder_of(dataset.absolute()), 0
-    for other in folder.parent.glob("*"):
-        if other != folder and other.is_dir():
-            shutil.rmtree(other)
-    for file in shard_files(folder):
-        shard = Shard(file)
-        kept = [at for at, sha256 in enumerate(shard.sha256s) if keeps(sha256)]
-        if len(kept) == len(shard.sha256s):
-            continue
-        removed += len(shard.sha256s) - len(kept)
-        if kept:
-            rows = shard.rows()
-            write_shard(folder, [shard.sha256s[at] for at in kept], [rows[at] for at in kept])
-        file.unlink()
-    return removed

@@ -9,6 +9,9 @@ from skindx.data.copies.describe import Description
 from skindx.data.copies.evidence import Evidence, measure
 from skindx.data.copies.geometry import models_of
 
+VERSION = 1
+"""Counts up when a pair's evidence changes, so that pairs are verified again."""
+
 
 def evidence_of(first: Description, second: Description) -> list[Evidence]:
     """Return the evidence of every model under which the images overlap."""

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from skindx.data.copies.answers import Answer, read_answers, said_same
+from skindx.data.answers import Answer
+from skindx.data.copies.answers import read_answers, said_same
 from skindx.data.copies.drawing import draw_pair
 from skindx.data.copies.records import COPIES, CopyRecord, read_copies, verdict
 from skindx.data.gallery.tile import Tile

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from skindx.config import read_yaml
+from skindx.data.answers import Answer
 from skindx.data.funnel import STAGES
 from skindx.data.gallery.copies import copy_tiles
 from skindx.data.gallery.tile import Tile
 from skindx.data.layout import RECIPE, STORE, SUMMARY
 from skindx.data.manifest import Issue, Record, read_issues, read_manifest
 from skindx.data.review import Decision, Flag, Reason, read_decisions, read_flags, undecided
+from skindx.data.skin_answers import read_skin_answers
 from skindx.errors import UserError
 
 View = Literal["kept", "dropped", "review", "copies"]
@@ -38,7 +40,11 @@ def read_tiles(dataset: Path) -> Tiles:
     for flag in read_flags(dataset):
         flags[flag.sha256].append(flag)
     decisions, waiting = read_decisions(dataset), undecided(dataset, get_args(Reason))
-    kept = {r.sha256: _kept(r, flags.get(r.sha256, []), decisions.get(r.sha256)) for r in records}
+    skin = read_skin_answers(dataset)
+    kept = {
+        r.sha256: _kept(r, flags.get(r.sha256, []), decisions.get(r.sha256), skin.get(r.sha256))
+        for r in records
+    }
     dropped = list(_dropped(issues, kept))
     known = {tile.sha256: tile for tile in dropped} | kept
     review = [_waiting(known.get(sha256), sha256, raised) for sha256, raised in waiting.items()]
@@ -77,7 +83,9 @@ def _name(dataset: Path) -> str:
     return str(name or dataset.resolve().name)
 
 
-def _kept(record: Record, flags: Sequence[Flag], decision: Decision | None) -> Tile:
+def _kept(
+    record: Record, flags: Sequence[Flag], decision: Decision | None, skin: Answer | None
+) -> Tile:
     facts = [("size", f"{record.width} × {record.height}"), *_origin(record)]
     if record.fold is not None:
         facts.append(("fold", str(record.fold)))
@@ -89,6 +97,8 @@ def _kept(record: Record, flags: Sequence[Flag], decision: Decision | None) -> T
     if decision:
         who = f" by {decision.by}" if decision.by else ""
         facts.append(("decided", f"{decision.verdict}{who}"))
+    if skin:
+        facts.append(("answer", f"{skin.verdict} by {skin.by}" if skin.by else skin.verdict))
     return Tile(record.sha256, (record.label,), (record.split,), (record.source_url,), tuple(facts))
 
 

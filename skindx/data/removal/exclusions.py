@@ -1,7 +1,7 @@
 """What a build keeps out: what was taken down or rejected, and its near copies."""
 
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,12 @@ from skindx.data.removal.copies import near_files
 from skindx.data.removal.purge import purge, taken_down
 from skindx.data.review import REVIEWED, read_decisions
 from skindx.data.screening.screen import Screened
+from skindx.data.skin_answers import said_skin
 from skindx.data.store import store_files
 from skindx.errors import UserError
 from skindx.progress import Progress
+
+_REMOVE, _NO_SKIN = "decided to remove it", "said that it shows no skin"
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,18 @@ class Exclusions:
 
     dataset: Path
     blocked: BlockList
-    rejected: Set[str]
-    """SHA-256 of the images that people decided to remove."""
+    rejected: Mapping[str, str]
+    """SHA-256 of the images that people do not want -> what they decided or said of it."""
     dedup: DedupSettings
     """Which hashes, and within which distance, make a near copy."""
 
     @classmethod
     def read(cls, dataset: Path, blocklists: Sequence[Path], dedup: DedupSettings) -> "Exclusions":
-        """Read block lists and the dataset's decisions. Raises UserError for damaged ones."""
-        decisions = read_decisions(dataset)
-        rejected = {sha for sha, decision in decisions.items() if decision.verdict == "remove"}
+        """Read block lists and what people decided. Raises UserError for damaged ones."""
+        rejected = {sha256: _NO_SKIN for sha256, skin in said_skin(dataset).items() if not skin}
+        for sha256, decision in read_decisions(dataset).items():
+            if decision.verdict == "remove":
+                rejected[sha256] = _REMOVE
         return cls(dataset, join(blocklists), rejected, dedup)
 
     def purge(self) -> None:
@@ -109,10 +114,11 @@ class Exclusions:
         staying, issues = [], []
         for image in cleaned.kept:
             row = image.row
-            seen = sorted(self.rejected & {row.sha256, *copies[row.sha256]})
+            seen = sorted(self.rejected.keys() & {row.sha256, *copies[row.sha256]})
             if seen:
-                which = "it" if row.sha256 in seen else f"its copy {seen[0]}"
-                detail = f"a person who looked at {which} decided to remove it"
+                one = row.sha256 if row.sha256 in seen else seen[0]
+                which = "it" if row.sha256 in seen else f"its copy {one}"
+                detail = f"a person who looked at {which} {self.rejected[one]}"
                 issues.append(Issue(row.url, row.sha256, image.label, REVIEWED, detail))
             else:
                 staying.append(image)

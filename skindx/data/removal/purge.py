@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from skindx.data.blocklist import TAKEN_DOWN, Blocked, BlockList, withheld
-from skindx.data.copies.shards import keep_only
+from skindx.data.copies.kept import keep_stored
 from skindx.data.fetch.page_cache import PAGES
 from skindx.data.fetch.parts import merge_parts
 from skindx.data.funnel import recounted
@@ -27,7 +27,6 @@ from skindx.data.layout import (
     LEDGER,
     LOG,
     MANIFEST,
-    STORE,
     SUMMARY,
 )
 from skindx.data.ledger import file_name, held_ledger, read_lines, row_of
@@ -63,7 +62,7 @@ def purge(dataset: Path, blocked: BlockList) -> int:
     files = [file for sha256 in blocked.by_sha for file in store_files(dataset, sha256)]
     for file in files:
         file.unlink(missing_ok=True)
-    keep_only(dataset, {file.stem for file in (dataset / STORE).glob("*/*")})
+    keep_stored(dataset)
     return len(files)
 
 

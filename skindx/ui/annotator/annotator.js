@@ -1,6 +1,6 @@
 // A key presses its button, wherever the reviewer is; not while a class is typed or chosen.
 const KEYS = {
-  s: ['sx-save', 'sx-same'], d: ['sx-different'], k: ['sx-skip'], b: ['sx-back'], u: ['sx-undo'],
+  s: ['sx-save', 'sx-same', 'sx-skin'], d: ['sx-different'], n: ['sx-no_skin'], k: ['sx-skip'], b: ['sx-back'], u: ['sx-undo'],
 };
 document.addEventListener('keydown', (event) => {
   const button = (KEYS[event.key.toLowerCase()] ?? [])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from skindx.data.boxes.review import Review
 from skindx.data.copies.drawing import draw_pair
 from skindx.data.copies.review import CopyReview
+from skindx.data.skin_review import SkinReview
 from skindx.diagnosis.view import view_jpeg
 from skindx.errors import UserError
 from skindx.imaging.damage import DamagedImage
@@ -33,7 +34,7 @@ def address(sha256: str) -> str:
 class ReviewImages:
     """ASGI middleware that answers for the images of a review."""
 
-    def __init__(self, app: App, review: Review) -> None:
+    def __init__(self, app: App, review: Review | SkinReview) -> None:
         self.app, self.review = app, review
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

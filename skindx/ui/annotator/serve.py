@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from skindx.data.boxes.review import reviewing
 from skindx.data.copies.review import reviewing_copies
+from skindx.data.skin_review import reviewing_skin
 from skindx.system import go_offline, require_extra
 from skindx.ui.listening import LOOPBACK, check_free, gradio_options, stoppable, uploads_folder
 
@@ -55,6 +56,23 @@ def serve_copies(dataset: Path, by: str, *, port: int = 7861, open_browser: bool
     print(
         f"{review.answered} of {len(review.order)} pairs of {dataset} are answered; the next "
         f"`skindx build` obeys them."
+    )
+
+
+def serve_skin(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = False) -> None:
+    """Serve the page of images that may show no skin; raises UserError as `serve` does."""
+    _check(port)
+    with reviewing_skin(dataset, by) as review:
+        from starlette.middleware import Middleware
+
+        from skindx.ui.annotator.images import ReviewImages
+        from skindx.ui.annotator.skin_page import build_skin_page
+
+        own = [Middleware(ReviewImages, review=review)]
+        _run(build_skin_page(review), own, port, open_browser)
+    print(
+        f"{review.answered} of {len(review.order)} flagged images of {dataset} are answered; the "
+        f"next `skindx build` obeys them."
     )
 
 

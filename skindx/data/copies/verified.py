@@ -1,0 +1,166 @@
+"""The evidence of verified pairs on disk, by both SHA-256: a pair is verified once.
+
+What a pair shows depends on its two images alone, so a rebuild reads it, that of a refused pair
+too, and verifies only the pairs that no search of the dataset folder has verified. A search leaves
+a file for each finished part; `keep_pairs` makes one file of them.
+"""
+
+import hashlib
+import itertools
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.data.copies import acceptance
+from skindx.data.copies.copy import Copy
+from skindx.data.copies.shards import folder_of
+from skindx.data.copies.verify import VERSION
+from skindx.files import atomic_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# P = pairs, V = values of a pair
+
+VALUES = (
+    "probability",
+    "inliers",
+    "ncc",
+    "covered",
+    "mirrored",
+    *(f"transform_{place}" for place in range(6)),
+)
+"""Of a pair, as `Copy` names them; a pair without points that agree has zeros."""
+_SIDES = ("sha256_a", "sha256_b")
+_BATCH = 1 << 16
+"""Pairs that are read at once."""
+
+
+def verified_folder(dataset: Path) -> Path:
+    """Return where the evidence lies: in a folder named by all that decides it but the images."""
+    decides = acceptance.FILE.read_bytes() + repr(sorted(acceptance.RANGES.items())).encode()
+    name = f"pairs-v{VERSION}-{hashlib.sha256(decides).hexdigest()[:12]}"
+    return folder_of(dataset.absolute()) / name
+
+
+def verified_files(dataset: Path) -> list[Path]:
+    """Return the files with evidence, in the order of their names."""
+    return sorted(verified_folder(dataset).glob("*.parquet"))
+
+
+def values_of(copy: Copy | None) -> tuple[float, ...]:
+    """Return the values of a verified pair, in the order of VALUES."""
+    if copy is None:
+        return (0.0,) * len(VALUES)
+    shown = (copy.probability, copy.inliers, copy.ncc, copy.covered, copy.mirrored)
+    return (*shown, *copy.transform_23)
+
+
+def write_verified(
+    file: Path, pairs: Sequence[tuple[str, str]], values_PV: NDArray[np.float64]
+) -> None:
+    """Write the values of pairs, the smaller SHA-256 first, atomically."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        name: pa.array([pair[side] for pair in pairs], pa.string())
+        for side, name in enumerate(_SIDES)
+    }
+    columns |= {name: pa.array(values_PV[:, at]) for at, name in enumerate(VALUES)}
+    with atomic_file(file) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+
+
+def read_verified(
+    files: Iterable[Path], sha256s: Sequence[str], wanted_P2: NDArray[np.int64], least: float
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return which of the wanted pairs the files know, and rows (first, second, *VALUES).
+
+    Pairs are positions first < second in `sha256s`; both are sorted. The rows are those of at
+    least this probability, sorted.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = len(sha256s)
+    wanted_P = wanted_P2[:, 0] * count + wanted_P2[:, 1]
+    known_P, names = np.zeros(len(wanted_P), bool), pa.array(sha256s, pa.string())
+    rows = [np.empty((0, 2 + len(VALUES)))]
+    for table in _tables(files if len(wanted_P) else ()):
+        at_P2 = np.stack(
+            [
+                pc.fill_null(pc.index_in(table[name], value_set=names), -1).to_numpy()
+                for name in _SIDES
+            ],
+            axis=1,
+        ).astype(np.int64)
+        key_P = np.where((at_P2 >= 0).all(axis=1), at_P2[:, 0] * count + at_P2[:, 1], -1)
+        place_P = np.searchsorted(wanted_P, key_P).clip(max=len(wanted_P) - 1)
+        asked_P = wanted_P[place_P] == key_P
+        known_P[place_P[asked_P]] = True
+        sure_P = asked_P & (table["probability"].to_numpy() >= least)
+        values = [table[name].to_numpy()[sure_P] for name in VALUES]
+        rows.append(np.column_stack([at_P2[sure_P], *values]).reshape(-1, 2 + len(VALUES)))
+    # A kill between writing one file of all and deleting its parts leaves pairs twice.
+    return known_P, np.unique(np.concatenate(rows), axis=0)
+
+
+def keep_pairs(dataset: Path, sha256s: Collection[str]) -> None:
+    """Make one file of the evidence of pairs of these images, and delete all other evidence."""
+    import pyarrow as pa
+
+    folder, wanted = verified_folder(dataset), pa.array(sorted(sha256s), pa.string())
+    for other in folder.parent.glob("pairs-*"):
+        if other != folder:
+            shutil.rmtree(other)
+    files = verified_files(dataset)
+    gone = any(len(_between(table, wanted)) < len(table) for table in _tables(files))
+    if len(files) < 2 and not gone:
+        return
+    what = "\n".join([*(file.name for file in files), *sorted(sha256s)])
+    target = folder / f"kept-{hashlib.sha256(what.encode()).hexdigest()[:32]}.parquet"
+    with atomic_file(target) as temporary:
+        _write_all(temporary, (_between(table, wanted) for table in _tables(files)))
+    for file in files:
+        file.unlink()
+
+
+def _between(table: "pa.Table", names: "pa.StringArray") -> "pa.Table":
+    """Return the rows whose images are both among these."""
+    import pyarrow.compute as pc
+
+    for side in _SIDES:
+        table = table.filter(pc.is_in(table[side], value_set=names))
+    return table
+
+
+def _write_all(file: Path, tables: Iterable["pa.Table"]) -> None:
+    import pyarrow.parquet as pq
+
+    every = iter(tables)
+    first = next(every)  # there is evidence: of nothing nobody makes a file
+    with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+        for table in itertools.chain([first], every):
+            writer.write_table(table)
+
+
+def _tables(files: Iterable[Path]) -> Iterator["pa.Table"]:
+    """Yield what the files hold, some _BATCH rows at a time, however small or large they are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    waiting: list[pa.RecordBatch] = []
+    for file in files:
+        with pq.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(_BATCH):
+                waiting.append(batch)
+                if sum(map(len, waiting)) >= _BATCH:
+                    yield pa.Table.from_batches(waiting)
+                    waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)

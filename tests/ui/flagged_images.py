@@ -1,0 +1,30 @@
+"""A dataset of images some of which are flagged as no skin, or were taken out as such."""
+
+from pathlib import Path
+
+from paint_pictures import encode, paint
+
+from skindx.data.manifest import Issue, Record, write_issues, write_manifest
+from skindx.data.review import Flag, write_flags
+from skindx.data.store import put
+
+DETAIL = "hardly any colour of skin"
+
+
+def flagged_images(folder: Path) -> list[str]:
+    """Write the dataset; return the SHA-256 of two flagged images and of one taken out."""
+    shas, records = [], []
+    for number, label in enumerate(("acne", "<b>wart", "wart", "acne")):
+        sha256, path = put(folder, encode(paint(number)), ".jpg")
+        shas.append(sha256)
+        if number < 3:
+            records.append(Record(path, sha256, "0" * 16, 120, 96, label, sha256, "train"))
+    write_manifest(folder, records)
+    write_issues(folder, [Issue("u", shas[3], "acne", "not-skin", "flat colours")])
+    flags = [
+        Flag(shas[0], "not-skin", 0.9, DETAIL),
+        Flag(shas[1], "off-topic", 0.6, "unusual: 7.5 by a net"),
+        Flag(shas[2], "face", 0.9),
+    ]
+    write_flags(folder, flags, ["not-skin", "off-topic", "face"])
+    return [shas[1], shas[0], shas[3]]
