@@ -314,7 +314,8 @@ def test_a_yolo_folder_is_a_source(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_the_real_lesion_boxes_build(real: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("SKINDX_REAL", str(real))
-    settings = BuildSettings.load(Path("data/lesion-boxes.yaml"), ["workers=1", "dedup.copies='off'"])
+    overrides = ["workers=1", "dedup.copies='off'"]
+    settings = BuildSettings.load(Path("data/lesion-boxes.yaml"), overrides)
     summary = build(settings, tmp_path)
     assert summary.found == 855 == summary.kept + sum(summary.issues.values())
     assert summary.boxed == summary.kept
