@@ -102,7 +102,7 @@ class Collector:
             # Taken now, since an activation may overwrite the tensor.
             self._waiting.append((layer, rest, get_gradient_edge(output)))
         else:
-            output.register_hook(
+            output.register_hook(  # type: ignore[no-untyped-call]
                 lambda gradient: self._add(layer.name, _exactly(rest, gradient / self._scale))
             )
 

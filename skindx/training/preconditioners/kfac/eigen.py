@@ -38,7 +38,7 @@ def _try(factor_SWW: Tensor, added: float) -> Eigen | None:
         factor_SWW = factor_SWW + added * eye_WW
     try:
         values_SW, vectors_SWW = torch.linalg.eigh(factor_SWW)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # LinAlgError, or what a GPU's library says instead
         return None
     rounding = 10 * width * torch.finfo(values_SW.dtype).eps
     low, high = values_SW.aminmax()

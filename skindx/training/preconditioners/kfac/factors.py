@@ -67,6 +67,6 @@ def _summed(tensors: list[Tensor]) -> list[Tensor]:
         group = tensors[len(done) : len(done) + count]
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         dist.all_reduce(flat)
-        parts = flat.split([tensor.numel() for tensor in group])
+        parts = torch.split(flat, [tensor.numel() for tensor in group])
         done += [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
     return done

@@ -148,7 +148,7 @@ class Kfac:
             held = done if names[0] in done else gradients
             flat = torch.cat([held[name].reshape(-1) for name in names])
             dist.broadcast(flat, row[place], column)
-            parts = flat.split([gradients[name].numel() for name in names])
+            parts = torch.split(flat, [gradients[name].numel() for name in names])
             for name, part in zip(names, parts, strict=True):
                 done[name] = part.view(gradients[name].shape)
 

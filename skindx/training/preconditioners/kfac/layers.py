@@ -91,8 +91,8 @@ class Linear(Layer):
     @property
     def shapes(self) -> Mapping[str, tuple[int, int]]:
         """One block."""
-        width, outputs = self.module.in_features, self.module.out_features
-        return {INSIDE: (1, int(width) + self._biased), OUTSIDE: (1, int(outputs))}
+        outputs, inputs = self._parts()[0].shape
+        return {INSIDE: (1, inputs + self._biased), OUTSIDE: (1, outputs)}
 
     def observe(self, inputs: Tensor, images: int) -> tuple[Sums, Callable[[Tensor], Sums]]:
         """Multiply the rows with themselves."""
@@ -126,7 +126,7 @@ class Conv(Layer):
         blocks, width = self.shapes[INSIDE]
         inside = inputs.new_zeros(blocks, width, width, dtype=torch.float32)
         spread = inputs[0].numel() * self._conv.weight[0, 0].numel() * 4
-        for part in inputs.detach().split(max(1, _CHUNK_BYTES // max(1, spread))):
+        for part in torch.split(inputs.detach(), max(1, _CHUNK_BYTES // max(1, spread))):
             patches_NCL = self._patches(part.float())
             many, _, length = patches_NCL.shape
             rows = patches_NCL.view(many, blocks, -1, length).permute(1, 2, 0, 3)

@@ -12,15 +12,17 @@ from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
 from skindx.training.callbacks.callback_list import CallbackList, member_callbacks
 from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import OpenImages, TrainingData, open_sets
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.finished.snapshots import snapshot_keeper
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.preconditioners.building import build_preconditioner
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.lora import add_low_rank
-from skindx.training.recipes.losses import build_loss
+from skindx.training.recipes.losses import build_loss, drawn_loss
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.state import Training, setup
 from skindx.training.task import Row
@@ -106,8 +108,24 @@ def setup_member(
     task = ClassifierTask(
         member, recipe, mesh, training, validation, criterion, len(data.classes), keep
     )
+    preconditioner = build_preconditioner(
+        recipe.preconditioner,
+        classifier,
+        mesh,
+        draw=drawn_loss(criterion),
+        seed=member.seed,
+        steps_per_epoch=steps_of(task.images, task.batch),
+        say=say,
+    )
     return setup(
-        task, classifier, optimizer, average=average, settings=settings, mesh=mesh, say=say
+        task,
+        classifier,
+        optimizer,
+        average=average,
+        settings=settings,
+        mesh=mesh,
+        say=say,
+        preconditioner=preconditioner,
     )
 
 
