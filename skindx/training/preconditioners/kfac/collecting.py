@@ -31,9 +31,9 @@ class Collector:
         """What the step has brought so far, by layer."""
         self.images = 0
         """How many images brought it."""
-        self._handles = [module.register_forward_hook(self._forward_done)]
-        for layer in layers:
-            self._handles += self._watch(layer)
+        self._handles = [handle for layer in layers for handle in self._watch(layer)]
+        # Last: the module may be a layer itself.
+        self._handles.append(module.register_forward_hook(self._forward_done))
 
     def open(self, images: int) -> None:
         """A forward pass of so many images begins, which is to be collected."""
