@@ -90,7 +90,9 @@ def _rows(module: nn.Module, inputs: Tensor, block: int) -> Tensor:
         (high, wide), step, apart = module.kernel_size, module.stride, module.dilation
         for y in range(0, own.shape[1] - apart[0] * (high - 1), step[0]):
             for x in range(0, own.shape[2] - apart[1] * (wide - 1), step[1]):
-                patch = own[:, y : y + apart[0] * high : apart[0], x : x + apart[1] * wide : apart[1]]
+                patch = own[
+                    :, y : y + apart[0] * high : apart[0], x : x + apart[1] * wide : apart[1]
+                ]
                 rows.append(patch[:, :high, :wide].reshape(-1))
         rows = torch.stack(rows)
     ones = [rows.new_ones(len(rows), 1)] if module.bias is not None else []
@@ -137,7 +139,9 @@ def test_the_update_is_the_explicit_inverse_of_the_kronecker_product(
         inside, outside = _explicit(module, inputs, gradient, block, blocks)
         whole = torch.kron(outside, inside)
         plain = _matrix(before, block, blocks)
-        expected = torch.linalg.solve(whole + PLAIN.damping * torch.eye(len(whole)), plain.flatten())
+        expected = torch.linalg.solve(
+            whole + PLAIN.damping * torch.eye(len(whole)), plain.flatten()
+        )
         found = _matrix(after, block, blocks).flatten()
         assert (found - expected).norm() < 1e-3 * expected.norm()
 
@@ -173,9 +177,7 @@ class _Plain(nn.Module):
 
 @pytest.mark.parametrize("learned", [True, False])
 @pytest.mark.parametrize("act", [True, False])
-def test_a_batch_norm_has_the_2_x_2_fisher_matrix_of_each_channel(
-    act: bool, learned: bool
-) -> None:
+def test_a_batch_norm_has_the_2_x_2_fisher_matrix_of_each_channel(act: bool, learned: bool) -> None:
     """With fixed statistics each image's own gradient says it."""
     torch.manual_seed(0)
     norm: nn.Module = BatchNormAct2d(3) if act else nn.BatchNorm2d(3)
@@ -244,7 +246,9 @@ def test_much_damping_leaves_the_direction_of_gradient_descent() -> None:
     for damping in (1e-3, 1e7):
         net = _net()
         settings = PLAIN.model_copy(update={"damping": damping, "kl_clip": 0.001})
-        _, before = _one_step(net, torch.randn(6, 3, 6, 6, generator=torch.manual_seed(2)), settings)
+        _, before = _one_step(
+            net, torch.randn(6, 3, 6, 6, generator=torch.manual_seed(2)), settings
+        )
         after = _flat([weight.grad for weight in net.parameters()])
         found.append(_cosine(_flat(before), after))
     assert found[0] < 0.9
@@ -323,7 +327,9 @@ def test_the_kl_clip_bounds_the_step_in_the_fisher_metric() -> None:
 
 def test_a_wide_or_unknown_layer_keeps_its_gradient_and_is_named() -> None:
     said: list[str] = []
-    net = nn.Sequential(nn.Linear(4, 9), nn.LayerNorm(9), nn.Linear(9, 2), nn.LSTM(2, 2, bias=False))
+    net = nn.Sequential(
+        nn.Linear(4, 9), nn.LayerNorm(9), nn.Linear(9, 2), nn.LSTM(2, 2, bias=False)
+    )
     kfac = Kfac(PLAIN.model_copy(update={"widest": 9}), net, Alone(), draw=None, say=said.append)
     assert [layer.name for layer in kfac.layers] == ["0"]
     assert said == [
@@ -337,7 +343,9 @@ def test_a_factor_that_is_not_positive_gets_more_damping_or_none() -> None:
     rows = torch.randn(2, 5, 8)
     positive = rows @ rows.transpose(1, 2)
     assert decompose(positive, 0.01) is not None
-    below = positive - 0.05 * torch.eye(5) - torch.linalg.eigvalsh(positive)[:, :1, None] * torch.eye(5)
+    below = (
+        positive - 0.05 * torch.eye(5) - torch.linalg.eigvalsh(positive)[:, :1, None] * torch.eye(5)
+    )
     lifted = decompose(below, 0.01)
     assert lifted is not None
     rebuilt = (lifted.vectors_SWW * lifted.values_SW[:, None]) @ lifted.vectors_SWW.transpose(1, 2)
@@ -360,7 +368,10 @@ def test_a_layer_without_eigenvectors_keeps_its_gradient_and_is_named() -> None:
     (outputs.square().sum() / 2).backward()
     before = [weight.grad.clone() for weight in net.parameters()]
     kfac.apply(0.1)
-    moved = [not torch.equal(*pair) for pair in zip(before, (w.grad for w in net.parameters()), strict=True)]
+    moved = [
+        not torch.equal(*pair)
+        for pair in zip(before, (w.grad for w in net.parameters()), strict=True)
+    ]
     assert moved == [False, *[True] * (len(moved) - 1)]
     assert len(said) == 1
     assert "the factors of 0 are not positive" in said[0]

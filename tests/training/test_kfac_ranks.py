@@ -131,7 +131,9 @@ def _everything(state: State | None) -> dict[str, Any]:
     found["bf16"] = Run(mesh, precision="bf16").trained()
     found["skipped"] = _skipped(mesh)
     leave()
-    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in found.items()}
+    return {
+        name: value.numpy() if isinstance(value, Tensor) else value for name, value in found.items()
+    }
 
 
 def _skipped(mesh: Mesh) -> dict[str, Any]:

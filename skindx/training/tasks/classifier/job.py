@@ -1,16 +1,18 @@
 """A member's training as a job of the run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
 from skindx.training.callbacks.callback_list import CallbackList, member_callbacks
+from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.folds import partition
@@ -27,6 +29,9 @@ from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.state import Training, setup
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.task import ClassifierTask, Keep
+
+MakeOptimizer = Callable[[nn.Module, Recipe, Iterable[str]], torch.optim.Optimizer]
+"""Makes the optimizer of a recipe over a network, of which some weights are fresh."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ def setup_member(
     *,
     keep: Keep = lambda epoch, finished: None,
     open_images: OpenImages = open_sets,
+    make_optimizer: MakeOptimizer = build_optimizer,
 ) -> Training[FinishedMember]:
     """Return `member` before its first step, the same on every rank."""
     recipe = settings.recipe_of(member)
@@ -101,7 +107,7 @@ def setup_member(
     if member.trunk == "lora":
         add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
-    optimizer = build_optimizer(classifier, recipe, fresh)
+    optimizer = make_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
     criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)
