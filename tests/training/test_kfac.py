@@ -271,7 +271,7 @@ def test_linear_least_squares_is_solved_in_one_step() -> None:
     torch.testing.assert_close(kfac.factors.averages["", OUTSIDE][0], torch.eye(3))
     with torch.no_grad():
         for weight in net.parameters():
-            weight -= weight.grad
+            weight.sub_(weight.grad)
     rows = torch.cat([inputs, torch.ones(60, 1)], dim=1)
     solved = torch.linalg.lstsq(rows, targets).solution.T
     torch.testing.assert_close(net.weight, solved[:, :4], rtol=1e-4, atol=1e-4)

@@ -167,8 +167,9 @@ def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
     )
     return (
         f"{settings.model} at {settings.size} px from {start}, {where}, batch {settings.batch}, "
-        f"{settings.epochs} epochs, {len(settings.use)} folds x {len(settings.seeds)} seeds, paired. "
-        f"Each optimizer was tuned over {settings.trials} learning rates on the first fold and seed.",
+        f"{settings.epochs} epochs, {len(settings.use)} folds x {len(settings.seeds)} seeds, "
+        f"paired. Each optimizer was tuned over {settings.trials} learning rates on the first fold "
+        "and seed.",
         "X_time_to_adamw: seconds to the best balanced accuracy that tuned AdamW reaches on the "
         "validation images of the same fold and seed, over AdamW's; validation is in both. A run "
         "that does not reach it counts with its whole training, which flatters it: see "

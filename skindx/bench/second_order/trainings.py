@@ -1,5 +1,6 @@
 """The trainings of the bench: each in this process, kept in a file so that a bench goes on."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ class Trainings:
             Taxonomy.load(self.dataset / "taxonomy.yaml"),
         )
         (member,) = settings.members
-        job = MemberJob(self.out, self.dataset, settings, member, records, classes.keys)
+        job = MemberJob(self.out, self.dataset, settings, member, records, taxonomy.keys)
         training = setup_member(
             settings,
             member,
@@ -117,8 +118,6 @@ class _Timed(Silent):
         self.seconds.append(self._now() - self._began)
 
     def _now(self) -> float:
-        import time
-
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
