@@ -82,7 +82,7 @@ class Trainings:
         )
 
     def _train(self, settings: TrainSettings, arm: str) -> list[dict[str, Any]]:
-        records, classes = (
+        records, taxonomy = (
             read_manifest(self.dataset),
             Taxonomy.load(self.dataset / "taxonomy.yaml"),
         )
