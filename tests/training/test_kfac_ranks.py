@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
 def _tensors(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _tensors(inner) for key, inner in value.items()}
-    return torch.from_numpy(value) if hasattr(value, "dtype") else value
+    return torch.from_numpy(value.copy()) if hasattr(value, "dtype") else value
 
 
 def _everything(state: State | None) -> dict[str, Any]:

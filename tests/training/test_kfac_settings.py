@@ -85,12 +85,6 @@ def test_the_damping_falls_by_its_schedule() -> None:
     settings = KfacSettings(damping=0.08, damping_epochs=(2, 5), damping_factor=0.5)
     found = [settings.damping_at(epoch) for epoch in (0, 1, 2, 4, 5)]
     assert found == [0.08, 0.08, 0.04, 0.04, 0.02]
-        0.08,
-        0.08,
-        0.04,
-        0.04,
-        0.02,
-    ]
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=20), st.integers(1, 8))
