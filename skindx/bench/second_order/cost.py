@@ -13,6 +13,7 @@ from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import decompose
+from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.kfac import Kfac
 from skindx.training.preconditioners.kfac.sharing import plan_sharing
 from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
@@ -47,8 +48,8 @@ class Stepper:
 
 def overhead(
     network: dict[str, Any], batch: int, mesh: Mesh, *, steps: int, rounds: int
-) -> tuple[list[float], list[float], Kfac]:
-    """Return seconds of `steps` steps with K-FAC and without, `rounds` each, and the K-FAC.
+) -> tuple[list[float], list[float]]:
+    """Return seconds of `steps` steps with K-FAC and without, `rounds` each.
 
     `steps` are those between two decompositions, so that each round has one.
     """
@@ -62,28 +63,43 @@ def overhead(
     seconds = interleave(candidates, rounds, warmup=0)
     for stepper in (with_it, without):
         stepper.engine.close()
-    assert with_it.kfac is not None
-    return seconds["kfac"], seconds["plain"], with_it.kfac
+    return seconds["kfac"], seconds["plain"]
 
 
-def eigen_share(kfac: Kfac, ranks: int, rounds: int) -> list[float]:
+def eigen_share(model: str, ranks: int, rounds: int, device: torch.device) -> list[float]:
     """Return the slowest rank's part of the time that one rank takes for all eigenvectors.
 
-    Each factor is timed alone, on this machine; K-FAC's own plan deals them out.
+    Random factors of each shape of a network are timed on this machine, one of each shape a round;
+    K-FAC's own plan deals them out.
     """
-    shapes = {layer.name: layer.shapes for layer in kfac.layers}
+    with torch.device("meta"):
+        module = build_classifier(ClassifierSettings(model=model), 10)
+    layers, _ = find_layers(module, KfacSettings().widest)
+    shapes = {layer.name: layer.shapes for layer in layers}
     sharing = plan_sharing(shapes, ranks, 1.0)
     shares = []
-    for _ in range(rounds):
+    for number in range(rounds):
+        generator = torch.Generator(device).manual_seed(number)
+        seconds: dict[tuple[int, int], float] = {}
         loads = [0.0] * ranks
-        for key, factor in kfac.factors.averages.items():
-            _wait(factor.device)
-            began = time.perf_counter()
-            decompose(factor, kfac.damping)
-            _wait(factor.device)
-            loads[sharing.rank_of[key]] += time.perf_counter() - began
+        for (name, factor), rank in sharing.rank_of.items():
+            shape = shapes[name][factor]
+            if shape not in seconds:
+                seconds[shape] = _seconds(shape, generator, device)
+            loads[rank] += seconds[shape]
         shares.append(max(loads) / sum(loads))
     return shares
+
+
+def _seconds(shape: tuple[int, int], generator: torch.Generator, device: torch.device) -> float:
+    blocks, width = shape
+    rows = torch.randn(blocks, width, width, generator=generator, device=device)
+    factor = rows @ rows.transpose(1, 2) / width
+    _wait(device)
+    began = time.perf_counter()
+    decompose(factor, KfacSettings().damping)
+    _wait(device)
+    return time.perf_counter() - began
 
 
 def _wait(device: torch.device) -> None:
