@@ -33,6 +33,7 @@ BENCHES: dict[str, str] = {
     "ood": "skindx.bench.ood.ood",
     "plan": "skindx.bench.plan.plan",
     "scale": "skindx.bench.data.scale",
+    "second-order": "skindx.bench.second_order.second_order",
     "screen": "skindx.bench.data.screen",
     "serve": "skindx.bench.serve.serve",
     "startup": "skindx.bench.startup.startup",

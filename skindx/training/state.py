@@ -14,6 +14,7 @@ from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.waiting import Waiting
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.position import Position
+from skindx.training.preconditioners.preconditioner import Preconditioner
 from skindx.training.step_guard import StepGuard
 from skindx.training.task import Result_co, TrainingTask
 
@@ -75,6 +76,7 @@ def setup(
     settings: TrainSettings,
     mesh: Mesh,
     say: Callable[[str], None],
+    preconditioner: Preconditioner | None = None,
 ) -> Training[Result_co]:
     """Return a task before its first step; `network` lies on the mesh's device."""
     engine = Engine(
@@ -83,6 +85,7 @@ def setup(
         mesh,
         task.batch,
         exchange=settings.exchange,
+        preconditioner=preconditioner,
         steps_per_epoch=steps_of(task.images, task.batch),
         say=say,
     )

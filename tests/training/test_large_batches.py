@@ -135,7 +135,7 @@ def test_members_of_before_are_still_known(tmp_path: Path) -> None:
         settings = TrainSettings.parse({"recipe": recipe})
         return fingerprint(settings, settings.members[0], tmp_path)
 
-    young = {"base_batch", "momentum", "trust_coefficient"}
+    young = {"base_batch", "momentum", "trust_coefficient", "preconditioner"}
     assert not young & Recipe().fingerprint_fields().keys()
     assert Recipe().model_dump().keys() == Recipe().fingerprint_fields().keys() | young
     assert mark() == mark(base_batch=None, momentum=0.9, trust_coefficient=0.001)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from skindx.config import Settings
+from skindx.training.config.preconditioner import KfacSettings
 
 
 class Augment(Settings):
@@ -138,6 +139,11 @@ class Recipe(Settings):
     Only batch norm sees a difference, which takes its statistics from one piece.
     """
     optimizer: Literal["adamw", "sgd", "lars", "lamb"] = "adamw"
+    preconditioner: KfacSettings | None = None
+    """Changes the reduced gradient before the optimizer takes it (`kind: kfac`).
+
+    adamw then keeps its momentum and decoupled decay, without the second moment, which would undo
+    the change."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Nesterov's, of sgd and lars; 0 where an exchange brings momentum of its own."""
     trust_coefficient: float = Field(0.001, gt=0)
@@ -174,6 +180,15 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_second_moment(self) -> Self:
+        if self.preconditioner and self.optimizer == "lamb":
+            raise ValueError(
+                "optimizer=lamb divides by second moments, which undoes preconditioner.kind="
+                f"{self.preconditioner.kind}; take sgd, adamw or lars, or leave preconditioner out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _within_the_epochs(self) -> Self:
         if self.warmup_epochs > self.epochs:
             raise ValueError(
@@ -194,11 +209,13 @@ class Recipe(Settings):
         """
         parts = self.model_dump(mode="json")
         unused = {key for key in _YOUNGER if parts[key] == _default(key)}
+        if self.preconditioner:  # where eigenvectors are held changes no weight
+            del parts["preconditioner"]["gradient_workers"]
         return {key: value for key, value in parts.items() if key not in unused}
 
 
 _ONLY_OF = {"momentum": ("sgd", "lars"), "trust_coefficient": ("lars",)}
-_YOUNGER = ("base_batch", "momentum", "trust_coefficient")
+_YOUNGER = ("base_batch", "momentum", "trust_coefficient", "preconditioner")
 
 
 def _default(key: str) -> Any:

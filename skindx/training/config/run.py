@@ -18,6 +18,7 @@ from skindx.training.config.engine import SETTINGS as SETTINGS  # noqa: PLC0414 
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettings, SoupSettings
 from skindx.training.config.heads import LoraSettings, check_frozen_recipe, check_head
+from skindx.training.config.preconditioning import check_preconditioner
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.trackers import MonitorSettings
 
@@ -131,6 +132,13 @@ class TrainSettings(Settings):
                 f"exchange.kind={self.exchange.kind} works on whole gradients, which ZeRO shares "
                 f"out; set engine.zero=0, or exchange.kind=dense for engine.zero={self.engine.zero}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _preconditions_whole_gradients(self) -> Self:
+        for member in self.members:
+            if own := self.recipe_of(member).preconditioner:
+                check_preconditioner(member.name, own, self.engine, member.trunk)
         return self
 
     @model_validator(mode="after")

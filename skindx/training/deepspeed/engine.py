@@ -26,6 +26,7 @@ from skindx.training.deepspeed.sharded import (
 from skindx.training.gradient_sync import build_gradient_sync
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.preparing import prepare
+from skindx.training.preconditioners.preconditioner import Preconditioner
 
 _DENSE = DenseSettings()
 
@@ -41,12 +42,14 @@ class Engine:
         batch: int,
         *,
         exchange: ExchangeSettings = _DENSE,
+        preconditioner: Preconditioner | None = None,
         steps_per_epoch: int = 1,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Wrap `module`, already on the mesh's device; `batch` is the global batch.
 
-        `say` gets a line for what the exchange finds out.
+        `preconditioner` watches this module (under ZeRO 0). `say` gets a line for what the exchange
+        finds out.
         """
         settings = mesh.settings
         self.mesh = mesh
@@ -57,6 +60,8 @@ class Engine:
         dense = isinstance(exchange, DenseSettings)
         self.precondition: Callable[[nn.Module], None] | None = None
         """Changes the module's gradients between reduction and clipping (under ZeRO 0)."""
+        assert preconditioner is None or settings.zero == 0
+        self._preconditioner = preconditioner
         # DeepSpeed's clipping waits for a GPU, and an exchange knows the norm already; only ZeRO
         # and a loss scale cannot do without.
         on_gpu = mesh.device.type == "cuda"
@@ -81,6 +86,8 @@ class Engine:
         """Forward."""
         if self._sync and self._engine.training:
             self._sync.forward()
+        if self._preconditioner and self._engine.training:
+            self._preconditioner.forward(len(inputs))
         outputs: Tensor = self._engine(inputs)
         return outputs
 
@@ -105,7 +112,10 @@ class Engine:
         if self._sync:
             self._sync.backward(last=last)
         self._engine.set_gradient_accumulation_boundary(last)
-        self._engine.backward(loss_sum * (self.mesh.data.size / global_count), scale_wrt_gas=False)
+        scale = self.mesh.data.size / global_count
+        if self._preconditioner:
+            self._preconditioner.backward(scale)
+        self._engine.backward(loss_sum * scale, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
@@ -117,6 +127,8 @@ class Engine:
         if not self._reduce():
             self.discard()
             return False
+        if self._preconditioner:
+            self._preconditioner.apply(learning_rate)
         if self.precondition:
             self.precondition(self.module)
         self._clip()
@@ -140,7 +152,7 @@ class Engine:
         """Clip the gradient's norm where DeepSpeed does not do so in its step."""
         if not self._clip_norm:
             return
-        if self._sync and not self.precondition:
+        if self._sync and not (self.precondition or self._preconditioner):
             self._sync.clip(self._clip_norm)
         else:
             nn.utils.clip_grad_norm_(self.module.parameters(), self._clip_norm)
@@ -177,6 +189,8 @@ class Engine:
         self._engine.zero_grad()
         if self._sync:
             self._sync.reducer.discard()
+        if self._preconditioner:
+            self._preconditioner.discard()
         if self.mesh.settings.zero:
             discard(self._engine.optimizer)
 
@@ -194,6 +208,8 @@ class Engine:
             state["optimizer"] = named_state(self.optimizer, self.module)
         if scaler := self._scaler():
             state["scaler"] = scaler.state_dict()
+        if self._preconditioner:
+            state["preconditioner"] = self._preconditioner.state_dict()
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -206,6 +222,8 @@ class Engine:
         scaler = self._scaler()
         if scaler:
             check_like(part_of(state, "scaler"), scaler.state_dict(), "scaler")
+        if self._preconditioner:
+            self._preconditioner.load_state_dict(part_of(state, "preconditioner"))
         with deepspeed.zero.GatheredParameters(
             list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
         ):
@@ -229,4 +247,6 @@ class Engine:
         """Release the hooks that DeepSpeed and the exchange put on the module."""
         if self._sync:
             self._sync.close()
+        if self._preconditioner:
+            self._preconditioner.close()
         self._engine.destroy()

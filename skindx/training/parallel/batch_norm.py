@@ -16,6 +16,22 @@ with light_imports():
 # C = channels
 
 
+def statistics_over_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean_C, variance_C and the count of x_NC... on all ranks; every rank calls this."""
+    count = x.numel() // x.shape[1]
+    variance_C, mean_C = torch.var_mean(x.float(), [0, *range(2, x.ndim)], correction=0)
+    own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
+    ranks = own.new_empty(dist.get_world_size(), len(own))
+    dist.all_gather(list(ranks.unbind()), own)
+    means_RC, variances_RC = ranks[:, : len(mean_C)], ranks[:, len(mean_C) : -1]
+    total = ranks[:, -1].sum()
+    share_R1 = ranks[:, -1:] / total
+    # Chan et al. 1983: no difference of large squares, unlike E[x^2] - E[x]^2.
+    mean_C = (share_R1 * means_RC).sum(0)
+    variance_C = (share_R1 * (variances_RC + (means_RC - mean_C).square())).sum(0)
+    return mean_C, variance_C, total
+
+
 class _Normalise(torch.autograd.Function):
     """Normalise by mean and variance over the images of all ranks, however many each has."""
 
@@ -23,18 +39,7 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        over = [0, *range(2, x.ndim)]
-        count = x.numel() // x.shape[1]
-        variance_C, mean_C = torch.var_mean(x.float(), over, correction=0)
-        own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
-        ranks = own.new_empty(dist.get_world_size(), len(own))
-        dist.all_gather(list(ranks.unbind()), own)
-        means_RC, variances_RC = ranks[:, : len(mean_C)], ranks[:, len(mean_C) : -1]
-        total = ranks[:, -1].sum()
-        share_R1 = ranks[:, -1:] / total
-        # Chan et al. 1983: no difference of large squares, unlike E[x^2] - E[x]^2.
-        mean_C = (share_R1 * means_RC).sum(0)
-        variance_C = (share_R1 * (variances_RC + (means_RC - mean_C).square())).sum(0)
+        mean_C, variance_C, total = statistics_over_ranks(x)
         ctx.save_for_backward(x, weight, mean_C, variance_C, total)
         ctx.eps = eps
         y = nn.functional.batch_norm(x, mean_C, variance_C, weight, bias, eps=eps)
@@ -109,6 +114,11 @@ def synchronise(module: nn.Module) -> None:
         known = _SYNCHRONISED.get(type(layer))
         if known and layer.affine and layer.track_running_stats and layer.momentum is not None:
             layer.__class__ = known
+
+
+def is_synchronised(norm: nn.Module) -> bool:
+    """True for a batch norm that `synchronise` has changed."""
+    return isinstance(norm, _Synchronised | _SynchronisedAct)
 
 
 def count_once(module: nn.Module) -> None:

@@ -67,6 +67,8 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
         unpriced.append("The detector is trained beside the members, and is not in these figures.")
     if any(settings.recipe_of(member).resize for member in settings.members):
         unpriced.append("recipe.resize begins with smaller images: it will be faster than this.")
+    if any(settings.recipe_of(member).preconditioner for member in settings.members):
+        unpriced.append("recipe.preconditioner is not in these figures: it will take longer.")
     if profiles.dataset and profiles.dataset != sha256_file(dataset / MANIFEST):
         unpriced.append("The trace was measured on another dataset: reading may take otherwise.")
     return Workload(tuple(members), unpriced=tuple(unpriced))

@@ -62,7 +62,9 @@ class _Steps:
         budget_s: float,
     ) -> None:
         self.batch, self.mesh = batch, mesh
-        recipe = settings.recipe_of(member).model_copy(update={"batch": batch, "accumulate": 1})
+        # A preconditioner's first steps are not like the others; plans say that it is left out.
+        plain = {"batch": batch, "accumulate": 1, "preconditioner": None}
+        recipe = settings.recipe_of(member).model_copy(update=plain)
         alone = settings.model_copy(
             update={"exchange": type(settings).model_fields["exchange"].default}
         )

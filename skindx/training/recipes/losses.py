@@ -4,6 +4,7 @@ Every loss sums over the batch, so that gradients can be divided by the number o
 all ranks saw. Targets are class numbers, or for mixed images a probability for each class.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,24 @@ def build_loss(labels_N: NDArray[np.int64], classes: int, recipe: Recipe) -> nn.
             counts_C = torch.from_numpy(_counts(labels_N, classes)).float()
             prior_C = counts_C / counts_C.sum()
             return LogitAdjustedLoss(weights_C, recipe.label_smoothing, tau, prior_C)
+
+
+def drawn_loss(criterion: nn.Module) -> Callable[[Tensor, torch.Generator], Tensor]:
+    """Return what draws a label for each row of logits_BC, and sums - log p of what it drew.
+
+    p is the softmax that the loss trains, with its shift of the logits. Gradients of this loss have
+    the Fisher matrix as their second moment.
+    """
+    shift_C = getattr(criterion, "shift_C", 0.0)
+
+    def loss_sum(logits_BC: Tensor, generator: torch.Generator) -> Tensor:
+        log_BC = torch.log_softmax(logits_BC.float() + shift_C, dim=1)
+        below_BC = log_BC.detach().exp().cumsum(1)
+        drawn_B1 = torch.rand(len(log_BC), 1, generator=generator, device=log_BC.device)
+        labels_B1 = (below_BC < drawn_B1 * below_BC[:, -1:]).sum(1, keepdim=True)
+        return -log_BC.gather(1, labels_B1.clamp_max(log_BC.shape[1] - 1)).sum()
+
+    return loss_sum
 
 
 def as_probabilities(targets: Tensor, classes: int) -> Tensor:

@@ -63,6 +63,12 @@ def layer_depths(net: nn.Module) -> dict[str, int]:
 
 def _optimizer(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
     rate, momentum = peak_rate(recipe), recipe.momentum
+    if recipe.optimizer == "adamw" and recipe.preconditioner:
+        from timm.optim import SGDW
+
+        # AdamW without its second moment: a preconditioned gradient has its scale.
+        plain: torch.optim.Optimizer = SGDW(groups, lr=rate, momentum=0.9, dampening=0.1)
+        return plain
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate)
     if recipe.optimizer == "sgd":

@@ -19,7 +19,7 @@ def peak_rate(recipe: Recipe) -> float:
     if recipe.base_batch is None:
         return recipe.learning_rate
     larger = recipe.batch / recipe.base_batch
-    linear = recipe.optimizer in ("sgd", "lars")
+    linear = recipe.optimizer in ("sgd", "lars") or recipe.preconditioner is not None
     return recipe.learning_rate * (larger if linear else math.sqrt(larger))
 
 

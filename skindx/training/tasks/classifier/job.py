@@ -1,30 +1,37 @@
 """A member's training as a job of the run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import build_classifier, load_weights
 from skindx.models.classifier.pretrained import pretrained_file
 from skindx.training.callbacks.callback_list import CallbackList, member_callbacks
+from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
+from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.folds import partition
 from skindx.training.feeding.reading import OpenImages, TrainingData, open_sets
 from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.finished.snapshots import snapshot_keeper
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.preconditioners.building import build_preconditioner
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.lora import add_low_rank
-from skindx.training.recipes.losses import build_loss
+from skindx.training.recipes.losses import build_loss, drawn_loss
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.state import Training, setup
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.task import ClassifierTask, Keep
+
+MakeOptimizer = Callable[[nn.Module, Recipe, Iterable[str]], torch.optim.Optimizer]
+"""Makes the optimizer of a recipe over a network, of which some weights are fresh."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ def setup_member(
     *,
     keep: Keep = lambda epoch, finished: None,
     open_images: OpenImages = open_sets,
+    make_optimizer: MakeOptimizer = build_optimizer,
 ) -> Training[FinishedMember]:
     """Return `member` before its first step, the same on every rank."""
     recipe = settings.recipe_of(member)
@@ -99,15 +107,31 @@ def setup_member(
     if member.trunk == "lora":
         add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
-    optimizer = build_optimizer(classifier, recipe, fresh)
+    optimizer = make_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
     criterion = build_loss(training.labels_N, len(data.classes), recipe).to(mesh.device)
     task = ClassifierTask(
         member, recipe, mesh, training, validation, criterion, len(data.classes), keep
     )
+    preconditioner = build_preconditioner(
+        recipe.preconditioner,
+        classifier,
+        mesh,
+        draw=drawn_loss(criterion),
+        seed=member.seed,
+        steps_per_epoch=steps_of(task.images, task.batch),
+        say=say,
+    )
     return setup(
-        task, classifier, optimizer, average=average, settings=settings, mesh=mesh, say=say
+        task,
+        classifier,
+        optimizer,
+        average=average,
+        settings=settings,
+        mesh=mesh,
+        say=say,
+        preconditioner=preconditioner,
     )
 
 

@@ -1,0 +1,184 @@
+"""SGD, AdamW, K-FAC and Muon with equal tuning: time to the best accuracy of tuned AdamW."""
+
+import math
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from skindx.bench.convergence.pairs import student_interval
+from skindx.bench.harness.clock import Figure, median
+from skindx.bench.harness.ports import free_port
+from skindx.bench.harness.result import MEANS, Result
+from skindx.bench.harness.stopping import end_on_sigterm
+from skindx.bench.second_order.arms import ARMS, BASELINE
+from skindx.bench.second_order.painted import write_painted
+from skindx.config import Settings
+from skindx.data.layout import MANIFEST
+
+SMALLEST = (
+    *("model=test_resnet", "size=32", "images=90", "epochs=1", "batch=16", "trials=1"),
+    *("shared=test_resnet", "arms=[adamw, kfac]", "seeds=[0, 1]", "use=[0]", "steps=2", "rounds=2"),
+)
+
+
+class Config(Settings):
+    """Which optimizers are trained, on what, and how often; what is finished in `out` is kept."""
+
+    dataset: Path | None = None
+    """A dataset folder; none: painted images of `size` pixels, ten classes."""
+    images: int = Field(3000, ge=60)
+    """How many are painted."""
+    model: str = "test_resnet"
+    """Narrow, as networks for CIFAR are: preconditioning costs the square of a layer's width."""
+    shared: str = "resnet18"
+    """The network whose decompositions are dealt out to four ranks."""
+    size: int = Field(32, ge=32)
+    pretrained: bool = False
+    """Start from timm's weights instead of random ones."""
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    out: Path = Path("runs/second-order")
+    arms: tuple[str, ...] = tuple(ARMS)
+    epochs: int = Field(15, ge=1)
+    batch: int = Field(64, ge=4)
+    folds: int = Field(3, ge=2)
+    use: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    """Folds to validate on, of 0 .. folds - 1."""
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    trials: int = Field(4, ge=1)
+    """Learning rates that each optimizer is tuned over, on the first fold and seed."""
+    steps: int = Field(100, ge=1)
+    """Steps of a timed round: those between two decompositions."""
+    rounds: int = Field(5, ge=2)
+
+    @field_validator("arms")
+    @classmethod
+    def _known(cls, arms: tuple[str, ...]) -> tuple[str, ...]:
+        for arm in arms:
+            if arm not in ARMS:
+                raise ValueError(f"arms names {arm!r}; choose of {', '.join(ARMS)}")
+        if len(arms) < 2 or arms[0] != BASELINE or len(set(arms)) < len(arms):
+            raise ValueError(f"arms begins with {BASELINE}, and names one more at least, each once")
+        return arms
+
+    @field_validator("seeds")
+    @classmethod
+    def _no_seed_twice(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("seeds names a seed twice")
+        return seeds
+
+
+def run(settings: Config) -> Result:
+    """Tune each optimizer, train it on folds and seeds, and time K-FAC's steps."""
+    from skindx.bench.second_order.cost import eigen_share, overhead
+    from skindx.bench.second_order.trainings import Trainings
+    from skindx.training.config.engine import EngineSettings
+    from skindx.training.deepspeed.joining import join
+    from skindx.training.parallel.mesh import leave
+
+    end_on_sigterm()
+    dataset = settings.dataset or settings.out / f"painted-{settings.images}-{settings.size}"
+    if not settings.dataset and not (dataset / MANIFEST).exists():
+        write_painted(dataset, settings.images, settings.size)
+    network = {"model": settings.model, "preprocess": {"size": settings.size}}
+    engine = EngineSettings(
+        accelerator=settings.accelerator, ranks=1, precision=settings.precision, gradient_clip=0
+    )
+    os.environ["MASTER_PORT"] = str(free_port())
+    mesh = join(engine)
+    try:
+        trainings = Trainings(
+            dataset,
+            {**network, "pretrained": settings.pretrained},
+            {"epochs": settings.epochs, "batch": settings.batch},
+            settings.folds,
+            settings.out,
+            mesh,
+        )
+        chosen = {}
+        for arm in settings.arms:
+            tried = {
+                rate: trainings.curve(arm, rate, settings.use[0], settings.seeds[0]).best
+                for rate in ARMS[arm].rates(settings.trials)
+            }
+            chosen[arm] = max(tried, key=lambda rate: tried[rate])
+        curves = {
+            arm: [
+                trainings.curve(arm, rate, fold, seed)
+                for fold in settings.use
+                for seed in settings.seeds
+            ]
+            for arm, rate in chosen.items()
+        }
+        slow, plain = overhead(
+            network, settings.batch, mesh, steps=settings.steps, rounds=settings.rounds
+        )
+        shares = eigen_share(settings.shared, 4, settings.rounds, mesh.device)
+    finally:
+        leave()
+    figures: dict[str, Figure] = {}
+    models = {}
+    base = curves[BASELINE]
+    for arm, own in curves.items():
+        reached = [curve.reaches(other.best) for curve, other in zip(own, base, strict=True)]
+        models[arm] = {
+            "learning_rate": chosen[arm],
+            "best_balanced": [curve.best for curve in own],
+            "reached": [hit for hit, _, _ in reached],
+            "epochs": [epochs for _, epochs, _ in reached],
+            "seconds": [round(seconds, 2) for _, _, seconds in reached],
+        }
+        if arm == BASELINE:
+            continue
+        of_base = [curve.reaches(curve.best) for curve in base]
+        both = list(zip(reached, of_base, strict=True))
+        figures[f"{arm}_time_to_adamw"] = _mean_ratio([a[2] / b[2] for a, b in both])
+        figures[f"{arm}_epochs_to_adamw"] = _mean_ratio([a[1] / b[1] for a, b in both])
+        hits = statistics.fmean(hit for hit, _, _ in reached)
+        figures[f"{arm}_reached_adamw"] = Figure(hits, "of runs", len(own), (hits, hits))
+        gain = student_interval(
+            [100 * (curve.best - other.best) for curve, other in zip(own, base, strict=True)]
+        )
+        figures[f"{arm}_minus_adamw_balanced"] = Figure(
+            gain.value, "points", len(own), (gain.low, gain.high)
+        )
+    figures["kfac_overhead_step"] = median(
+        [with_it / without for with_it, without in zip(slow, plain, strict=True)], "of SGD's step"
+    )
+    figures["eigen_share_p4"] = median(shares, "of one rank's time")
+    return Result(
+        "second-order", figures, notes=_notes(settings, dataset), models=models, headings=MEANS
+    )
+
+
+def _mean_ratio(ratios: Sequence[float]) -> Figure:
+    """Return the geometric mean of paired ratios with Student's interval of their logarithm."""
+    interval = student_interval([math.log(ratio) for ratio in ratios])
+    low, middle, high = (math.exp(x) for x in (interval.low, interval.value, interval.high))
+    return Figure(middle, "of AdamW's", len(ratios), (low, high))
+
+
+def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
+    start = "timm's weights" if settings.pretrained else "random weights"
+    where = (
+        dataset.resolve().parent.name if settings.dataset else f"{settings.images} painted images"
+    )
+    return (
+        f"{settings.model} at {settings.size} px from {start}, {where}, batch {settings.batch}, "
+        f"{settings.epochs} epochs, {len(settings.use)} folds x {len(settings.seeds)} seeds, "
+        f"paired. Each optimizer was tuned over {settings.trials} learning rates on the first fold "
+        "and seed.",
+        "X_time_to_adamw: seconds to the best balanced accuracy that tuned AdamW reaches on the "
+        "validation images of the same fold and seed, over AdamW's; validation is in both. A run "
+        "that does not reach it counts with its whole training, which flatters it: see "
+        "X_reached_adamw.",
+        f"kfac_overhead_step: {settings.steps} steps with K-FAC (factors every 10 steps, inverses "
+        "every 100, labels drawn) over as many of the same SGD without, by turns; median and "
+        f"quartiles. eigen_share_p4: the factors of {settings.shared}, one of each shape timed "
+        "alone, dealt out to four ranks as K-FAC does; the slowest rank over the sum.",
+    )

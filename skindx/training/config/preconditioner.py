@@ -1,0 +1,65 @@
+"""Settings of what changes a gradient between its reduction and the optimizer."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from skindx.config import Settings
+
+
+class KfacSettings(Settings):
+    """K-FAC (Martens and Grosse 2015; on many ranks Pauloski et al. 2020, arXiv 2007.00784).
+
+    Linear layers, convolutions (grouped and depthwise too) and batch norms take a step along the
+    natural gradient; other weights keep their gradient, and the training says which.
+    """
+
+    kind: Literal["kfac"] = "kfac"
+    fisher: Literal["sampled", "empirical"] = "sampled"
+    """Gradients in the factors are those of labels drawn from the network's own output (the Fisher
+    matrix; one more backward pass at each factor step), or those of the loss (the empirical
+    one)."""
+    damping: float = Field(0.003, gt=0)
+    """Gamma, added to each eigenvalue: the larger, the closer to the plain gradient."""
+    damping_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Epochs that are done when the damping changes by `damping_factor`."""
+    damping_factor: float = Field(0.5, gt=0)
+    kl_clip: float = Field(0.001, ge=0)
+    """Largest squared length of a step in the metric of the Fisher matrix; 0: no limit."""
+    decay: float = Field(0.95, ge=0, lt=1)
+    """Share that a factor's running average keeps when a new one comes in."""
+    factors_every: int = Field(10, ge=1)
+    """Steps between two additions to the factors."""
+    inverses_every: int = Field(100, ge=1)
+    """Steps between two eigen-decompositions. The first ones follow earlier, at 0, 1, 2, 4, 8 ...
+    times `factors_every`: a factor of one batch is soon stale."""
+    widest: int = Field(4608, ge=1)
+    """A layer with a wider factor keeps its plain gradient; a decomposition costs the cube."""
+    gradient_workers: float = Field(1.0, gt=0, le=1)
+    """Share of the ranks that hold a layer's eigenvectors (KAISA, arXiv 2107.01739).
+
+    1: all, and nothing is sent in most steps. Less: the others get the finished gradient in each
+    step, and save the memory. It is rounded to a number that divides the ranks, at least one.
+    """
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if list(self.damping_epochs) != sorted(set(self.damping_epochs)):
+            raise ValueError("give each epoch of damping_epochs once, in ascending order")
+        if self.inverses_every % self.factors_every:
+            raise ValueError(
+                f"inverses_every={self.inverses_every} must be a multiple of "
+                f"factors_every={self.factors_every}: between two factors nothing new is decomposed"
+            )
+        return self
+
+    def damping_at(self, epoch: int) -> float:
+        """Return the damping when so many epochs are done."""
+        fallen: float = self.damping_factor ** sum(epoch >= done for done in self.damping_epochs)
+        return self.damping * fallen
+
+    def inverts_at(self, step: int) -> bool:
+        """True when eigenvectors are computed anew in a step, counted from 0."""
+        times, rest = divmod(step, self.factors_every)
+        early = step < self.inverses_every and times & (times - 1) == 0
+        return not rest and (early or step % self.inverses_every == 0)

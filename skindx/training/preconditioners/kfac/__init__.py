@@ -1,0 +1,1 @@
+"""K-FAC: the gradient of each layer in the eigenbasis of its Kronecker factors."""

@@ -1,0 +1,170 @@
+"""K-FAC on all ranks of a training.
+
+Martens and Grosse 2015 (arXiv 1503.05671); shared out over ranks as in Pauloski et al. 2020 (arXiv
+2007.00784) and 2021 (KAISA, arXiv 2107.01739).
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.parallel.mesh import Mesh
+from skindx.training.preconditioners.kfac.bases import Bases
+from skindx.training.preconditioners.kfac.collecting import Collector, Draw
+from skindx.training.preconditioners.kfac.eigen import precondition
+from skindx.training.preconditioners.kfac.factors import Factors
+from skindx.training.preconditioners.kfac.finding import find_layers
+from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.preconditioners.kfac.sharing import plan_sharing
+from skindx.training.preconditioners.kfac.state import kfac_state, load_kfac_state
+from skindx.training.preconditioners.preconditioner import State
+
+
+class Kfac:
+    """Replaces each known layer's gradient by the natural one; a `Preconditioner`."""
+
+    def __init__(
+        self,
+        settings: KfacSettings,
+        module: nn.Module,
+        mesh: Mesh,
+        *,
+        draw: Draw | None,
+        seed: int = 0,
+        steps_per_epoch: int = 1,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Find the layers and put hooks on them; every rank calls this.
+
+        `draw` makes the loss of labels drawn from the module's outputs, for `fisher: sampled`;
+        `seed` decides which. `say` gets a line for what is left alone.
+        """
+        assert (draw is None) == (settings.fisher == "empirical")
+        self._settings, self._mesh, self._seed, self._say = settings, mesh, seed, say
+        self._steps_per_epoch = steps_per_epoch
+        self.layers, left_out = find_layers(module, settings.widest)
+        for line in left_out:
+            say(line)
+        self.steps = 0
+        """Steps that were taken."""
+        self.factors = Factors(self.layers, mesh.data.size, mesh.device)
+        shapes = {layer.name: layer.shapes for layer in self.layers}
+        sharing = plan_sharing(shapes, mesh.data.size, settings.gradient_workers)
+        self.bases = Bases(self.factors.shapes, sharing, mesh)
+        self._collector = Collector(module, self.layers, draw)
+        self._generator = torch.Generator(mesh.device)
+        self._seeded: int | None = None
+
+    @property
+    def damping(self) -> float:
+        """That of the current step."""
+        return self._settings.damping_at(self.steps // self._steps_per_epoch)
+
+    def forward(self, images: int) -> None:
+        """A forward pass of so many of this rank's images begins."""
+        if self.steps % self._settings.factors_every == 0:
+            self._collector.open(images)
+
+    def backward(self, scale: float) -> None:
+        """Its backward pass begins, from the sum of the images' losses times `scale`."""
+        if self._seeded != self.steps:
+            ranks = self._mesh.data
+            number = (self._seed * 1_000_003 + self.steps) * ranks.size + ranks.rank
+            self._generator.manual_seed(number % 2**63)
+            self._seeded = self.steps
+        self._collector.backward(scale, self._generator)
+
+    def apply(self, learning_rate: float) -> None:
+        """Change the gradients in place: they are the same on all ranks, and stay so."""
+        settings = self._settings
+        if self.steps % settings.factors_every == 0:
+            self.factors.take_in(*self._collector.take(), settings.decay)
+        if settings.inverts_at(self.steps):
+            before = self.bases.plain
+            self.bases.renew(self.factors.averages, self.damping)
+            self._tell(before)
+        self._precondition(learning_rate)
+        self.steps, self._seeded = self.steps + 1, None
+
+    def discard(self) -> None:
+        """The step is not taken; the next one brings what this one would have brought."""
+        self._collector.discard()
+        self._seeded = None
+
+    def state_dict(self) -> State:
+        """Return steps, factors and eigenvectors; every rank calls this."""
+        return kfac_state(self.steps, self.factors.averages, self.bases.whole())
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state, on any number of ranks. Raises UnfitStateError before any change."""
+        self.steps, averages, whole = load_kfac_state(state, self.factors.shapes)
+        device = self._mesh.device
+        self.factors.averages = {key: value.to(device) for key, value in averages.items()}
+        self.bases.load(whole)
+        self.discard()
+
+    def close(self) -> None:
+        """Remove the hooks from the module."""
+        self._collector.close()
+
+    def _precondition(self, learning_rate: float) -> None:
+        gradients = {
+            layer.name: gradient
+            for layer in self.layers
+            if layer.name not in self.bases.plain and (gradient := layer.gradient()) is not None
+        }
+        done = {
+            name: self._natural(name, gradient)
+            for name, gradient in gradients.items()
+            if self.bases.mine(name)
+        }
+        self._exchange(gradients, done)
+        if not done:
+            return
+        scale = self._kl_scale(gradients, done, learning_rate)
+        for layer in self.layers:
+            if layer.name in done:
+                layer.set_gradient(done[layer.name] * scale)
+
+    def _natural(self, name: str, gradient_SGA: Tensor) -> Tensor:
+        found = self.bases.found
+        inside, outside = found[name, INSIDE], found.get((name, OUTSIDE))
+        return precondition(gradient_SGA, inside, outside, self.damping)
+
+    def _exchange(self, gradients: dict[str, Tensor], done: dict[str, Tensor]) -> None:
+        """Let each row send its layers' finished gradients down the columns."""
+        sharing, column = self.bases.sharing, self.bases.column
+        if column is None:
+            return
+        place = self._mesh.data.rank % sharing.workers
+        for number, row in enumerate(sharing.rows):
+            names = [name for name in gradients if sharing.row_of[name] == number]
+            if not names:
+                continue
+            # A rank of another row receives into the shape of what it has.
+            held = done if names[0] in done else gradients
+            flat = torch.cat([held[name].reshape(-1) for name in names])
+            dist.broadcast(flat, row[place], column)
+            parts = torch.split(flat, [gradients[name].numel() for name in names])
+            for name, part in zip(names, parts, strict=True):
+                done[name] = part.view(gradients[name].shape)
+
+    def _kl_scale(
+        self, gradients: dict[str, Tensor], done: dict[str, Tensor], learning_rate: float
+    ) -> Tensor:
+        """Return nu = min(1, sqrt(kappa / (rate^2 |sum of natural x plain|))) (eq. 18)."""
+        products = [(natural * gradients[name]).sum() for name, natural in sorted(done.items())]
+        length = torch.stack(products).sum().abs() * learning_rate**2
+        if not self._settings.kl_clip:
+            return torch.ones_like(length)
+        return (self._settings.kl_clip / length).sqrt().clamp_max(1.0)
+
+    def _tell(self, before: set[str]) -> None:
+        if failed := sorted(self.bases.plain - (before if self.steps else set())):
+            self._say(
+                f"K-FAC: the factors of {', '.join(failed)} are not positive even with more "
+                "damping; these layers keep their plain gradient until the next decomposition"
+            )

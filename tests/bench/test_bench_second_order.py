@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+from ranks import run_ranks
+
+from skindx.bench import run_bench
+from skindx.bench.second_order.arms import ARMS
+from skindx.bench.second_order.second_order import Config
+from skindx.errors import UserError
+
+
+def _measure(out: str) -> tuple[dict[str, float], list[str]]:
+    result = run_bench("second-order", sets=[f"out={out}"], smallest=True)
+    written = sorted(file.name for file in Path(out).glob("curves/*"))
+    return {key: figure.value for key, figure in result.figures.items()}, written
+
+
+@pytest.mark.distributed
+def test_it_tunes_trains_and_times(tmp_path: Path) -> None:
+    """In a process of its own, since the bench joins a process group."""
+    ((figures, written),) = run_ranks(1, _measure, str(tmp_path), timeout_s=280)
+    assert set(figures) == {
+        "kfac_time_to_adamw",
+        "kfac_epochs_to_adamw",
+        "kfac_reached_adamw",
+        "kfac_minus_adamw_balanced",
+        "kfac_overhead_step",
+        "eigen_share_p4",
+    }
+    assert len(written) == 2 * 2  # arms and seeds: the one trial is a run too
+    assert 0.25 <= figures["eigen_share_p4"] <= 1
+    assert figures["kfac_overhead_step"] > 0
+
+
+def test_equal_numbers_of_rates_about_the_usual_one() -> None:
+    for arm in ARMS.values():
+        rates = arm.rates(4)
+        assert len(rates) == 4
+        assert arm.rate in rates
+    assert ARMS["adamw"].rates(3) == [0.000316, 0.001, 0.00316]
+
+
+@pytest.mark.parametrize("arms", ["[kfac]", "[sgd, adamw]", "[adamw, adam]"])
+def test_arms_that_cannot_be_compared(arms: str) -> None:
+    with pytest.raises(UserError, match="arms"):
+        Config.load(None, [f"arms={arms}"])

@@ -1,0 +1,420 @@
+"""K-FAC in one process: its factors, its update and its limits against explicit matrices."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from plain_engine import Alone
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
+from torch.nn import functional
+
+from skindx.states import UnfitStateError
+from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.preconditioners.kfac.eigen import decompose, precondition
+from skindx.training.preconditioners.kfac.kfac import Kfac
+from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
+from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
+
+PLAIN = KfacSettings(fisher="empirical", damping=0.02, kl_clip=0)
+
+# N = images, G = outputs of a block, A = inputs of a block
+
+
+def _conv(**changes: object) -> nn.Module:
+    return nn.Conv2d(**{"in_channels": 4, "out_channels": 6, "kernel_size": 3, **changes})  # type: ignore[arg-type]
+
+
+KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(5, 4), (5,)),
+    "linear without bias": (lambda: nn.Linear(5, 4, bias=False), (5,)),
+    "linear on tokens": (lambda: nn.Linear(5, 4), (7, 5)),
+    "convolution": (lambda: _conv(padding=1), (4, 5, 6)),
+    "strided, dilated, no bias": (
+        lambda: _conv(stride=2, dilation=2, padding=(2, 1), bias=False),
+        (4, 7, 6),
+    ),
+    "pointwise": (lambda: _conv(kernel_size=1, stride=2), (4, 5, 6)),
+    "grouped": (lambda: _conv(groups=2, padding=1), (4, 4, 4)),
+    "depthwise": (lambda: _conv(out_channels=4, groups=4, bias=False), (4, 5, 5)),
+    "depthwise, multiplied": (lambda: _conv(out_channels=8, groups=4), (4, 4, 4)),
+}
+
+
+def _made(kind: str, images: int) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(3)
+    make, shape = KINDS[kind]
+    return make(), torch.randn(images, *shape)
+
+
+def _loss(outputs: Tensor) -> Tensor:
+    """A loss whose gradient differs at every output."""
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(5))
+    return (weights * outputs + 0.1 * outputs.square()).sum()
+
+
+def _one_step(
+    module: nn.Module,
+    inputs: Tensor,
+    settings: KfacSettings = PLAIN,
+    loss: Callable[[Tensor], Tensor] = _loss,
+    rate: float = 0.1,
+    pieces: int = 1,
+    draw: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+) -> tuple[Kfac, list[Tensor]]:
+    """Backward of the mean loss, and the update; return the gradients from before it."""
+    kfac = Kfac(settings, module, Alone(), draw=draw)
+    for part in inputs.tensor_split(pieces):
+        kfac.forward(len(part))
+        outputs = module(part)
+        kfac.backward(1 / len(inputs))
+        (loss(outputs) / len(inputs)).backward()
+    before = [weight.grad.clone() for weight in module.parameters()]
+    kfac.apply(rate)
+    kfac.close()
+    return kfac, before
+
+
+def _rows(module: nn.Module, inputs: Tensor, block: int) -> Tensor:
+    """Return what one image's positions send into a block: (positions, A)."""
+    if isinstance(module, nn.Linear):
+        rows = inputs.reshape(-1, inputs.shape[-1])
+    else:
+        assert isinstance(module, nn.Conv2d)
+        width = module.in_channels // module.groups
+        own = inputs[block * width : (block + 1) * width]
+        down, across = module.padding
+        own = functional.pad(own, (across, across, down, down))
+        rows = []
+        (high, wide), step, apart = module.kernel_size, module.stride, module.dilation
+        for y in range(0, own.shape[1] - apart[0] * (high - 1), step[0]):
+            for x in range(0, own.shape[2] - apart[1] * (wide - 1), step[1]):
+                patch = own[
+                    :, y : y + apart[0] * high : apart[0], x : x + apart[1] * wide : apart[1]
+                ]
+                rows.append(patch[:, :high, :wide].reshape(-1))
+        rows = torch.stack(rows)
+    ones = [rows.new_ones(len(rows), 1)] if module.bias is not None else []
+    return torch.cat([rows, *ones], dim=1).double()
+
+
+def _explicit(
+    module: nn.Module, inputs: Tensor, gradient: Tensor, block: int, blocks: int
+) -> tuple[Tensor, Tensor]:
+    """Return A and G of a block by their definition, image by image."""
+    inside, outside = 0.0, 0.0
+    for image, of_image in zip(inputs, gradient, strict=True):
+        rows = _rows(module, image, block)
+        channels = (
+            of_image.reshape(-1, of_image.shape[-1]).T
+            if isinstance(module, nn.Linear)
+            else of_image.flatten(1)
+        )
+        width = len(channels) // blocks
+        own = channels[block * width : (block + 1) * width].double()
+        inside = inside + rows.T @ rows / len(inputs)
+        outside = outside + own @ own.T / len(rows) / len(inputs)
+    return torch.as_tensor(inside), torch.as_tensor(outside)
+
+
+def _matrix(parts: list[Tensor], block: int, blocks: int) -> Tensor:
+    """Return (weight, bias) gradients of a block as one matrix (G, A)."""
+    own = [part.chunk(blocks)[block].reshape(len(part) // blocks, -1) for part in parts]
+    return torch.cat(own, dim=1).double()
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_update_is_the_explicit_inverse_of_the_kronecker_product(
+    kind: str, images: int
+) -> None:
+    module, inputs = _made(kind, images)
+    outputs = module(inputs)
+    (gradient,) = torch.autograd.grad(_loss(outputs), outputs)
+    _, before = _one_step(module, inputs)
+    blocks = getattr(module, "groups", 1)
+    after = [weight.grad for weight in module.parameters()]
+    for block in range(blocks):
+        inside, outside = _explicit(module, inputs, gradient, block, blocks)
+        whole = torch.kron(outside, inside)
+        plain = _matrix(before, block, blocks)
+        expected = torch.linalg.solve(
+            whole + PLAIN.damping * torch.eye(len(whole)), plain.flatten()
+        )
+        found = _matrix(after, block, blocks).flatten()
+        assert (found - expected).norm() < 1e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", ["linear", "linear without bias", "convolution", "grouped"])
+def test_for_one_image_at_one_position_it_is_the_dense_fisher_matrix(kind: str) -> None:
+    """The gradient alone says what the Fisher matrix is: its outer product."""
+    module, _ = _made(kind, 1)
+    if isinstance(module, nn.Conv2d):
+        module.padding = (0, 0)
+    inputs = torch.randn(1, *((4, 3, 3) if isinstance(module, nn.Conv2d) else (5,)))
+    _, before = _one_step(module, inputs)
+    after = [weight.grad for weight in module.parameters()]
+    blocks = getattr(module, "groups", 1)
+    for block in range(blocks):
+        plain = _matrix(before, block, blocks).flatten()
+        dense = torch.outer(plain, plain) + PLAIN.damping * torch.eye(len(plain))
+        expected = torch.linalg.solve(dense, plain)
+        found = _matrix(after, block, blocks).flatten()
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-4)
+
+
+class _Plain(nn.Module):
+    """One layer behind which something overwrites its output, as activations do."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return functional.relu(self.layer(inputs), inplace=True)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("act", [True, False])
+def test_a_batch_norm_has_the_2_x_2_fisher_matrix_of_each_channel(act: bool, learned: bool) -> None:
+    """With fixed statistics each image's own gradient says it."""
+    torch.manual_seed(0)
+    norm: nn.Module = BatchNormAct2d(3) if act else nn.BatchNorm2d(3)
+    nn.init.normal_(norm.weight, 1.0, 0.3)
+    norm.bias.requires_grad_(learned)
+    norm.running_mean.normal_()
+    module = norm if act else _Plain(norm)
+    inputs = torch.randn(5, 3, 4, 4)
+    norm.eval()
+    parts = [weight for weight in (norm.weight, norm.bias) if weight.requires_grad]
+    fisher = torch.zeros(3, len(parts), len(parts))
+    weights = torch.randn(5, 3, 4, 4)
+    for at in range(5):
+        outputs = module(inputs[at : at + 1])
+        own = torch.autograd.grad((weights[at : at + 1] * outputs).sum(), parts)
+        vectors = torch.stack(own, dim=1)
+        fisher += vectors[:, :, None] * vectors[:, None, :] / 5
+    kfac = Kfac(PLAIN, module, Alone(), draw=None)
+    kfac.forward(5)
+    outputs = module(inputs)
+    kfac.backward(0.2)
+    (0.2 * (weights * outputs).sum()).backward()
+    before = torch.stack([weight.grad for weight in parts], dim=1)
+    kfac.apply(0.1)
+    name = kfac.layers[0].name
+    torch.testing.assert_close(kfac.factors.averages[name, INSIDE], fisher, rtol=1e-4, atol=1e-5)
+    expected = torch.linalg.solve(fisher + PLAIN.damping * torch.eye(len(parts)), before)
+    after = torch.stack([weight.grad for weight in parts], dim=1)
+    torch.testing.assert_close(after, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_batch_norm_in_training_uses_the_statistics_of_its_batch() -> None:
+    """With one image its gradient is the whole one, so that the factor is its outer product."""
+    torch.manual_seed(0)
+    module = _Plain(nn.BatchNorm2d(3))
+    kfac, (of_scale, of_shift) = _one_step(module, torch.randn(1, 3, 4, 4))
+    vectors = torch.stack([of_scale, of_shift], dim=1)
+    expected = vectors[:, :, None] * vectors[:, None, :]
+    torch.testing.assert_close(
+        kfac.factors.averages["layer", INSIDE], expected, rtol=1e-4, atol=1e-5
+    )
+
+
+def _net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False),
+        nn.BatchNorm2d(4).eval(),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 4, 3, groups=4),
+        nn.Flatten(),
+        nn.Linear(4 * 4, 3),
+    )
+
+
+def _flat(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _cosine(first: Tensor, second: Tensor) -> float:
+    return float(functional.cosine_similarity(first, second, dim=0))
+
+
+def test_much_damping_leaves_the_direction_of_gradient_descent() -> None:
+    found = []
+    for damping in (1e-3, 1e7):
+        net = _net()
+        settings = PLAIN.model_copy(update={"damping": damping, "kl_clip": 0.001})
+        _, before = _one_step(
+            net, torch.randn(6, 3, 6, 6, generator=torch.manual_seed(2)), settings
+        )
+        after = _flat([weight.grad for weight in net.parameters()])
+        found.append(_cosine(_flat(before), after))
+    assert found[0] < 0.9
+    assert found[1] > 1 - 1e-5
+
+
+def test_linear_least_squares_is_solved_in_one_step() -> None:
+    """Its output's Fisher matrix is one: drawn errors are the columns of an orthogonal matrix."""
+    torch.manual_seed(0)
+    net, inputs = nn.Linear(4, 3), torch.randn(60, 4)
+    targets = inputs @ torch.randn(4, 3) + 0.1 * torch.randn(60, 3)
+    errors = (3**0.5) * torch.eye(3).repeat(20, 1)[torch.randperm(60)]
+    kfac, _ = _one_step(
+        net,
+        inputs,
+        KfacSettings(fisher="sampled", damping=1e-7, kl_clip=0),
+        loss=lambda outputs: (outputs - targets).square().sum() / 2,
+        draw=lambda outputs, _: (outputs * errors).sum(),
+    )
+    torch.testing.assert_close(kfac.factors.averages["", OUTSIDE][0], torch.eye(3))
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.sub_(weight.grad)
+    rows = torch.cat([inputs, torch.ones(60, 1)], dim=1)
+    solved = torch.linalg.lstsq(rows, targets).solution.T
+    torch.testing.assert_close(net.weight, solved[:, :4], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(net.bias, solved[:, 4], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fisher", ["sampled", "empirical"])
+def test_watching_changes_no_gradient(fisher: str) -> None:
+    draw = drawn_loss(SmoothedCrossEntropy(torch.ones(3), 0.0)) if fisher == "sampled" else None
+    inputs, plain = torch.randn(6, 3, 6, 6), _net()
+    (_loss(plain(inputs)) / 6).backward()
+    settings = PLAIN.model_copy(update={"fisher": fisher})
+    _, before = _one_step(_net(), inputs, settings, draw=draw)
+    for found, weight in zip(before, plain.parameters(), strict=True):
+        torch.testing.assert_close(found, weight.grad)
+
+
+def test_labels_are_drawn_from_the_network_s_own_output() -> None:
+    """Over many draws the gradients' second moment is that of the softmax: diag(p) - p p^T."""
+    logits = torch.randn(1, 4, generator=torch.manual_seed(0)).repeat(40_000, 1).requires_grad_()
+    loss = drawn_loss(SmoothedCrossEntropy(torch.ones(4), 0.1))(logits, torch.Generator())
+    (gradient,) = torch.autograd.grad(loss, logits)
+    p = torch.softmax(logits[0].detach(), 0)
+    exact = torch.diag(p) - torch.outer(p, p)
+    torch.testing.assert_close(gradient.T @ gradient / 40_000, exact, rtol=0, atol=0.01)
+
+
+def test_pieces_of_a_step_bring_what_the_whole_brings() -> None:
+    inputs = torch.randn(7, 3, 6, 6)
+    weights = torch.randn(3)
+    whole, pieces = (
+        _one_step(_net(), inputs, loss=lambda y: (y.square() * weights).sum(), pieces=count)[0]
+        for count in (1, 3)
+    )
+    for key, factor in whole.factors.averages.items():
+        torch.testing.assert_close(pieces.factors.averages[key], factor, rtol=1e-4, atol=1e-6)
+
+
+def test_the_kl_clip_bounds_the_step_in_the_fisher_metric() -> None:
+    inputs, rate = torch.randn(6, 3, 6, 6), 0.5
+    lengths = []
+    for clip in (0.0, 0.001):
+        net = _net()
+        settings = PLAIN.model_copy(update={"kl_clip": clip})
+        _, before = _one_step(net, inputs, settings, rate=rate)
+        after = _flat([weight.grad for weight in net.parameters()])
+        lengths.append((float(_flat(before) @ after), after))
+    (free, unclipped), (_, clipped) = lengths
+    expected = min(1.0, (0.001 / (rate**2 * free)) ** 0.5)
+    assert expected < 1
+    torch.testing.assert_close(clipped, unclipped * expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_wide_or_unknown_layer_keeps_its_gradient_and_is_named() -> None:
+    said: list[str] = []
+    net = nn.Sequential(
+        nn.Linear(4, 9), nn.LayerNorm(9), nn.Linear(9, 2), nn.LSTM(2, 2, bias=False)
+    )
+    kfac = Kfac(PLAIN.model_copy(update={"widest": 9}), net, Alone(), draw=None, say=said.append)
+    assert [layer.name for layer in kfac.layers] == ["0"]
+    assert said == [
+        "K-FAC skips 2: a factor is wider than widest=9",
+        "K-FAC knows no factors of 1, 3, which keep their plain gradient",
+    ]
+
+
+def test_a_factor_that_is_not_positive_gets_more_damping_or_none() -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(2, 5, 8)
+    positive = rows @ rows.transpose(1, 2)
+    assert decompose(positive, 0.01) is not None
+    below = (
+        positive - 0.05 * torch.eye(5) - torch.linalg.eigvalsh(positive)[:, :1, None] * torch.eye(5)
+    )
+    lifted = decompose(below, 0.01)
+    assert lifted is not None
+    rebuilt = (lifted.vectors_SWW * lifted.values_SW[:, None]) @ lifted.vectors_SWW.transpose(1, 2)
+    torch.testing.assert_close(rebuilt, below + 0.1 * torch.eye(5), rtol=1e-4, atol=1e-3)
+    assert decompose(positive - 1000 * torch.eye(5), 0.01) is None
+    assert decompose(positive * torch.nan, 0.01) is None
+
+
+def test_a_layer_without_eigenvectors_keeps_its_gradient_and_is_named() -> None:
+    said: list[str] = []
+    net = _net()
+    kfac = Kfac(PLAIN, net, Alone(), draw=None, say=said.append)
+    kfac.factors.averages = {
+        key: torch.eye(shape[1]).repeat(shape[0], 1, 1) * (-1e6 if key[0] == "0" else 1.0)
+        for key, shape in kfac.factors.shapes.items()
+    }
+    kfac.forward(2)
+    outputs = net(torch.randn(2, 3, 6, 6))
+    kfac.backward(0.5)
+    (outputs.square().sum() / 2).backward()
+    before = [weight.grad.clone() for weight in net.parameters()]
+    kfac.apply(0.1)
+    moved = [
+        not torch.equal(*pair)
+        for pair in zip(before, (w.grad for w in net.parameters()), strict=True)
+    ]
+    assert moved == [False, *[True] * (len(moved) - 1)]
+    assert len(said) == 1
+    assert "the factors of 0 are not positive" in said[0]
+
+
+def test_inputs_that_are_not_finite_leave_the_averages_as_they_were() -> None:
+    settings = PLAIN.model_copy(update={"factors_every": 1, "inverses_every": 1})
+    net, inputs = nn.Linear(3, 2), torch.randn(4, 3)
+    kfac = Kfac(settings, net, Alone(), draw=None)
+    for spoiled in (False, True):
+        if spoiled:
+            held = {key: value.clone() for key, value in kfac.factors.averages.items()}
+            inputs[0, 0] = torch.inf
+        kfac.forward(4)
+        outputs = net(inputs)
+        kfac.backward(0.25)
+        outputs.square().sum().backward()
+        kfac.apply(0.1)
+    assert torch.equal(kfac.factors.averages["", INSIDE], held["", INSIDE])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": "two"}, "steps"),
+        ({"steps": -1}, "below zero"),
+        ({"factors": {"elsewhere": {INSIDE: torch.eye(2)}}}, "elsewhere"),
+        ({"factors": {"0": {INSIDE: torch.eye(2)}}}, r"float32 \(2, 2\)"),
+        ({"bases": None}, "no bases"),
+    ],
+)
+def test_a_state_of_other_layers_is_refused(change: dict[str, object], said: str) -> None:
+    kfac, _ = _one_step(_net(), torch.randn(6, 3, 6, 6))
+    state = {**kfac.state_dict(), **change}
+    with pytest.raises(UnfitStateError, match=said):
+        Kfac(PLAIN, _net(), Alone(), draw=None).load_state_dict(state)
+
+
+def test_preconditioning_by_hand() -> None:
+    """A = diag(4, 1), G = diag(2, 3), damping 1: each entry is divided by v_G v_A + 1."""
+    inside = decompose(torch.diag(torch.tensor([4.0, 1.0]))[None], 1.0)
+    outside = decompose(torch.diag(torch.tensor([2.0, 3.0]))[None], 1.0)
+    assert inside is not None
+    found = precondition(torch.ones(1, 2, 2), inside, outside, 1.0)
+    expected = [[[1 / 9, 1 / 3], [1 / 13, 1 / 4]]]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
