@@ -106,6 +106,9 @@ class Cluster(Settings):
     watts_per_node: Positive | None = None
     one_rank_s: Positive | None = None
     """Measured seconds of one step on one rank: times of a trace are scaled to it."""
+    overhead: Link | None = None
+    """What a training adds to each collective: copies between device and host, and the wait for
+    the slowest rank."""
     corrections: dict[str, Correction] = Field(default_factory=dict)
     """Part of a step (compute, communicate) to what was learnt from runs."""
     fastest_beta_s_per_byte: Positive | None = None

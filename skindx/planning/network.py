@@ -1,6 +1,6 @@
 """What a message or a collective takes on a cluster: as measured there, else from its links."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from skindx.errors import UserError
@@ -71,10 +71,18 @@ class Network:
         key = (collective, chunks)
         if key not in self._prices:
             found = self._measured(collective)
-            self._prices[key] = (
+            self._prices[key] = self._in_training(
                 _as_measured(found) if found else self._derived(collective, chunks, colors)
             )
         return self._prices[key]
+
+    def _in_training(self, price: Price) -> Price:
+        """Add what a training adds to the collective alone."""
+        more = self.cluster.overhead
+        if more is None or self.ranks == 1:
+            return price
+        curve = price.curve.plus(more.cost)
+        return replace(price, curve=curve, spread=max(price.spread, more.spread))
 
     def _measured(self, collective: Kind) -> Collective | None:
         for found in self.cluster.collectives:
