@@ -1,5 +1,6 @@
 """What a message or a collective takes on a cluster: as measured there, else from its links."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,6 +40,11 @@ class Price:
     cpu_s_per_byte: float
     spread: float
     measured: bool
+    together_spread: float = 0.0
+
+    def spread_of(self, messages: int) -> float:
+        """Return how sure so many of them are, which may be under way at once."""
+        return math.hypot(self.spread, self.together_spread if messages > 1 else 0.0)
 
     @property
     def line(self) -> Cost:
@@ -117,8 +123,16 @@ class Network:
             line = cost.trees(step, ranks, colors, chunks)
         known = self._known
         spread = max(self.cluster_spread, UNMEASURED)
-        share, cpu = (known.own_share, known.cpu_s_per_byte) if known else (0.0, 0.0)
-        return Price(Curve(line), share, cpu, spread, measured=False)
+        if known is None:
+            return Price(Curve(line), 0.0, 0.0, spread, measured=False)
+        return Price(
+            Curve(line),
+            known.own_share,
+            known.cpu_s_per_byte,
+            spread,
+            measured=False,
+            together_spread=known.together_spread,
+        )
 
     @cached_property
     def _known(self) -> Collective | None:
@@ -176,7 +190,14 @@ def inside_sum(inside: Cost, ranks: int) -> Cost:
 
 
 def _as_measured(found: Collective) -> Price:
-    return Price(found.curve, found.own_share, found.cpu_s_per_byte, found.spread, measured=True)
+    return Price(
+        found.curve,
+        found.own_share,
+        found.cpu_s_per_byte,
+        found.spread,
+        measured=True,
+        together_spread=found.together_spread,
+    )
 
 
 def _one_step(known: Collective) -> Cost:

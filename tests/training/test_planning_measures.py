@@ -28,7 +28,7 @@ from skindx.training.planning.keeping import keep, read_kept, settings_with_plan
 from skindx.training.planning.network import cluster_of
 from skindx.training.planning.of_config import given_choice, workload_of
 from skindx.training.planning.steps import profile_member
-from skindx.training.profiling.links import rising
+from skindx.training.profiling.visits import rising
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from statistics import median, pstdev
+from statistics import median, stdev
 
 import torch
 import torch.distributed as dist
@@ -128,7 +128,7 @@ def _work(
         times.append(time.perf_counter() - started)
     times = times[1:]  # the first one compiles
     middle = median(times)
-    return LocalWork(base_s=middle, spread=min(10.0, pstdev(times) / middle) if middle else 0.0)
+    return LocalWork(base_s=middle, spread=min(10.0, stdev(times) / middle) if middle else 0.0)
 
 
 def _settle(device: torch.device) -> None:
