@@ -29,12 +29,10 @@ def begin(run: Path) -> None:
 
 if __name__ == "__main__":
     begin(Path(sys.argv[1]))
+    from skindx.training.ending import leave_process
     from skindx.training.worker import main
 
     # Torch and DeepSpeed are a million objects that stay to the end. Neither garbage collection nor
     # the interpreter's shutdown goes through them, which would take two seconds of a core.
     gc.freeze()
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave_process(main(sys.argv[1:]))
