@@ -137,6 +137,12 @@ def measure(
         int | None,
         typer.Option(min=1, help="Ranks that this node will have; default: engine.ranks."),
     ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=1, help="For the timed steps of all networks; starting and reading come on top."
+        ),
+    ] = 20,
     sets: Sets = None,
 ) -> None:
     """Time each network of CONFIG on this node: layers, update, images, memory; about a minute.
@@ -149,7 +155,9 @@ def measure(
     from skindx.training.config.run import TrainSettings
     from skindx.training.planning.measure import measure as measure_networks
 
-    profiles = measure_networks(TrainSettings.load(config, sets or []), dataset, ranks=ranks)
+    profiles = measure_networks(
+        TrainSettings.load(config, sets or []), dataset, ranks=ranks, seconds=seconds
+    )
     profiles.write(out)
     for network in profiles.networks:
         at = network.at[-1]

@@ -61,7 +61,8 @@ class Hopped:
     alive: int
     """Most networks that a worker still held when a unit was over."""
     stayed: tuple[bool, int, list[str]]
-    """A member that stays on a worker is trained as one rank trains it; steps done twice; what was said."""
+    """A member that stays on a worker is trained as one rank trains it; steps that were done twice;
+    what was said of its lease."""
 
 
 class _Crash(Exception):
