@@ -181,6 +181,9 @@ def network(
         int | None,
         typer.Option(min=1, help="Neighbouring ranks that share a node; default: by host name."),
     ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="About so long; a slow network takes longer.")
+    ] = 40,
     sets: Sets = None,
 ) -> None:
     """Measure the links between the ranks by the collectives that a training uses.
@@ -195,7 +198,7 @@ def network(
     from skindx.training.planning.network import network as measure_network
 
     settings = TrainSettings.load(config, sets or [])
-    if not measure_network(settings.engine, out, ranks_per_node):
+    if not measure_network(settings.engine, out, ranks_per_node, seconds):
         return
     cluster = Cluster.read(out)
     print(f"{cluster.nodes} nodes of {cluster.ranks_per_node} ranks, {cluster.backend}: {out}")

@@ -189,6 +189,30 @@ def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
     assert read_kept(tmp_path / "run") == predicted
 
 
+@pytest.mark.long
+@pytest.mark.distributed
+def test_ranks_of_torchrun_measure_the_network_together(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command += ["-m", "skindx", "plan", "network", "--out", str(file), "--seconds", "1"]
+    command += ["--set", "engine.accelerator=cpu"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    cluster = Cluster.read(file)
+    # Both on this host, which its name says; only the first rank reports.
+    assert (cluster.nodes, cluster.ranks_per_node, cluster.source) == (1, 2, "measured")
+    assert cluster.links.inside
+    assert cluster.links.between is None
+    assert done.stdout.count("1 nodes of 2 ranks") == 1
+
+
 def test_a_plan_of_another_dataset_or_of_other_members_is_refused(
     small_dataset: Path, tmp_path: Path
 ) -> None:

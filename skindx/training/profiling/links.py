@@ -21,8 +21,9 @@ from skindx.training.profiling.visits import Visit, collective_of, link_of
 SIZES_BYTES = tuple(1 << power for power in (10, 13, 16, 18, 20, 22, 23, 24, 25))
 VISITS = 4
 """How often each collective is timed, some time apart."""
-REPEATS = 2
-"""Calls of a size in a visit; before the first visit there is one more, which opens connections."""
+REPEATS = (3, 2)
+"""Calls of a small and of a large size in a visit; before the first visit there is one more, which
+opens connections."""
 _TOGETHER = 5
 """Times that several are sent at once."""
 _SLOW_S = 0.6
@@ -108,9 +109,9 @@ class _Meter:
         began = time.monotonic()
         for size in sizes:
             before = time.process_time()
-            first = 0 if earlier else 1
-            times = self._times(lambda size=size: call(size // 4), REPEATS, first)  # type: ignore[misc]
-            cpu = (time.process_time() - before) / (REPEATS + first) / rounds / size
+            first, repeats = int(not earlier), REPEATS[size >= _LARGE_BYTES]
+            times = self._times(lambda size=size: call(size // 4), repeats, first)  # type: ignore[misc]
+            cpu = (time.process_time() - before) / (repeats + first) / rounds / size
             found[size] = [seconds / rounds for seconds in times]
             if not earlier and self._enough(size, median(times), began):
                 break
@@ -166,7 +167,8 @@ class _Meter:
                             [Transfer(received[:count], other)],
                         )
 
-                found[size] = self._times(swap, REPEATS, 0 if visits else 1)
+                repeats = REPEATS[size >= _LARGE_BYTES]
+                found[size] = self._times(swap, repeats, int(not visits))
                 if not visits and self._enough(size, median(found[size]), began):
                     break
             visits.append(Visit(found, 0.0))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, variance
+from statistics import median, variance
 
 from skindx.planning.cluster import Collective, Kind, Link
 from skindx.planning.cost import fit
@@ -70,15 +70,15 @@ def from_visit_to_visit(visits: Sequence[Mapping[int, float]]) -> float:
 
     A training runs at another time than its plan's measurement: what a network does from call to
     call is averaged out, what it does from minute to minute is not. So it is the deviation of
-    visits from their mean, over the largest sizes that all of them timed, and once more for the
-    mean itself, which is no surer than its visits are many. Sizes vary together, so that few
-    visits know little of their own deviation: it is widened as Student's distribution is over the
-    normal one at 90 %.
+    visits from their mean, for the middle one of the largest sizes that all of them timed (a single
+    call that was disturbed is no drift), and once more for the mean itself, which is no surer than
+    its visits are many. Sizes vary together, so that few visits know little of their own deviation:
+    it is widened as Student's distribution is over the normal one at 90 %.
     """
     common = sorted(set.intersection(*(set(visit) for visit in visits)))[-_LARGEST:]
     squares = [variance([math.log(visit[size]) for visit in visits]) for size in common]
     widened = _STUDENT.get(len(visits), 1.0)
-    return min(10.0, widened * math.sqrt(fmean(squares) * (1 + 1 / len(visits))))
+    return min(10.0, widened * math.sqrt(median(squares) * (1 + 1 / len(visits))))
 
 
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
