@@ -83,6 +83,28 @@ def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> No
     assert same == {"a": True, "b": True, "c": True}
 
 
+@pytest.mark.long
+@pytest.mark.distributed
+def test_ranks_of_torchrun_are_workers(small_dataset: Path, tmp_path: Path) -> None:
+    raw = {**SETTINGS, "members": MEMBERS[:2], "recipe": {"epochs": 1, "batch": 9}}
+    (tmp_path / "hop.yaml").write_text(yaml.safe_dump(raw))
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "skindx", "train", str(small_dataset), "--config", str(tmp_path / "hop.yaml")]
+    done = subprocess.run(
+        [*command, "--out", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("packed") == 1
+    assert {epoch: sorted(parts) for epoch, parts in recorded(run, "a").items()} == {0: [0, 1]}
+    assert not (run / "checkpoints" / "leases.sqlite").exists()
+
+
 def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Path) -> None:
     from contextlib import ExitStack
 
