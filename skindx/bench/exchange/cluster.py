@@ -96,6 +96,11 @@ class Cluster:
             code = self._processes[rank].wait(_ENDING_S)
         except subprocess.TimeoutExpired:
             return JobError(f"rank {rank} of the emulated cluster answers no more; see above.")
+        # The others notice that one is gone, and may end before it is looked at.
+        killed = [n for n, process in enumerate(self._processes) if (process.poll() or 0) < 0]
+        if killed:
+            rank = killed[0]
+            code = self._processes[rank].returncode
         how = f"ended with {code}; see its error above."
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}; see above."
