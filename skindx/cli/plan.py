@@ -137,6 +137,12 @@ def measure(
         int | None,
         typer.Option(min=1, help="Ranks that this node will have; default: engine.ranks."),
     ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=1, help="For the timed steps of all networks; starting and reading come on top."
+        ),
+    ] = 20,
     sets: Sets = None,
 ) -> None:
     """Time each network of CONFIG on this node: layers, update, images, memory; about a minute.
@@ -149,7 +155,9 @@ def measure(
     from skindx.training.config.run import TrainSettings
     from skindx.training.planning.measure import measure as measure_networks
 
-    profiles = measure_networks(TrainSettings.load(config, sets or []), dataset, ranks=ranks)
+    profiles = measure_networks(
+        TrainSettings.load(config, sets or []), dataset, ranks=ranks, seconds=seconds
+    )
     profiles.write(out)
     for network in profiles.networks:
         at = network.at[-1]
@@ -173,6 +181,9 @@ def network(
         int | None,
         typer.Option(min=1, help="Neighbouring ranks that share a node; default: by host name."),
     ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="About so long; a slow network takes longer.")
+    ] = 40,
     sets: Sets = None,
 ) -> None:
     """Measure the links between the ranks by the collectives that a training uses.
@@ -187,7 +198,7 @@ def network(
     from skindx.training.planning.network import network as measure_network
 
     settings = TrainSettings.load(config, sets or [])
-    if not measure_network(settings.engine, out, ranks_per_node):
+    if not measure_network(settings.engine, out, ranks_per_node, seconds):
         return
     cluster = Cluster.read(out)
     print(f"{cluster.nodes} nodes of {cluster.ranks_per_node} ranks, {cluster.backend}: {out}")
@@ -200,8 +211,12 @@ def network(
 
 @plan.command()
 def check(
-    run: Annotated[Path, typer.Argument(help="A run that followed a plan.")],
-    dataset: Annotated[Path, typer.Argument(help="The dataset that it was trained on.")],
+    run: Annotated[
+        Path, typer.Argument(help="A run that followed a plan, or a log of B-Caffe (a file).")
+    ],
+    dataset: Annotated[
+        Path | None, typer.Argument(help="The dataset that the run was trained on.")
+    ] = None,
     *,
     learn: Annotated[
         Path | None,
@@ -210,13 +225,24 @@ def check(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the comparison to this file.")
     ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes of a log; default: all of the cluster.")
+    ] = None,
 ) -> None:
     """Compare what was predicted of RUN with what happened, part by part.
 
-    With --learn the cluster file gets a correction, which later plans name when they use it.
+    With --learn the cluster file gets a correction, which later plans name when they use it. A log
+    of B-Caffe, whose messages are timed one by one, teaches what training adds to a collective.
 
     Example: skindx plan check runs/mine DATA --learn cluster.yaml
     """
+    from skindx.errors import UserError
+
+    if run.is_file():
+        _check_log(run, learn, nodes, json_file)
+        return
+    if dataset is None:
+        raise UserError(f"{run} is compared with its plan on its dataset; give DATA as well.")
     from rich.table import Table
 
     from skindx.cli.options import console
@@ -260,3 +286,35 @@ def check(
         cluster.write(learn)
         for part, known in cluster.corrections.items():
             print(f"{learn}: {part} takes {known.factor:.3f} times as long ({known.runs} runs)")
+
+
+def _check_log(log: Path, learn: Path | None, nodes: int | None, json_file: Path | None) -> None:
+    from skindx.errors import UserError
+    from skindx.files import write_json
+    from skindx.planning.cluster import Cluster, only_ranks
+    from skindx.planning.logged import overhead_of, read_runs
+    from skindx.planning.network import Network
+
+    if learn is None:
+        raise UserError("a log is compared with what a cluster is known to take; give --learn.")
+    cluster = Cluster.read(learn)
+    network = Network(only_ranks(cluster, nodes or cluster.nodes, cluster.ranks_per_node))
+    runs = read_runs(log)
+    found = {run.name: (run.predicted_s(network), run.measured_s) for run in runs}
+    for name, (predicted_s, measured_s) in found.items():
+        print(
+            f"{name}: backward with its messages in {1000 * measured_s:.1f} ms, predicted "
+            f"{1000 * predicted_s:.1f} ms ({predicted_s / measured_s - 1:+.1%})"
+        )
+    if json_file:
+        write_json(
+            json_file,
+            {name: {"predicted_s": two[0], "happened_s": two[1]} for name, two in found.items()},
+        )
+    bare = Network(network.cluster.model_copy(update={"overhead": None}))
+    overhead = overhead_of(runs[0], bare)
+    cluster.model_copy(update={"overhead": overhead}).write(learn)
+    print(
+        f"{learn}: training adds {1000 * overhead.alpha_s:.3g} ms + "
+        f"{1e9 * overhead.beta_s_per_byte:.3g} ms/MB to each collective ({runs[0].name})"
+    )

@@ -60,6 +60,8 @@ class Collective(Settings):
     """(bytes, seconds), by bytes; between them a line is taken, beyond them alpha and beta."""
     own_share: float = Field(0.0, ge=0, le=1)
     """Share of beta in which the link is idle: ranks add and copy. Others may use it then."""
+    together_spread: Spread = 0.0
+    """And how much less sure several at once are, whose sharing of the link is a model's."""
     cpu_s_per_byte: Seconds = 0.0
     """Time of a rank's own cores that a byte takes."""
 
@@ -106,6 +108,9 @@ class Cluster(Settings):
     watts_per_node: Positive | None = None
     one_rank_s: Positive | None = None
     """Measured seconds of one step on one rank: times of a trace are scaled to it."""
+    overhead: Link | None = None
+    """What a training adds to each collective: copies between device and host, and the wait for
+    the slowest rank."""
     corrections: dict[str, Correction] = Field(default_factory=dict)
     """Part of a step (compute, communicate) to what was learnt from runs."""
     fastest_beta_s_per_byte: Positive | None = None

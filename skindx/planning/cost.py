@@ -6,7 +6,7 @@ In `ring`, `tree` and `hierarchical` bytes are those of the whole buffer, in `al
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -48,6 +48,13 @@ class Curve:
         sizes, seconds = zip(*self.points, strict=True)
         return float(np.interp(size_bytes, sizes, seconds))
 
+    def plus(self, more: Cost) -> "Curve":
+        """Return the curve of what takes longer by `more`."""
+        line = Cost(
+            self.line.alpha_s + more.alpha_s, self.line.beta_s_per_byte + more.beta_s_per_byte
+        )
+        return Curve(line, tuple((size, seconds + more(size)) for size, seconds in self.points))
+
 
 def fit(samples: Iterable[tuple[int, float]]) -> Cost:
     """Fit measured (bytes, seconds), of which some may be far off; neither term is negative.
@@ -72,20 +79,40 @@ def fit(samples: Iterable[tuple[int, float]]) -> Cost:
     return _least_relative_error(sizes_N, medians_N)
 
 
-def _least_relative_error(sizes_N: np.ndarray, seconds_N: np.ndarray) -> Cost:
+def fit_overhead(samples: Iterable[tuple[int, float]], known: Callable[[float], float]) -> Cost:
+    """Fit what (bytes, seconds) took on top of `known` seconds of bytes; no term is negative.
+
+    As `fit`: the least sum of relative errors |(known + alpha + beta x bytes) / measured - 1|, here
+    over all samples of whatever size. Raises ValueError for a time that is none.
+    """
+    pairs = list(samples)
+    if not pairs or not all(math.isfinite(seconds) and seconds > 0 for _, seconds in pairs):
+        raise ValueError("an overhead is fitted to one message or more, of more than 0 s each.")
+    sizes_N = np.array([size for size, _ in pairs], float)
+    known_N = np.array([known(size) for size, _ in pairs])
+    return _least_relative_error(sizes_N, np.array([s for _, s in pairs]), known_N)
+
+
+def _least_relative_error(
+    sizes_N: np.ndarray, seconds_N: np.ndarray, known_N: np.ndarray | None = None
+) -> Cost:
     # A linear programme in two unknowns: its optimum is a corner, a line through two of the
     # points, or through one with alpha or beta at zero. So all corners are tried.
-    first, second = np.triu_indices(len(sizes_N), 1)
-    betas = (seconds_N[second] - seconds_N[first]) / (sizes_N[second] - sizes_N[first])
-    alphas = seconds_N[first] - betas * sizes_N[first]
     zeros_N = np.zeros(len(sizes_N))
-    alphas = np.concatenate([alphas, zeros_N, seconds_N])
-    betas = np.concatenate([betas, seconds_N / sizes_N, zeros_N])
+    known_N = zeros_N if known_N is None else known_N
+    rest_N = seconds_N - known_N
+    first, second = np.triu_indices(len(sizes_N), 1)
+    apart = sizes_N[first] != sizes_N[second]
+    first, second = first[apart], second[apart]
+    betas = (rest_N[second] - rest_N[first]) / (sizes_N[second] - sizes_N[first])
+    alphas = rest_N[first] - betas * sizes_N[first]
+    alphas = np.concatenate([alphas, zeros_N, rest_N, [0.0]])
+    betas = np.concatenate([betas, rest_N / sizes_N, zeros_N, [0.0]])
     allowed = (alphas >= 0) & (betas >= 0)
     alphas, betas = alphas[allowed], betas[allowed]
     errors = np.zeros(len(alphas))
-    for size, measured in zip(sizes_N, seconds_N, strict=True):
-        errors += np.abs((alphas + betas * size) / measured - 1)
+    for size, known, measured in zip(sizes_N, known_N, seconds_N, strict=True):
+        errors += np.abs((known + alphas + betas * size) / measured - 1)
     best = int(errors.argmin())
     return Cost(float(alphas[best]), float(betas[best]))
 

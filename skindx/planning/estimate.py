@@ -1,12 +1,12 @@
 """What a choice takes for a step, and how sure that is."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
-from skindx.planning.graph import Feeding, Step, simulate_step
+from skindx.planning.graph import Feeding, Step
+from skindx.planning.interval import Simulated
 from skindx.planning.memory import FARTHEST, Memory, memory_of
 from skindx.planning.network import Network
 from skindx.planning.profile import Profile, Profiles
@@ -14,15 +14,6 @@ from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load
 from skindx.planning.trace import Trace
 
-Z90 = 1.645
-"""Standard deviations to either side that hold 90 % of a normal distribution."""
-
-MODEL = 0.035
-"""Standard deviation, over the mean, of what the model itself leaves out."""
-FOREIGN = 0.06
-"""And where the trace is another program's."""
-UNSEEN = 0.25
-"""Added for each factor e by which something lies beyond what was measured."""
 NETWORK_FARTHEST = 10.0
 RANKS_FARTHEST = 4.0
 
@@ -53,12 +44,25 @@ class Estimate:
 
     choice: Choice
     step: Step
-    schedule: Schedule
+    simulated: Simulated
     memory: Memory
-    half_width: float
-    """Of the 90 % interval, over the prediction."""
-    beyond: tuple[str, ...] = ()
-    """What lies outside the calibration, in sentences; empty: nothing does."""
+    outside: dict[str, float] = field(default_factory=dict)
+    """What lies outside the calibration, in sentences -> how far over what was measured."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The communication of a step."""
+        return self.simulated.schedule
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """What lies outside the calibration, in sentences; empty: nothing does."""
+        return tuple(self.outside)
+
+    @cached_property
+    def half_width(self) -> float:
+        """Of the 90 % interval, over the prediction; simulated when it is asked for."""
+        return self.simulated.half_width(self.step_s, self.outside)
 
     @property
     def step_s(self) -> float:
@@ -147,13 +151,8 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     feeding = Feeding(
         read_s=images * profile.read_s / machine.profiles.cores, copy_s=images * profile.copy_s
     )
-    step = simulate_step(
-        trace,
-        schedule,
-        network,
-        device=machine.profiles.device,
-        pieces=choice.accumulate,
-        feeding=feeding,
+    simulated = Simulated(
+        trace, schedule, network, profile, machine.profiles, choice.accumulate, feeding
     )
     memory = memory_of(
         choice.strategy,
@@ -164,20 +163,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         checkpointing=choice.checkpointing,
     )
     beyond = _beyond(choice, machine, network, memory)
-    return Estimate(
-        choice,
-        step,
-        schedule,
-        memory,
-        _half_width(
-            step=step,
-            schedule=schedule,
-            profile=profile,
-            machine=machine,
-            beyond=beyond,
-        ),
-        tuple(beyond),
-    )
+    return Estimate(choice, simulated.run(), simulated, memory, beyond)
 
 
 def _computed_again(trace: Trace, profile: Profile) -> Trace:
@@ -220,25 +206,3 @@ def _beyond(choice: Choice, machine: Machine, network: Network, memory: Memory) 
                 f"{network.ranks} ranks are more than {RANKS_FARTHEST:g} times the {most} measured"
             ] = network.ranks / most
     return found
-
-
-def _half_width(
-    *,
-    step: Step,
-    schedule: Schedule,
-    profile: Profile,
-    machine: Machine,
-    beyond: dict[str, float],
-) -> float:
-    """Return the 90 % interval's half width: independent parts, each by its share of the step."""
-    total = max(step.seconds, 1e-12)
-    parts = step.parts
-    local_s = min(schedule.local_s, parts["communicate"])
-    wire_s = parts["communicate"] - local_s
-    compute_s = total - parts["communicate"]
-    model = MODEL if machine.profiles.source == "measured" else FOREIGN
-    variance = model**2 + (profile.spread * compute_s / total) ** 2
-    variance += (schedule.spread * wire_s / total) ** 2
-    variance += (schedule.local_spread * local_s / total) ** 2
-    variance += sum((UNSEEN * math.log(far)) ** 2 for far in beyond.values() if far > 1)
-    return Z90 * math.sqrt(variance)

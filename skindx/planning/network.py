@@ -1,6 +1,7 @@
 """What a message or a collective takes on a cluster: as measured there, else from its links."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from skindx.errors import UserError
@@ -39,6 +40,11 @@ class Price:
     cpu_s_per_byte: float
     spread: float
     measured: bool
+    together_spread: float = 0.0
+
+    def spread_of(self, messages: int) -> float:
+        """Return how sure so many of them are, which may be under way at once."""
+        return math.hypot(self.spread, self.together_spread if messages > 1 else 0.0)
 
     @property
     def line(self) -> Cost:
@@ -71,10 +77,18 @@ class Network:
         key = (collective, chunks)
         if key not in self._prices:
             found = self._measured(collective)
-            self._prices[key] = (
+            self._prices[key] = self._in_training(
                 _as_measured(found) if found else self._derived(collective, chunks, colors)
             )
         return self._prices[key]
+
+    def _in_training(self, price: Price) -> Price:
+        """Add what a training adds to the collective alone."""
+        more = self.cluster.overhead
+        if more is None or self.ranks == 1:
+            return price
+        curve = price.curve.plus(more.cost)
+        return replace(price, curve=curve, spread=max(price.spread, more.spread))
 
     def _measured(self, collective: Kind) -> Collective | None:
         for found in self.cluster.collectives:
@@ -109,8 +123,16 @@ class Network:
             line = cost.trees(step, ranks, colors, chunks)
         known = self._known
         spread = max(self.cluster_spread, UNMEASURED)
-        share, cpu = (known.own_share, known.cpu_s_per_byte) if known else (0.0, 0.0)
-        return Price(Curve(line), share, cpu, spread, measured=False)
+        if known is None:
+            return Price(Curve(line), 0.0, 0.0, spread, measured=False)
+        return Price(
+            Curve(line),
+            known.own_share,
+            known.cpu_s_per_byte,
+            spread,
+            measured=False,
+            together_spread=known.together_spread,
+        )
 
     @cached_property
     def _known(self) -> Collective | None:
@@ -168,7 +190,14 @@ def inside_sum(inside: Cost, ranks: int) -> Cost:
 
 
 def _as_measured(found: Collective) -> Price:
-    return Price(found.curve, found.own_share, found.cpu_s_per_byte, found.spread, measured=True)
+    return Price(
+        found.curve,
+        found.own_share,
+        found.cpu_s_per_byte,
+        found.spread,
+        measured=True,
+        together_spread=found.together_spread,
+    )
 
 
 def _one_step(known: Collective) -> Cost:

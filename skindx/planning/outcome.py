@@ -36,13 +36,17 @@ class Outcome:
     members: tuple[MemberTime, ...]
     seconds: float
     """Until the last member is trained; 0 where images are not known."""
-    half_width: float
     nodes: int
     price_per_node_hour: float | None
     watts_per_node: float | None
     fits: bool
     memory_bytes: float
     as_given: bool = False
+
+    @property
+    def half_width(self) -> float:
+        """Of the 90 % interval of the whole, over the prediction: of the least sure member."""
+        return max(member.estimate.half_width for member in self.members)
 
     @property
     def first(self) -> Estimate:
@@ -102,7 +106,6 @@ def outcome(
         choice,
         members,
         total,
-        max(estimate.half_width for estimate in estimates.values()),
         choice.nodes,
         cluster.price_per_node_hour,
         cluster.watts_per_node,

@@ -57,6 +57,14 @@ class Schedule:
             spreads=longer(self.spreads),
         )
 
+    def with_local(self, factor: float) -> "Schedule":
+        """Return the schedule whose work of the cores takes `factor` times as long."""
+        messages = tuple(
+            replace(each, before_s=each.before_s * factor, after_s=each.after_s * factor)
+            for each in self.messages
+        )
+        return replace(self, messages=messages, finish_s=self.finish_s * factor)
+
     @property
     def local_s(self) -> float:
         """All work of the cores."""

@@ -29,14 +29,11 @@ def begin(run: Path) -> None:
 
 if __name__ == "__main__":
     begin(Path(sys.argv[1]))
-    # Torch and DeepSpeed are a million objects that stay to the end. Neither garbage collection nor
-    # the interpreter's shutdown goes through them, which would take three seconds of a core.
+    # Torch is a million objects that stay to the end: garbage collection never goes through them.
     gc.disable()
+    from skindx.training.ending import leave_process
     from skindx.training.worker import main
 
     gc.freeze()
     gc.enable()
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave_process(main(sys.argv[1:]))

@@ -4,8 +4,6 @@
 """
 
 import os
-import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,7 +14,6 @@ from typing import Any
 from skindx.data.manifest import Record, read_manifest
 from skindx.errors import UserError
 from skindx.files import only_writer
-from skindx.system import go_offline
 from skindx.taxonomy import Taxonomy
 from skindx.training import loop
 from skindx.training.checkpoint.keeper import CANNOT_WRITE, CHECKPOINTS, checkpoint_folder
@@ -24,10 +21,10 @@ from skindx.training.checkpoint.resume import Resuming
 from skindx.training.checkpoint.store import remove_all, saved_in
 from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.deepspeed.joining import join
+from skindx.training.ending import run_to_its_end
 from skindx.training.job import Job
-from skindx.training.launching.notes import RANKS, write_note
-from skindx.training.launching.stopping import StoppedError, StopRequest, end_with_parent
-from skindx.training.parallel.mesh import Mesh, is_lost, leave
+from skindx.training.launching.stopping import Stop, StoppedError, StopRequest, end_with_parent
+from skindx.training.parallel.mesh import Mesh
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.job import MemberJob
 from skindx.training.tasks.detector.job import DetectorJob
@@ -39,7 +36,7 @@ def train(
     dataset: Path,
     settings: TrainSettings,
     mesh: Mesh,
-    stop: StopRequest,
+    stop: Stop,
     *,
     only: Sequence[str] = (),
 ) -> None:
@@ -77,7 +74,7 @@ def _names(job: Job) -> list[str]:
     return [member.name for member in job.members] if isinstance(job, HeadsJob) else []
 
 
-def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: StopRequest) -> None:
+def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: Stop) -> None:
     """Train one job unless it is finished; every rank calls this. Raises StoppedError."""
     # One rank looks: on another node the result may show up later.
     if mesh.broadcast_from_main(job.is_finished):
@@ -124,34 +121,10 @@ def main(arguments: list[str]) -> int:
     """Run one rank: RUN DATASET [KEY…]; return the exit code."""
     end_with_parent()
     run, dataset = (Path(argument) for argument in arguments[:2])
-    notes = run / RANKS
-    note = partial(write_note, notes)
     settings = TrainSettings.load(run / SETTINGS)
-    with StopRequest(settings.checkpoint.grace_s, notes) as stop:
-        note("at work")
-        go_offline()
-        try:
-            mesh = join(settings.engine)
-            train(run, dataset, settings, mesh, stop, only=arguments[2:])
-            leave()
-        except StoppedError as stopped:
-            note("stopped", str(stopped), stop.why)
-            leave()
-        except UserError as error:
-            note("refused")
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except Exception as error:
-            rank = os.environ.get("RANK", "0")
-            if is_lost(error):
-                # The rank that is gone is what matters, not how each of the others noticed.
-                note("left")
-                print(f"rank {rank} lost another rank and ends", file=sys.stderr)
-                return 1
-            note("failed")
-            print(f"rank {rank} failed:", file=sys.stderr)
-            traceback.print_exc()
-            return 1
-        else:
-            note("finished")
-    return 0
+
+    def work(stop: StopRequest) -> None:
+        train(run, dataset, settings, join(settings.engine), stop, only=arguments[2:])
+
+    rank = os.environ.get("RANK", "0")
+    return run_to_its_end(run, settings.checkpoint.grace_s, f"rank {rank}", work)

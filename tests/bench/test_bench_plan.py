@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skindx.bench import run_bench
-from skindx.bench.plan.public import errors
+from skindx.bench.plan.public import errors, rows
 from skindx.bench.plan.scoring import Row, figures
 
 
@@ -47,7 +47,11 @@ def test_figures_of_rows_counted_by_hand() -> None:
 
 @pytest.mark.real
 def test_public_measurements_are_near_once_one_run_of_the_cluster_is_known(real: Path) -> None:
-    found = [abs(error) for error in errors(real / "traces" / "bcaffe_logdata").values()]
-    assert len(found) == 5
-    # A guard: 0.05 is asked and missed, by a run on four nodes that the others do not explain.
-    assert sum(found) / len(found) < 0.1
+    folder = real / "traces" / "bcaffe_logdata"
+    found = [abs(error) for error in errors(folder).values()]
+    assert len(found) == 7
+    assert sum(found) / len(found) < 0.05
+    # With another run as the one that calibrates it is more: single iterations vary by as much.
+    others = [errors(folder, row.run.name) for row in rows(folder)]
+    means = [sum(map(abs, own.values())) / len(own) for own in others]
+    assert sum(means) / len(means) < 0.1

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,6 +136,16 @@ def test_a_correction_is_used_and_named() -> None:
     made = make(WORK, machine(corrections=learnt), Limits(strategy="dense"))
     assert made.chosen.first.step_s == pytest.approx(12 + 1.3 + 0.5)
     assert any("compute x 1.200 (3 runs)" in note for note in made.notes)
+
+
+def test_activations_computed_again_cost_what_was_measured() -> None:
+    # 10 s at 8 images without it, and 12 s with it; 20 s at 16, so 24 s.
+    timed = profile(checkpointing=AtBatch(batch=8, compute_s=12, peak_bytes=1_200_000))
+    again = Choice(strategy_of("dense"), 1, 1, 8, checkpointing=True)
+    own = Machine(profiles(timed), cluster(4))
+    assert estimate(timed, again, own).step_s == pytest.approx(12.5)
+    twice = replace(again, batch=16)
+    assert estimate(timed, twice, own).step_s == pytest.approx(24.5)
 
 
 def test_activations_computed_again_cost_a_forward() -> None:

@@ -60,8 +60,9 @@ class Hopped:
     problems: dict[str, str]
     alive: int
     """Most networks that a worker still held when a unit was over."""
-    stayed: bool
-    """A member that stays on a worker is trained as one rank trains it."""
+    stayed: tuple[bool, int, list[str]]
+    """A member that stays on a worker is trained as one rank trains it; steps that were done twice;
+    what was said of its lease."""
 
 
 class _Crash(Exception):
@@ -124,19 +125,37 @@ def _hop(run: Path, dataset: Path) -> Hopped:
     return Hopped(crashes, same, near, left, problems, alive, stayed)
 
 
-def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> bool:
-    """Train by the schedule `members`, and compare with the ordinary loop."""
+def _stay(run: Path, dataset: Path, mesh: Any, stop: Any) -> tuple[bool, int, list[str]]:
+    """Train by `members` with a lease that is lost once, and compare with the ordinary loop."""
     from skindx.training.hopping.worker import Worker
+    from skindx.training.step_guard import StepGuard
 
     (member, _) = SETTINGS["members"]  # type: ignore[misc]
     raw = {"engine": {"accelerator": "cpu", "schedule": "members"}, "members": [member]}
     settings = TrainSettings.parse(raw)
     worker = Worker(run, dataset, settings, mesh, stop, rank=0, workers=2)
+    said: list[str] = []
+    worker._say = said.append  # type: ignore[method-assign]
+    check, steps = StepGuard.check, [0]
+
+    def lose_the_lease(self: StepGuard, loss: torch.Tensor) -> float | None:
+        steps[0] += 1
+        if steps[0] == 2:
+            (alive,) = worker.leases.workers()
+            worker.leases.lose(alive.worker)
+            worker._heartbeat.lost = True  # type: ignore[union-attr]
+        return check(self, loss)
+
+    StepGuard.check = lose_the_lease  # type: ignore[method-assign]
     worker.work()
+    hopped = steps[0]
     conclude(run, worker.leases)
     expected = in_order(dataset, settings, "averaged", {}, 0, mesh).state
+    StepGuard.check = check  # type: ignore[method-assign]
     found = load_member(run, "averaged").state
-    return all(found[key].equal(value) for key, value in expected.items())
+    same = all(found[key].equal(value) for key, value in expected.items())
+    again = hopped - (steps[0] - hopped)
+    return same, again, [line for line in said if "lease" in line]
 
 
 def _refusals(
@@ -200,7 +219,13 @@ def test_a_worker_holds_no_member_between_two_units(hopped: Hopped) -> None:
 
 @pytest.mark.distributed
 def test_a_member_may_stay_on_one_worker(hopped: Hopped) -> None:
-    assert hopped.stayed
+    same, again, said = hopped.stayed
+    assert same
+    assert again == 2  # the third step would have been another worker's
+    assert said == [
+        "worker 0 was silent for more than engine.lease_s = 60 s and lost its lease; another "
+        "worker does its unit, and it takes a new one"
+    ]
 
 
 @pytest.mark.distributed

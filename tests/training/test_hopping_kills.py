@@ -17,9 +17,12 @@ from skindx.errors import UserError
 from skindx.training.config.run import TrainSettings
 from skindx.training.finished.member import load_member
 from skindx.training.hopping.launching import launch_workers
+from skindx.training.hopping.local import Manager
 from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.setting_up import RunJobs, fill
 from skindx.workers.leases.leases import Leases
+from skindx.workers.leases.queue import Queue
+from skindx.workers.leases.task import Task
 
 MEMBERS = [
     {"name": name, "model": "test_resnet", "seed": seed, "preprocess": {"size": 64}}
@@ -80,6 +83,28 @@ def test_killed_workers_change_no_bit(small_dataset: Path, tmp_path: Path) -> No
     assert same == {"a": True, "b": True, "c": True}
 
 
+@pytest.mark.long
+@pytest.mark.distributed
+def test_ranks_of_torchrun_are_workers(small_dataset: Path, tmp_path: Path) -> None:
+    raw = {**SETTINGS, "members": MEMBERS[:2], "recipe": {"epochs": 1, "batch": 9}}
+    (tmp_path / "hop.yaml").write_text(yaml.safe_dump(raw))
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "skindx", "train", str(small_dataset), "--config", str(tmp_path / "hop.yaml")]
+    done = subprocess.run(
+        [*command, "--out", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("packed") == 1
+    assert {epoch: sorted(parts) for epoch, parts in recorded(run, "a").items()} == {0: [0, 1]}
+    assert not (run / "checkpoints" / "leases.sqlite").exists()
+
+
 def test_a_second_training_of_a_run_is_refused(small_dataset: Path, tmp_path: Path) -> None:
     from contextlib import ExitStack
 
@@ -105,3 +130,26 @@ def test_the_manager_loads_no_torch() -> None:
     """It waits beside the workers for hours, and their memory is theirs."""
     code = "import sys, skindx.training.hopping.local; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_end_of_a_worker_is_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends = {
+        "import os; os.kill(os.getpid(), 9)": (
+            "was killed by SIGKILL (out of memory is the most common reason); "
+        ),
+        "import os; os.kill(os.getpid(), 11)": "was killed by SIGSEGV; ",
+        "raise SystemExit(1)": "failed; see its error above; ",
+    }
+    for number, (code, how) in enumerate(ends.items()):
+        with Queue(tmp_path / "leases.sqlite", f"q{number}") as queue:
+            queue.put([Task("m/0000/whole/0")], fingerprint="f", version="v", facts={}, places=0)
+            leases = Leases(queue, 60)
+            manager = Manager(1, [sys.executable, "-S", "-c", code], leases, tmp_path)
+            assert manager.run() in (-9, -11, 1)
+        lines = capfd.readouterr()
+        said = [line for line in (lines.out + lines.err).splitlines() if "worker 0 (proc" in line]
+        assert len(said) == 4
+        assert f"{how}its unit is another's to do, and it is started again" in said[0]
+        assert "it died 4 times and no unit was done meanwhile, so the run ends" in said[3]

@@ -1,10 +1,15 @@
 """What `skindx plan` measures of the trainer itself, on real ranks."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -28,7 +33,7 @@ from skindx.training.planning.keeping import keep, read_kept, settings_with_plan
 from skindx.training.planning.network import cluster_of
 from skindx.training.planning.of_config import given_choice, workload_of
 from skindx.training.planning.steps import profile_member
-from skindx.training.profiling.links import rising
+from skindx.training.profiling.visits import rising
 
 RAW: dict[str, Any] = {
     "members": [{"name": "m", "model": "test_resnet", "preprocess": {"size": 32}}],
@@ -36,21 +41,34 @@ RAW: dict[str, Any] = {
     "engine": {"accelerator": "cpu", "ranks": 1},
 }
 
+AGAIN = {**RAW, "engine": {**RAW["engine"], "activation_checkpointing": True}}
+"""Computes activations again in backward."""
 
-def _measured(dataset: Path) -> dict[str, Any]:
+
+def _measured(dataset: Path) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     settings = TrainSettings.parse(RAW)
     mesh = join(settings.engine)
     train, held = partition(read_manifest(dataset), None, settings.folds)
     data = TrainingData(dataset, train, held, Taxonomy.load(dataset / "taxonomy.yaml").keys)
-    found = profile_member(settings, settings.members[0], data, mesh, batch=8, budget_s=0.2)
-    return found.model_dump(mode="json")
+    again = TrainSettings.parse(AGAIN)
+    return [
+        profile_member(own, own.members[0], data, mesh, batch=8, budget_s=0.2).model_dump(
+            mode="json"
+        )
+        for own in (settings, again)
+    ]
 
 
 @pytest.fixture(scope="module")
-def profiles(small_dataset: Path) -> Profiles:
+def both(small_dataset: Path) -> list[Profile]:
     [raw] = run_ranks(1, _measured, small_dataset)
-    return Profiles(version="now", networks=(Profile.model_validate(raw),))
+    return [Profile.model_validate(each) for each in raw]
+
+
+@pytest.fixture(scope="module")
+def profiles(both: list[Profile]) -> Profiles:
+    return Profiles(version="now", networks=(both[0],))
 
 
 @pytest.mark.long
@@ -71,6 +89,51 @@ def test_a_network_is_measured_layer_by_layer(profiles: Profiles) -> None:
     assert {"dense", "fused", "gtopk", "powersgd"} <= set(network.local)
     assert all(work.base_s > 0 for work in network.local.values())
     assert all(layer.activation_bytes > 0 for layer in network.layers)
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_activations_computed_again_are_timed_beside_the_plain_steps(both: list[Profile]) -> None:
+    plain, again = both
+    assert plain.checkpointing is None
+    assert [point.batch for point in again.at] == [2, 4]
+    assert again.batch == 4
+    assert again.checkpointing
+    assert again.checkpointing.batch == 8
+    assert again.checkpointing.compute_s > 0
+    assert again.checkpointing.peak_bytes > 0
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_measurement_that_is_killed_leaves_nothing(small_dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(RAW))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    shared = set(Path("/dev/shm").iterdir())
+    words = ["plan", "measure", str(tmp_path / "c.yaml"), str(small_dataset), "--seconds", "600",
+             "--out", str(tmp_path / "trace.json"), "--ranks", "2"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skindx", *words],
+        env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+    )
+    ranks: list[psutil.Process] = []
+    deadline = time.monotonic() + 200
+    try:
+        while len(ranks) < 2 and time.monotonic() < deadline:
+            assert process.poll() is None
+            ranks = psutil.Process(process.pid).children()
+            time.sleep(0.1)
+        time.sleep(0.5)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert len(ranks) == 2
+    _, alive = psutil.wait_procs(ranks, timeout=60)
+    assert not alive
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "tmp"]
+    assert not [path for path in temporary.rglob("*") if path.is_file()]
+    assert set(Path("/dev/shm").iterdir()) <= shared
 
 
 def _test_resnet() -> torch.nn.Module:
@@ -124,6 +187,30 @@ def test_links_are_measured_alike_on_all_ranks_and_a_plan_of_both_is_followed(
     assert followed.recipe.epochs == 1
     keep(tmp_path / "run", predicted)
     assert read_kept(tmp_path / "run") == predicted
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_ranks_of_torchrun_measure_the_network_together(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command += ["-m", "skindx", "plan", "network", "--out", str(file), "--seconds", "1"]
+    command += ["--set", "engine.accelerator=cpu"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    cluster = Cluster.read(file)
+    # Both on this host, which its name says; only the first rank reports.
+    assert (cluster.nodes, cluster.ranks_per_node, cluster.source) == (1, 2, "measured")
+    assert cluster.links.inside
+    assert cluster.links.between is None
+    assert done.stdout.count("1 nodes of 2 ranks") == 1
 
 
 def test_a_plan_of_another_dataset_or_of_other_members_is_refused(

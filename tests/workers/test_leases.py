@@ -11,11 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from postgresql import server
+from sqlalchemy.exc import OperationalError
 
 from skindx.errors import UserError
 from skindx.workers.leases.heartbeat import Heartbeat
@@ -198,6 +200,31 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"postgresql\+psycopg://me:\*\*\*@127") as told:
         Queue(unreachable, "q")
     assert "secret" not in str(told.value)
+
+
+def test_a_transaction_that_was_given_up_for_another_is_repeated(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(queue, [Task("t")])
+    leases, tries = Leases(queue, 60), []
+    worker = leases.enter({})
+    take = Leases._take
+
+    def deadlocked(self: Leases, connection: Any, name: str, choose: Any) -> Any:
+        found = take(self, connection, name, choose)
+        tries.append(found)
+        if len(tries) < 3:
+            given_up = Exception("deadlock detected")
+            given_up.sqlstate = "40P01"  # type: ignore[attr-defined]
+            raise OperationalError("", {}, given_up)
+        return found
+
+    monkeypatch.setattr(Leases, "_take", deadlocked)
+    taken = leases.take(worker, lambda found: found[0])
+    assert taken
+    assert taken.key == "t"
+    assert len(tries) == 3  # what was given up left nothing taken
+    assert leases.finish(worker, "t")
 
 
 def test_a_heartbeat_notices_that_its_worker_was_given_up(tmp_path: Path) -> None:

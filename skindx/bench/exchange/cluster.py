@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from skindx.errors import JobError
 from skindx.training.deepspeed.library import accelerator_variables
 
 WORKER = "skindx.bench.exchange.worker"
+_ENDING_S = 60.0
 _PORT = "29500"  # a namespace has ports of its own
 
 
@@ -90,8 +92,24 @@ class Cluster:
         return answer
 
     def _died(self, rank: int) -> JobError:
-        code = self._processes[rank].wait()
-        return JobError(f"rank {rank} of the emulated cluster ended with {code}; see above.")
+        try:
+            code = self._processes[rank].wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            return JobError(f"rank {rank} of the emulated cluster answers no more; see above.")
+        # The others notice that one is gone, and may end before it is looked at.
+        killed = [n for n, process in enumerate(self._processes) if (process.poll() or 0) < 0]
+        if killed:
+            rank = killed[0]
+            code = self._processes[rank].returncode
+        how = f"ended with {code}; see its error above."
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}; see above."
+        if code == -signal.SIGKILL:
+            how = (
+                "was killed by SIGKILL; out of memory is the most common reason: take fewer ranks "
+                "or a smaller network."
+            )
+        return JobError(f"rank {rank} of the emulated cluster {how}")
 
     def _end(self) -> None:
         for process in self._processes:

@@ -4,9 +4,12 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from skindx.errors import UserError
 from skindx.training.launching.stopping import end_with_parent
 
 Commands = Mapping[str, Callable[..., dict[str, Any]]]
@@ -19,12 +22,30 @@ def answer_commands(start: Callable[[dict[str, Any]], Commands]) -> None:
     `do`, beside its arguments.
     """
     end_with_parent(signal.SIGKILL)
+    _die_first()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
-    commands = start(json.loads(sys.stdin.readline()))
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = commands[command.pop("do")](**command)
-        print(json.dumps(answer), file=answers, flush=True)
+    code = 0
+    try:
+        commands = start(json.loads(sys.stdin.readline()))
+        for line in sys.stdin:
+            command = json.loads(line)
+            answer = commands[command.pop("do")](**command)
+            print(json.dumps(answer), file=answers, flush=True)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
     # Without this an exit may hang in gloo when another rank is gone already.
-    os._exit(0)
+    os._exit(code)
+
+
+def _die_first() -> None:
+    """Be the one that ends when memory runs out, and not the bench, which says so."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("500")
+    except OSError:
+        return

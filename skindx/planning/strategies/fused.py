@@ -72,7 +72,7 @@ class Fused(Strategy):
         return Schedule(
             messages,
             finish_s=local.base_s,
-            spread=price.spread,
+            spread=price.spread_of(len(plan)),
             local_spread=local.spread,
             measured=price.measured,
             note=f"{len(plan)} group{'s' if len(plan) > 1 else ''}",

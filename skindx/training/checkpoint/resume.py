@@ -12,7 +12,7 @@ from skindx.training.checkpoint.state import State
 from skindx.training.checkpoint.stateful import Buffers, PerRank, RandomNumbers, Shared
 from skindx.training.checkpoint.store import At
 from skindx.training.config.checkpoints import CheckpointSettings
-from skindx.training.launching.stopping import StoppedError, StopRequest
+from skindx.training.launching.stopping import Stop, StoppedError
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.position import Position
 from skindx.training.step_guard import StepGuard
@@ -88,7 +88,7 @@ class Resuming:
     """Saves a training in `folder`, goes on from there, and stops it when asked to."""
 
     def __init__(
-        self, folder: Path, fingerprint: str, settings: CheckpointSettings, stop: StopRequest
+        self, folder: Path, fingerprint: str, settings: CheckpointSettings, stop: Stop
     ) -> None:
         """Write the fingerprint into checkpoints; one of another fingerprint is refused before."""
         self._folder, self._fingerprint = folder, fingerprint

@@ -67,8 +67,9 @@ class Manager:
 
     def _pass_on(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._watcher.print(line.rstrip("\n"))
+        with process.stdout as lines:
+            for line in lines:
+                self._watcher.print(line.rstrip("\n"))
 
     def _watch(self) -> int:
         while self._processes:
@@ -82,9 +83,11 @@ class Manager:
                 if code > 0 and code != 1:
                     return code
                 self._bury(process.pid)
-                if self._gives_up(rank):
+                gives_up, work = self._gives_up(rank), self._leases.has_work()
+                self._watcher.print(_death(rank, process.pid, code, gives_up=gives_up, work=work))
+                if gives_up:
                     return code
-                if self._leases.has_work():
+                if work:
                     self._start(rank)
                 else:
                     (self._run / RANKS / f"rank-{rank}.json").unlink(missing_ok=True)
@@ -119,6 +122,19 @@ class Manager:
                 process.wait()
         for reader in self._readers:
             reader.join(_LAST_WORDS_S)
+
+
+def _death(rank: int, pid: int, code: int, *, gives_up: bool, work: bool) -> str:
+    """Say in a sentence how a worker ended, and what becomes of its work."""
+    how = "failed; see its error above"
+    if code < 0:
+        name = signal.Signals(-code).name
+        most = " (out of memory is the most common reason)" if name == "SIGKILL" else ""
+        how = f"was killed by {name}{most}"
+    then = "its unit is another's to do, and it is started again" if work else "no work is left"
+    if gives_up:
+        then = f"it died {_MOST_DEATHS} times and no unit was done meanwhile, so the run ends"
+    return f"worker {rank} (process {pid}) {how}; {then}"
 
 
 def main(arguments: list[str]) -> int:

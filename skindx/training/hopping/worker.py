@@ -10,6 +10,7 @@ from pathlib import Path
 from skindx.errors import UserError
 from skindx.planning.open_shop import choose
 from skindx.training.config.run import TrainSettings
+from skindx.training.hopping.dropping import LeasedStop
 from skindx.training.hopping.images import PartitionImages
 from skindx.training.hopping.opening import open_queue
 from skindx.training.hopping.partitions import Partitions
@@ -88,6 +89,12 @@ class Worker:
                 self.leases.lose(name)  # its unit may be what breaks workers
                 raise
             self.leases.leave(name)
+            if heartbeat.lost:
+                self._say(
+                    f"worker {self._rank} was silent for more than engine.lease_s = "
+                    f"{self.leases.lease_s:g} s and lost its lease; another worker does its unit, "
+                    "and it takes a new one"
+                )
 
     def _serve(self, name: str, heartbeat: Heartbeat) -> None:
         pause = _POLL_S[0]
@@ -126,12 +133,16 @@ class Worker:
                 return
             self.leases.fail(name, taken.key, str(error))
             return
+        except Exception:
+            if self._is_lost():
+                return  # whoever has the unit now removed what this worker still read
+            raise
         if self.leases.finish(name, taken.key, answer) and unit.kind != "whole":
             self._clear(unit.member)
 
     def _answer(self, job: Job, unit: Unit, name: str) -> Answer:
         if unit.kind == "whole":
-            train_job(job, self._settings, self._mesh, self._stop)
+            train_job(job, self._settings, self._mesh, LeasedStop(self._stop, self._is_lost))
             return {}
         assert self._visitor is not None
         assert isinstance(job, MemberJob)
@@ -171,8 +182,10 @@ class Worker:
         )
 
     def _is_over(self) -> bool:
-        lost = self._heartbeat is not None and self._heartbeat.lost
-        return self._stop.asked or lost
+        return self._stop.asked or self._is_lost()
+
+    def _is_lost(self) -> bool:
+        return self._heartbeat is not None and self._heartbeat.lost
 
     def _say(self, line: str) -> None:
         print(line, flush=True)

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Protocol, Self
 
 from skindx.training.launching.notes import STOP, write_note
 
@@ -49,6 +49,17 @@ def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(how))
     except (OSError, AttributeError):
         return
+
+
+class Stop(Protocol):
+    """What a training asks between its steps."""
+
+    @property
+    def asked(self) -> bool:
+        """It is to save and stop."""
+
+    def done(self) -> None:
+        """All is saved: further signals are ignored."""
 
 
 class StopRequest:

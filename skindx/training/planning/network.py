@@ -25,15 +25,24 @@ from skindx.training.profiling.links import measure_links
 
 GRACE_S = 5.0
 
+BUDGET_S = 40.0
+"""For all collectives; a slow network takes longer, since its bandwidth must be seen."""
 
-def network(engine: EngineSettings, out: Path, ranks_per_node: int | None = None) -> bool:
-    """Measure and write `out`; False on a rank that another launcher started and that writes not.
 
+def network(
+    engine: EngineSettings,
+    out: Path,
+    ranks_per_node: int | None = None,
+    seconds: float = BUDGET_S,
+) -> bool:
+    """Measure and write `out`, in about so many `seconds`.
+
+    False on a rank that another launcher started and that does not write.
     Starts the ranks itself, on this machine or on the hosts of the engine's hostfile; a process
     that torchrun or Slurm started (RANK is set) is one of them.
     """
     if "RANK" in os.environ:
-        return rank(engine, out, ranks_per_node)
+        return rank(engine, out, ranks_per_node, seconds)
     with tempfile.TemporaryDirectory(prefix="skindx-plan-", dir=_shared(engine, out)) as folder:
         settings = Path(folder) / "engine.yaml"
         engine.save(settings)
@@ -41,7 +50,7 @@ def network(engine: EngineSettings, out: Path, ranks_per_node: int | None = None
             engine,
             resolve_accelerator(engine.accelerator),
             "skindx.training.planning.network",
-            [str(settings), str(out.resolve()), str(ranks_per_node or 0)],
+            [str(settings), str(out.resolve()), str(ranks_per_node or 0), str(seconds)],
             notes=Path(folder) / RANKS,
             grace_s=GRACE_S,
         )
@@ -56,11 +65,13 @@ def _shared(engine: EngineSettings, out: Path) -> Path | None:
     return out.resolve().parent
 
 
-def rank(engine: EngineSettings, out: Path, ranks_per_node: int | None) -> bool:
+def rank(
+    engine: EngineSettings, out: Path, ranks_per_node: int | None, seconds: float = BUDGET_S
+) -> bool:
     """Be one of the ranks; the first one writes. Raises UserError on all ranks alike."""
     mesh = join(engine)
     try:
-        cluster = cluster_of(mesh, ranks_per_node)
+        cluster = cluster_of(mesh, ranks_per_node, seconds)
         if mesh.is_main:
             cluster.write(out)
     finally:
@@ -68,7 +79,9 @@ def rank(engine: EngineSettings, out: Path, ranks_per_node: int | None) -> bool:
     return mesh.is_main
 
 
-def cluster_of(mesh: Mesh, ranks_per_node: int | None = None, budget_s: float = 40.0) -> Cluster:
+def cluster_of(
+    mesh: Mesh, ranks_per_node: int | None = None, budget_s: float = BUDGET_S
+) -> Cluster:
     """Return what the ranks of a mesh measured; every rank calls this. Raises UserError."""
     world = mesh.data.size
     nodes, per_node = layout(mesh, ranks_per_node)
@@ -120,12 +133,12 @@ def layout(mesh: Mesh, ranks_per_node: int | None) -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank: ENGINE OUT RANKS_PER_NODE; return the exit code."""
+    """Run one rank: ENGINE OUT RANKS_PER_NODE SECONDS; return the exit code."""
     end_with_parent()
     settings, out = Path(arguments[0]), Path(arguments[1])
     write_note(settings.parent / RANKS, "at work")
     try:
-        rank(EngineSettings.load(settings), out, int(arguments[2]) or None)
+        rank(EngineSettings.load(settings), out, int(arguments[2]) or None, float(arguments[3]))
     except UserError as error:
         write_note(settings.parent / RANKS, "refused")
         print(f"error: {error}", file=sys.stderr)

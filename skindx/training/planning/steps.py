@@ -5,7 +5,7 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
@@ -24,7 +24,12 @@ from skindx.training.steps import take_step
 from skindx.training.task import Batch
 from skindx.training.tasks.classifier.job import setup_member
 
-_WARM, _LEAST, _MOST = 2, 3, 12
+_WARM, _LEAST, _ENOUGH, _MOST = 2, 2, 4, 12
+"""Steps that do not count; timed steps at least, where these are sure, and at most."""
+_SURE = 0.01
+"""Standard error of the mean, over the mean, at which more steps say little."""
+_LOCAL = 0.2
+"""Share of the time for the exchanges' own work."""
 
 
 def profile_member(
@@ -36,15 +41,34 @@ def profile_member(
     batch: int,
     budget_s: float,
 ) -> Profile:
-    """Time the steps of a member at half of `batch` images, and at `batch`. Raises UserError."""
-    batches = sorted({max(2, batch // 2), max(2, batch)})
-    points, last = [], None
+    """Time the steps of a member at half of `batch` images, and at `batch`. Raises UserError.
+
+    Where the settings compute activations again in backward, these are timed so at `batch`, and
+    without that at a quarter and at half of it: a plan needs to know both.
+    """
+    again = settings.engine.activation_checkpointing
+    plain = settings.model_copy(
+        update={"engine": settings.engine.model_copy(update={"activation_checkpointing": False})}
+    )
+    whole = max(2, batch)
+    batches = sorted(
+        {max(2, batch // 4), max(2, batch // 2)} if again else {max(2, batch // 2), whole}
+    )
+    part_s = budget_s * (1 - _LOCAL) / (len(batches) + again)
+    points: list[AtBatch] = []
+    found: Profile | None = None
     for size in batches:
-        last = _Steps(settings, member, data, mesh, batch=size, budget_s=budget_s / len(batches))
-        points.append(last.point())
-    assert last is not None
-    found = last.profile(member, settings, tuple(points))
-    last.close()
+        steps = _Steps(plain, member, data, mesh, batch=size, budget_s=part_s)
+        points.append(steps.point())
+        if size == batches[-1]:
+            found = steps.profile(member, plain, tuple(points), budget_s * _LOCAL)
+        steps.close()
+    assert found is not None
+    if not again:
+        return found
+    steps = _Steps(settings, member, data, mesh, batch=whole, budget_s=part_s)
+    found = found.model_copy(update={"checkpointing": steps.point()})
+    steps.close()
     return found
 
 
@@ -87,15 +111,26 @@ class _Steps:
         return module
 
     def _take(self, images: Sequence[Batch], budget_s: float) -> None:
-        until = time.monotonic() + budget_s
+        began = time.monotonic()
+        warm = _WARM
         for number in range(_WARM + _MOST):
-            if number >= _WARM + _LEAST and time.monotonic() > until:
+            spent_s = time.monotonic() - began
+            if number == 1 and spent_s > budget_s / 4:
+                warm = 1  # so slow that what a second one would warm does not matter
+            if len(self.parts) >= _LEAST and (spent_s > budget_s or self._is_sure()):
                 break
             self.clock.begin()
             take_step(self.training, images[number % len(images)])
             self.training.position.step += 1
-            if number >= _WARM:
+            if number >= warm:
                 self._note()
+
+    def _is_sure(self) -> bool:
+        computing = [forward + backward for forward, backward, _ in self.parts]
+        if len(computing) < _ENOUGH:
+            return False
+        error: float = stdev(computing) / len(computing) ** 0.5
+        return error < _SURE * fmean(computing)
 
     def _note(self) -> None:
         engine = self.engine
@@ -121,12 +156,16 @@ class _Steps:
         return AtBatch(
             batch=self.batch,
             compute_s=median(computing),
-            spread=min(10.0, pstdev(computing) / fmean(computing)),
+            spread=min(10.0, stdev(computing) / fmean(computing)),
             peak_bytes=peak_memory(self.mesh.device),
         )
 
     def profile(
-        self, member: MemberSettings, settings: TrainSettings, points: tuple[AtBatch, ...]
+        self,
+        member: MemberSettings,
+        settings: TrainSettings,
+        points: tuple[AtBatch, ...],
+        local_s: float,
     ) -> Profile:
         """Return the network, layer by layer."""
         updates = [update for _, _, update in self.parts]
@@ -148,11 +187,11 @@ class _Steps:
             layers=layers,
             at=points,
             update_s=median(updates),
-            update_spread=min(10.0, pstdev(updates) / max(1e-9, fmean(updates))),
+            update_spread=min(10.0, stdev(updates) / max(1e-9, fmean(updates))),
             read_s=self.read_s,
             optimizer=settings.recipe_of(member).optimizer,
             optimizer_bytes=kept,
-            local=local_work(self.module, self.mesh.device),
+            local=local_work(self.module, self.mesh.device, local_s),
         )
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,17 @@ from skindx.comm.gradients import Gradients
 from skindx.comm.hierarchical import Hierarchical, HierarchicalSettings
 from skindx.comm.multicolor import Multicolor, MulticolorSettings
 from skindx.planning.cluster import Collective, Kind, Link
-from skindx.planning.cost import fit
 from skindx.planning.events import Resource, Task, run
+from skindx.training.profiling.visits import Visit, collective_of, link_of
 
 SIZES_BYTES = tuple(1 << power for power in (10, 13, 16, 18, 20, 22, 23, 24, 25))
-REPEATS = 5
+VISITS = 4
+"""How often each collective is timed, some time apart."""
+REPEATS = (3, 2)
+"""Calls of a small and of a large size in a visit; before the first visit there is one more, which
+opens connections."""
+_TOGETHER = 5
+"""Times that several are sent at once."""
 _SLOW_S = 0.6
 """A size that takes so long is the last one: beyond it time grows with the bytes."""
 _LARGE_BYTES = 1 << 20
@@ -42,7 +48,12 @@ class Found:
 def measure_links(fabric: Fabric, nodes: int, per_node: int, budget_s: float = 40.0) -> Found:
     """Measure; ranks of a node are neighbours. Every rank calls this."""
     meter = _Meter(fabric, nodes, per_node, budget_s)
-    collectives = [meter.collective(kind, call) for kind, call in meter.calls().items()]
+    calls = meter.calls()
+    visits: dict[Kind, list[Visit]] = {kind: [] for kind in calls}
+    for _ in range(VISITS):  # all of them, and all of them once more: a while lies in between
+        for kind, call in calls.items():
+            visits[kind].append(meter.visit(kind, call, visits[kind]))
+    collectives = [collective_of(kind, nodes, per_node, own) for kind, own in visits.items()]
     at_once = meter.share(collectives)
     first_of_others = per_node if nodes > 1 else None
     return Found(
@@ -56,7 +67,7 @@ def measure_links(fabric: Fabric, nodes: int, per_node: int, budget_s: float = 4
 class _Meter:
     def __init__(self, fabric: Fabric, nodes: int, per_node: int, budget_s: float) -> None:
         self.fabric, self.nodes, self.per_node = fabric, nodes, per_node
-        self.parts_s = budget_s / 6
+        self.parts_s = budget_s / 6 / VISITS
         self.buffer = torch.zeros(SIZES_BYTES[-1] // 4, device=fabric.device)
         self.gradients = Gradients([("all", nn.Parameter(torch.zeros(1, device=fabric.device)))])
 
@@ -86,37 +97,25 @@ class _Meter:
             peer = rank ^ (1 << bit)
             self.fabric.swap([Transfer(self.buffer[:count], peer)], [Transfer(received, peer)])
 
-    def collective(self, kind: Kind, call: Callable[[int], None]) -> Collective:
-        """Time sizes from small to large, as far as the time allows."""
+    def visit(self, kind: Kind, call: Callable[[int], None], earlier: Sequence[Visit]) -> Visit:
+        """Time sizes from small to large, as far as the time allows; later visits stop there too.
+
+        Seconds are those of one round.
+        """
         rounds = max(1, self.fabric.world.bit_length() - 1) if kind == "exchange" else 1
         most = 1 << 22 if kind in ("all_gather", "exchange") else SIZES_BYTES[-1]
-        samples: list[tuple[int, float]] = []
-        spreads: list[float] = []
-        cpu = 0.0
+        sizes = list(earlier[0].seconds) if earlier else [n for n in SIZES_BYTES if n <= most]
+        found, cpu = {}, 0.0
         began = time.monotonic()
-        for size in (each for each in SIZES_BYTES if each <= most):
+        for size in sizes:
             before = time.process_time()
-            times = self._times(lambda size=size: call(size // 4), REPEATS)  # type: ignore[misc]
-            cpu = (time.process_time() - before) / (REPEATS + 1) / rounds / size
-            samples += [(size, seconds / rounds) for seconds in times]
-            spreads.append(pstdev(times) / fmean(times))
-            if self._enough(size, median(times), began):
+            first, repeats = int(not earlier), REPEATS[size >= _LARGE_BYTES]
+            times = self._times(lambda size=size: call(size // 4), repeats, first)  # type: ignore[misc]
+            cpu = (time.process_time() - before) / (repeats + first) / rounds / size
+            found[size] = [seconds / rounds for seconds in times]
+            if not earlier and self._enough(size, median(times), began):
                 break
-        line = fit(samples)
-        sizes = sorted({size for size, _ in samples})
-        points = rising(
-            [(size, median(s for known, s in samples if known == size)) for size in sizes]
-        )
-        return Collective(
-            collective=kind,
-            nodes=self.nodes,
-            ranks_per_node=self.per_node,
-            alpha_s=line.alpha_s,
-            beta_s_per_byte=max(line.beta_s_per_byte, 1e-15),
-            spread=min(10.0, median(spreads[-4:])),
-            points=points,
-            cpu_s_per_byte=self._slowest([cpu])[0],
-        )
+        return Visit(found, self._slowest([cpu])[0])
 
     def share(self, collectives: list[Collective]) -> int:
         """Send several at once: how many go at once, and what of a link one leaves free."""
@@ -132,8 +131,11 @@ class _Meter:
             slots: one.model_copy(update={"own_share": own if slots > 1 else 0.0})
             for slots in (1, 2, 4)
         }
-        best = min(found, key=lambda slots: _unlike(found[slots], slots, times))
-        collectives[collectives.index(one)] = found[best]
+        unlike = {slots: _unlike(found[slots], slots, times) for slots in found}
+        best = min(unlike, key=unlike.__getitem__)
+        collectives[collectives.index(one)] = found[best].model_copy(
+            update={"together_spread": min(10.0, unlike[best] / len(times))}
+        )
         return best
 
     def _several(self, count: int, size: int) -> float:
@@ -144,7 +146,7 @@ class _Meter:
             for work in [self.fabric.all_reduce(span) for span in spans]:
                 work.wait()
 
-        return median(self._times(send, REPEATS))
+        return median(self._times(send, _TOGETHER))
 
     def link(self, peer: int | None) -> Link | None:
         """Time the first rank and `peer`, which swap with nobody else at work."""
@@ -153,39 +155,39 @@ class _Meter:
         rank = self.fabric.rank
         other = {0: peer, peer: 0}.get(rank)
         received = torch.empty_like(self.buffer)
-        samples, began = [], time.monotonic()
-        spread = 0.0
-        for size in SIZES_BYTES[:-2]:
+        visits: list[Visit] = []
+        for _ in range(VISITS):
+            found, began = {}, time.monotonic()
+            for size in visits[0].seconds if visits else SIZES_BYTES[:-2]:
 
-            def swap(count: int = size // 4) -> None:
-                if other is not None:
-                    self.fabric.swap(
-                        [Transfer(self.buffer[:count], other)], [Transfer(received[:count], other)]
-                    )
+                def swap(count: int = size // 4) -> None:
+                    if other is not None:
+                        self.fabric.swap(
+                            [Transfer(self.buffer[:count], other)],
+                            [Transfer(received[:count], other)],
+                        )
 
-            times = self._times(swap, REPEATS)
-            samples += [(size, seconds) for seconds in times]
-            spread = pstdev(times) / fmean(times)
-            if self._enough(size, median(times), began):
-                break
-        line = fit(samples)
-        return Link(
-            alpha_s=line.alpha_s,
-            beta_s_per_byte=max(line.beta_s_per_byte, 1e-15),
-            spread=min(10.0, spread),
-        )
+                repeats = REPEATS[size >= _LARGE_BYTES]
+                found[size] = self._times(swap, repeats, int(not visits))
+                if not visits and self._enough(size, median(found[size]), began):
+                    break
+            visits.append(Visit(found, 0.0))
+        return link_of(visits)
 
-    def _times(self, call: Callable[[], None], repeats: int) -> list[float]:
-        """Return the seconds of the slowest rank, time by time; the first one opens connections."""
+    def _times(self, call: Callable[[], None], repeats: int, first: int = 1) -> list[float]:
+        """Return the seconds of the slowest rank, time by time.
+
+        `first` calls come before and do not count: they open connections.
+        """
         times = []
-        for _ in range(repeats + 1):
+        for _ in range(first + repeats):
             self.fabric.all_reduce(self.buffer[:1]).wait()  # begin together
             self._settle()
             started = time.perf_counter()
             call()
             self._settle()
             times.append(time.perf_counter() - started)
-        return self._slowest(times[1:])
+        return self._slowest(times[first:])
 
     def _slowest(self, times: Sequence[float]) -> list[float]:
         every: list[list[float]] = [[] for _ in range(self.fabric.world)]
@@ -214,19 +216,6 @@ def _unlike(known: Collective, slots: int, times: dict[tuple[int, int], float]) 
         tasks = [Task("message", "link", work_s, latency_s=alpha_s + own_s)] * count
         total += abs(math.log(max(span.end_s for span in run(tasks, link)) / seconds))
     return total
-
-
-def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """Return points that never fall: neighbours that do are averaged (isotonic regression)."""
-    pools: list[tuple[float, list[int]]] = []
-    for size, seconds in points:
-        pools.append((seconds, [size]))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (second, later), (first, earlier) = pools.pop(), pools.pop()
-            count = len(earlier) + len(later)
-            mean = (first * len(earlier) + second * len(later)) / count
-            pools.append((mean, earlier + later))
-    return tuple((size, seconds) for seconds, sizes in pools for size in sizes)
 
 
 def _drop(gathered: object) -> None:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from statistics import median, pstdev
+from statistics import median, stdev
 
 import torch
 import torch.distributed as dist
@@ -19,25 +19,36 @@ from skindx.comm.powersgd import PowerSGDSettings
 from skindx.comm.sparse import Sparse, merge
 from skindx.planning.profile import LocalWork
 
-_REPEATS = 5
+_LEAST, _REPEATS = 2, 5
+_KINDS = 6
+"""Works that share the time."""
+_BUDGET_S = 30.0
 _DENSITY = 0.001
 
 
-def local_work(module: nn.Module, device: torch.device) -> dict[str, LocalWork]:
-    """Return the work of each kind on gradients of a module's shapes."""
+def local_work(
+    module: nn.Module, device: torch.device, budget_s: float = _BUDGET_S
+) -> dict[str, LocalWork]:
+    """Return the work of each kind on gradients of a module's shapes.
+
+    Each is timed at least twice, however little `budget_s` allows.
+    """
+    part_s = budget_s / _KINDS
     fabric = _Alone(device)
     gradients = Gradients(list(module.named_parameters()))
     before = {parameter: parameter.grad for parameter in gradients.parameters}
     generator = torch.Generator().manual_seed(0)
     source_M = torch.randn(gradients.flat.shape, generator=generator).pow_(3).to(device)
     found = {
-        "fused": _exchange(FusedSettings(tune=False), fabric, gradients, source_M),
-        "gtopk": _exchange(GTopKSettings(density=_DENSITY, warmup=()), fabric, gradients, source_M),
-        "powersgd": _exchange(PowerSGDSettings(), fabric, gradients, source_M),
-        "dense": _work(lambda: _flat_and_back(gradients.views), device),
-        "bf16": _work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device),
+        "fused": _exchange(FusedSettings(tune=False), fabric, gradients, source_M, part_s),
+        "gtopk": _exchange(
+            GTopKSettings(density=_DENSITY, warmup=()), fabric, gradients, source_M, part_s
+        ),
+        "powersgd": _exchange(PowerSGDSettings(), fabric, gradients, source_M, part_s),
+        "dense": _work(lambda: _flat_and_back(gradients.views), device, part_s),
+        "bf16": _work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s),
     }
-    merging = _work(_merging(source_M), device)
+    merging = _work(_merging(source_M), device, part_s)
     sparse = found["gtopk"].model_copy(update={"merge_s": merging.base_s, "density": _DENSITY})
     found |= {"gtopk": sparse, "topk": sparse}
     found |= {"hierarchical": found["fused"], "multicolor": found["fused"]}
@@ -71,7 +82,11 @@ class _Done(dist.Work):
 
 
 def _exchange(
-    settings: AnyExchange, fabric: Fabric, gradients: Gradients, source_M: Tensor
+    settings: AnyExchange,
+    fabric: Fabric,
+    gradients: Gradients,
+    source_M: Tensor,
+    budget_s: float,
 ) -> LocalWork:
     exchange = build_exchange(settings)
     assert exchange is not None
@@ -86,7 +101,7 @@ def _exchange(
         exchange.finish()
         gradients.flat.zero_()  # as the next step begins
 
-    found = _work(work, fabric.device, fill)
+    found = _work(work, fabric.device, budget_s, fill)
     exchange.close()
     return found
 
@@ -116,10 +131,16 @@ def _merging(source_M: Tensor) -> Callable[[], object]:
 
 
 def _work(
-    call: Callable[[], object], device: torch.device, before: Callable[[], None] = lambda: None
+    call: Callable[[], object],
+    device: torch.device,
+    budget_s: float,
+    before: Callable[[], None] = lambda: None,
 ) -> LocalWork:
-    times = []
+    times: list[float] = []
+    until = time.monotonic() + budget_s
     for _ in range(_REPEATS + 1):
+        if len(times) > _LEAST and time.monotonic() > until:
+            break
         before()
         _settle(device)
         started = time.perf_counter()
@@ -128,7 +149,7 @@ def _work(
         times.append(time.perf_counter() - started)
     times = times[1:]  # the first one compiles
     middle = median(times)
-    return LocalWork(base_s=middle, spread=min(10.0, pstdev(times) / middle) if middle else 0.0)
+    return LocalWork(base_s=middle, spread=min(10.0, stdev(times) / middle) if middle else 0.0)
 
 
 def _settle(device: torch.device) -> None:

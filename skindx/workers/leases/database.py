@@ -1,9 +1,12 @@
 """Where leases lie: a SQLite file in a shared folder by default, PostgreSQL by URL."""
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Engine, create_engine, event, func, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -12,6 +15,13 @@ from sqlalchemy.sql.elements import ColumnElement
 from skindx.errors import UserError
 from skindx.workers.leases.tables import METADATA
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CONFLICTS = ("40P01", "40001")
+"""PostgreSQL's codes of a transaction that it gave up for another one: deadlock, serialization."""
+
+_TRIES, _PAUSE_S = 20, 0.05
 _BUSY_S = 60
 """A writer waits so long for others: each of them holds the file for milliseconds."""
 
@@ -66,14 +76,37 @@ def now(engine: Engine) -> ColumnElement[float]:
     return seconds
 
 
+class ConflictError(UserError):
+    """The database gave a transaction up for another one; it may be repeated."""
+
+
+def repeated(call: Callable[P, T]) -> Callable[P, T]:
+    """Repeat a call of one transaction that the database gave up for another one.
+
+    PostgreSQL ends one of two transactions that wait for each other, and the other goes on.
+    """
+
+    @wraps(call)
+    def again(*args: P.args, **kwargs: P.kwargs) -> T:
+        for number in range(1, _TRIES):
+            try:
+                return call(*args, **kwargs)
+            except ConflictError:
+                time.sleep(_PAUSE_S * number * random.random())  # noqa: S311 (no secret)
+        return call(*args, **kwargs)
+
+    return again
+
+
 @contextmanager
 def database_errors(where: Path | str) -> Iterator[None]:
-    """Turn a failing database into one sentence. Raises UserError."""
+    """Turn a failing database into one sentence. Raises UserError; ConflictError is one."""
     try:
         yield
     except SQLAlchemyError as error:
         reason = _first_line(getattr(error, "orig", None) or error)
-        raise UserError(
+        conflict = getattr(getattr(error, "orig", None), "sqlstate", None) in _CONFLICTS
+        raise (ConflictError if conflict else UserError)(
             f"the database of leases {shown(where)} cannot be used ({reason}); check that its "
             "folder can be written to, or that its server is there."
         ) from None

@@ -3,7 +3,6 @@
 import threading
 from typing import Self
 
-from skindx.errors import UserError
 from skindx.workers.leases.leases import Leases
 
 _BEATS = 4
@@ -30,9 +29,14 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(self._leases.lease_s / _BEATS):
-            try:
-                if not self._leases.beat(self._worker):
-                    self.lost = True
-                    return
-            except UserError:
-                continue  # a database that is away for a moment; the next answer will tell
+            if not self._is_alive():
+                self.lost = True
+                return
+
+    def _is_alive(self) -> bool:
+        try:
+            return self._leases.beat(self._worker)
+        except Exception:
+            # A database that is away for a moment: the next beat, or the answer, will tell. A
+            # thread that died of it would let a worker go on that others take for dead.
+            return True

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from skindx.workers.leases import places
-from skindx.workers.leases.database import database_errors, now
+from skindx.workers.leases.database import database_errors, now, repeated
 from skindx.workers.leases.queue import Queue
 from skindx.workers.leases.tables import ASIDE, DONE, FAILED, OPEN, PLACES, TAKEN, TASKS, WORKERS
 from skindx.workers.leases.task import MOST_LOSSES, Candidate, Choose, TaskState, WorkerState
@@ -33,6 +33,7 @@ class Leases:
         self.queue, self.lease_s = queue, lease_s
         self._engine = queue.engine
 
+    @repeated
     def enter(self, note: Mapping[str, Any], home: int | None = None) -> str:
         """Return the name of a new worker; `home` is the place that it takes if it can."""
         worker = secrets.token_hex(8)
@@ -42,6 +43,7 @@ class Leases:
             connection.execute(insert(WORKERS).values(**row, home=home, until=until))
         return worker
 
+    @repeated
     def beat(self, worker: str) -> bool:
         """Stay alive; False: this worker was taken for dead, and holds nothing any more."""
         with self._transaction() as connection:
@@ -53,16 +55,19 @@ class Leases:
                 ).rowcount
             )
 
+    @repeated
     def leave(self, worker: str) -> None:
         """Hand everything back: nothing of it counts as a loss."""
         with self._transaction() as connection:
             self._drop(connection, [worker], losses=0)
 
+    @repeated
     def lose(self, worker: str) -> None:
         """Say that a worker is dead, for one who saw it end; the same as waiting for its lease."""
         with self._transaction() as connection:
             self._drop(connection, [worker], losses=1)
 
+    @repeated
     def take(self, worker: str, choose: Choose) -> Candidate | None:
         """Take a task of this worker's places; None: there is none now, or the worker is dead."""
         for _ in range(_TRIES):
@@ -143,6 +148,7 @@ class Leases:
             for row in rows
         }
 
+    @repeated
     def finish(self, worker: str, key: str, answer: Any = None) -> bool:
         """Answer a task; False: it is not this worker's any more, and the answer is dropped.
 
@@ -164,6 +170,7 @@ class Leases:
             same = select(TASKS.c.key).where(own, TASKS.c.state == DONE, TASKS.c.answer == text)
             return connection.execute(same).first() is not None
 
+    @repeated
     def fail(self, worker: str, key: str, sentence: str) -> bool:
         """Refuse a task for good; its group goes no further."""
         with self._transaction() as connection:
@@ -193,6 +200,7 @@ class Leases:
             wanted = select(TASKS.c.key).where(open_, able).limit(1)
             return connection.execute(wanted).first() is not None
 
+    @repeated
     def reopen(self, states: Sequence[str]) -> None:
         """Let tasks that were set aside or refused be tried again: the user asked once more."""
         with self._transaction() as connection:
@@ -227,6 +235,7 @@ class Leases:
             for row in rows
         ]
 
+    @repeated
     def workers(self) -> list[WorkerState]:
         """Return the workers that are alive, those taken for dead are dropped first."""
         with self._transaction() as connection:

@@ -1,0 +1,121 @@
+"""Runs of B-Caffe whose logs say what each message took: beside what a plan says of them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from skindx.errors import UserError
+from skindx.planning.cluster import Cluster, Link
+from skindx.planning.cost import fit_overhead
+from skindx.planning.graph import simulate_step
+from skindx.planning.network import Network, Timed
+from skindx.planning.public_traces import read_lines
+from skindx.planning.schedule import Message, Schedule
+from skindx.planning.trace import Trace
+
+_ROW = re.compile(r"\[(\d+), (\d+), ([^\]]+)\]$")
+_LEAST_SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One iteration of a run: backward layer by layer, and what each message took in it."""
+
+    name: str
+    trace: Trace
+    groups: tuple[int, ...]
+    """Tensors of each message, in backward order."""
+    seconds: tuple[float, ...]
+    """Of the messages."""
+
+    @property
+    def sizes_bytes(self) -> list[int]:
+        """Of the messages."""
+        ends = [sum(self.groups[: number + 1]) for number in range(len(self.groups))]
+        return [
+            sum(self.trace.sizes_bytes[end - count : end])
+            for end, count in zip(ends, self.groups, strict=True)
+        ]
+
+    @property
+    def measured_s(self) -> float:
+        """Backward with its communication, by the times of the log."""
+        return self._step_s([Timed(0.0, seconds) for seconds in self.seconds], _NOWHERE)
+
+    def predicted_s(self, network: Network) -> float:
+        """Backward with its communication, as a plan prices the same messages."""
+        price = network.price("all_reduce")
+        return self._step_s([price(size) for size in self.sizes_bytes], network)
+
+    def _step_s(self, times: list[Timed], network: Network) -> float:
+        messages, last = [], 0
+        for count, size, timed in zip(self.groups, self.sizes_bytes, times, strict=True):
+            last += count
+            messages.append(Message(last, size, timed))
+        return simulate_step(self.trace, Schedule(tuple(messages)), network).seconds
+
+
+_NOWHERE = Network(Cluster(nodes=1, backend="mpi"))
+
+
+def overhead_of(run: Logged, network: Network) -> Link:
+    """Return what messages of a run took on top of the collectives alone, as far as known.
+
+    Its spread is what all messages together took over what they would by the fit: a few that took
+    far longer do not bend the line, and are not forgotten either.
+    """
+    price = network.price("all_reduce")
+    pairs = list(zip(run.sizes_bytes, run.seconds, strict=True))
+    line = fit_overhead(pairs, lambda size: price(size).alone_s)
+    fitted_s = sum(price(size).alone_s + line(size) for size, _ in pairs)
+    spread = abs(sum(run.seconds) / fitted_s - 1)
+    return Link(
+        alpha_s=line.alpha_s,
+        beta_s_per_byte=max(line.beta_s_per_byte, 1e-18),
+        spread=min(10.0, max(_LEAST_SPREAD, spread)),
+    )
+
+
+def read_runs(path: Path) -> list[Logged]:
+    """Read a log's last block: one run for each column of communication.
+
+    Rows are `[number, floats, backward µs, communication µs, …]`; a message goes out at each row
+    that has a time, with all since the one before. Raises UserError.
+    """
+    block: list[tuple[int, float, list[float]]] = []
+    for line in read_lines(path):
+        if match := _ROW.search(line.strip()):
+            if int(match[1]) == 0:
+                block = []
+            try:
+                backward_us, *communication = map(float, match[3].split(","))
+            except ValueError:
+                raise UserError(f"{path}: row {match[1]} has a time that is no number.") from None
+            block.append((4 * int(match[2]), backward_us, communication))
+    columns = min((len(communication) for *_, communication in block), default=0)
+    runs = [_run(f"{path.stem}/{column}", block, column) for column in range(columns)]
+    found = [run for run in runs if run]
+    if not found:
+        raise UserError(f"{path} has no times of messages; give a log of B-Caffe on several nodes.")
+    return found
+
+
+def _run(name: str, block: list[tuple[int, float, list[float]]], column: int) -> Logged | None:
+    backward = list(enumerate(block))[::-1]
+    groups, seconds, waiting = [], [], 0
+    for _, (_, _, communication) in backward:
+        waiting += 1
+        if communication[column] > 0:
+            groups.append(waiting)
+            seconds.append(communication[column] / 1e6)
+            waiting = 0
+    if not groups:
+        return None
+    groups[-1] += waiting
+    trace = Trace(
+        names=tuple(str(number) for number, _ in backward),
+        sizes_bytes=tuple(size for _, (size, _, _) in backward),
+        # Weight and bias of a layer bear its time both; backward meets the bias (odd) first.
+        backward_s=tuple(us / 1e6 if number % 2 else 0.0 for number, (_, us, _) in backward),
+    )
+    return Logged(name, trace, tuple(groups), tuple(seconds))
