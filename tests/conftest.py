@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def real() -> Path:
-    """Return the folder of real pictures, or skip: they are never part of the project."""
+    """Return the folder of real images, or skip: they are never part of the project."""
     where = os.environ.get("SKINDX_REAL", "")
     if not where or not Path(where).is_dir():
         pytest.skip("SKINDX_REAL does not point at a folder of real pictures")
@@ -53,10 +53,10 @@ def device() -> str:
     if wanted == "fake":
         return "cpu"
     if not torch.cuda.is_available():
-        told = f"torch {torch.__version__} sees no GPU; SKINDX_GPU=fake lets the CPU stand in"
+        reported = f"torch {torch.__version__} sees no GPU; SKINDX_GPU=fake lets the CPU stand in"
         if wanted == "cuda":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reported)
+        pytest.skip(reported)
     return "cuda"
 
 

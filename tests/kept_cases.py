@@ -10,7 +10,7 @@ from skindx.diagnosis.case import Patient
 from skindx.diagnosis.record import Candidate, Diagnosis, NextStep, Photo, Source, Vote
 
 
-def picture(seed: int) -> bytes:
+def image(seed: int) -> bytes:
     """Return a sharp, sound JPEG that no other seed's resembles."""
     noise = np.random.default_rng(seed).integers(0, 255, (12, 16, 3), dtype=np.uint8)
     file = io.BytesIO()
@@ -20,7 +20,7 @@ def picture(seed: int) -> bytes:
 
 def answer(*seeds: int, patient: Patient | None = None) -> Answer:
     """Return an answer about photos painted from `seeds`."""
-    views = tuple(View(picture(seed)) for seed in seeds)
+    views = tuple(View(image(seed)) for seed in seeds)
     return Answer(
         Diagnosis(
             next_step=NextStep(urgency="soon", advice="See a clinician.", because="It may grow."),

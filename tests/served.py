@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from network_guard import guarded_environment
 
-# On SIGUSR1 the server lists the tabs whose picture it still remembers.
+# On SIGUSR1 the server lists the tabs whose image it still remembers.
 CODE = """
 import json, signal, sys
 from pathlib import Path
@@ -57,7 +57,7 @@ class Served:
         return [path for path in kept if path.is_file()]
 
     def remembered(self) -> set[str]:
-        """Return the tabs whose pictures are in the server's memory."""
+        """Return the tabs whose images are in the server's memory."""
         answer = self.folder / "remembered"
         answer.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)

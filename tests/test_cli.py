@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from skindx import cli
 
 
-def _pictures(folder: Path, count: int, seed: int = 0) -> None:
+def _images(folder: Path, count: int, seed: int = 0) -> None:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     for index in range(count):
         coarse = rng.integers(60, 220, (6, 8, 3), dtype=np.uint8)
-        picture = cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC)
-        noisy = picture.astype(int) + rng.integers(-20, 20, picture.shape)
+        image = cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC)
+        noisy = image.astype(int) + rng.integers(-20, 20, image.shape)
         cv2.imwrite(str(folder / f"{index}.png"), np.clip(noisy, 0, 255).astype(np.uint8))
 
 
@@ -48,10 +48,10 @@ def test_bad_folders(skindx: Skindx, tmp_path: Path, kind: str, said: str) -> No
     if kind != "absent":
         source.mkdir()
     if kind == "one class":
-        _pictures(source / "Rosacea", 4)
+        _images(source / "Rosacea", 4)
     elif kind == "two pictures":
-        _pictures(source / "Rosacea", 4)
-        _pictures(source / "Acne", 2, seed=1)
+        _images(source / "Rosacea", 4)
+        _images(source / "Acne", 2, seed=1)
     elif kind == "unreadable":
         for label in ("Rosacea", "Acne"):
             (source / label).mkdir()
@@ -64,7 +64,7 @@ def test_bad_folders(skindx: Skindx, tmp_path: Path, kind: str, said: str) -> No
 
 def test_a_folder_of_class_folders_becomes_a_dataset(skindx: Skindx, tmp_path: Path) -> None:
     for seed, label in enumerate(("Rosacea", "Acne")):
-        _pictures(tmp_path / "pictures" / label, 12, seed)
+        _images(tmp_path / "pictures" / label, 12, seed)
     (tmp_path / "pictures" / "Acne" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 broken")
     out = tmp_path / "data"
     code, printed, err = skindx("build", str(tmp_path / "pictures"), "--out", str(out))
@@ -153,5 +153,5 @@ def test_version(skindx: Skindx) -> None:
 def test_help_names_every_bench(skindx: Skindx) -> None:
     from skindx.bench import BENCHES
 
-    told = skindx("bench", "--help")[1]
-    assert [name for name in BENCHES if name not in told] == []
+    reported = skindx("bench", "--help")[1]
+    assert [name for name in BENCHES if name not in reported] == []

@@ -33,7 +33,7 @@ def paint(path: Path, seed: int, side: int = 120) -> None:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
+def images(tmp_path: Path) -> Path:
     for number in range(12):
         for shift, label in enumerate(("Acne", "Rosacea")):
             paint(tmp_path / "pictures" / label / f"{number}.png", 100 * shift + number)
@@ -41,8 +41,8 @@ def pictures(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def data(skindx: Skindx, pictures: Path, tmp_path: Path) -> Path:
-    code, _, err = skindx("build", pictures, "--out", tmp_path / "data")
+def data(skindx: Skindx, images: Path, tmp_path: Path) -> Path:
+    code, _, err = skindx("build", images, "--out", tmp_path / "data")
     assert code == 0, err
     return tmp_path / "data"
 
@@ -51,14 +51,12 @@ def splits(folder: Path) -> dict[str, str]:
     return {record.source_url: record.split for record in read_manifest(folder)}
 
 
-def test_freeze_resplit_and_diff(
-    skindx: Skindx, pictures: Path, data: Path, tmp_path: Path
-) -> None:
+def test_freeze_resplit_and_diff(skindx: Skindx, images: Path, data: Path, tmp_path: Path) -> None:
     before = splits(data)
-    paint(pictures / "Acne" / "new.png", 77)
+    paint(images / "Acne" / "new.png", 77)
     new = tmp_path / "new"
     code, out, err = skindx(
-        "build", pictures, "--out", new, "--freeze", data, "--diff", data, "--set", "seed=9"
+        "build", images, "--out", new, "--freeze", data, "--diff", data, "--set", "seed=9"
     )
     assert code == 0, err
     assert "1 added" in out
@@ -66,7 +64,7 @@ def test_freeze_resplit_and_diff(
     assert {url: split for url, split in splits(new).items() if url in before} == before
     assert json.loads((new / "diff.json").read_text())["settings"]["seed"] == [0, 9]
     code, out, err = skindx(
-        "build", pictures, "--out", data, "--resplit", "--diff", data, "--set", "seed=9"
+        "build", images, "--out", data, "--resplit", "--diff", data, "--set", "seed=9"
     )
     assert code == 0, err
     assert "0 moved between splits" not in out
@@ -115,7 +113,7 @@ def test_mistakes_are_one_sentence_and_change_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"data", "pictures"}
 
 
-def test_a_picture_goes_from_everywhere(
+def test_an_image_goes_from_everywhere(
     skindx: Skindx, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = next(each for each in read_manifest(data) if each.split == "train")
@@ -206,9 +204,9 @@ def test_a_bundle_says_which_of_its_parts_change(
 
 
 def test_a_gallery_of_another_dataset_is_refused(
-    skindx: Skindx, data: Path, pictures: Path, tmp_path: Path
+    skindx: Skindx, data: Path, images: Path, tmp_path: Path
 ) -> None:
-    assert skindx("build", pictures, "--out", tmp_path / "other")[0] == 0
+    assert skindx("build", images, "--out", tmp_path / "other")[0] == 0
     assert skindx("gallery", tmp_path / "other", "--out", tmp_path / "shown")[0] == 0
     code, _, err = skindx("remove", data, "--url", "Acne/1.png", "--gallery", tmp_path / "shown")
     assert code == 2
@@ -257,11 +255,11 @@ def test_a_write_without_room_is_one_sentence(
 
 
 def test_a_folder_below_a_file_is_one_sentence(
-    skindx: Skindx, data: Path, pictures: Path, tmp_path: Path
+    skindx: Skindx, data: Path, images: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    for verb in (("build", pictures), ("gallery", data)):
+    for verb in (("build", images), ("gallery", data)):
         code, _, err = skindx(*verb, "--out", file / "out")
         assert (code, err) == (2, f"error: {file} is a file, and a folder is needed there.\n")
     assert file.read_text() == "mine"

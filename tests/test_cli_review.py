@@ -56,7 +56,7 @@ def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence(
-    skindx: Skindx, tmp_path: Path, arguments: tuple[str, ...], told: str
+    skindx: Skindx, tmp_path: Path, arguments: tuple[str, ...], reported: str
 ) -> None:
     tiny_dataset(tmp_path, 4)
     before = {path.name for path in tmp_path.iterdir()}
@@ -64,5 +64,5 @@ def test_a_mistake_is_one_sentence(
     assert code == 2, err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert told in err
+    assert reported in err
     assert {path.name for path in tmp_path.iterdir()} == before

@@ -222,7 +222,7 @@ def test_two_opencv_wheels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opencv().detail == "not installed"
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(free: float) -> None:
         monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free))
 
@@ -234,7 +234,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert disk("disk here", tmp_path).ok
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert writable(tmp_path / "not" / "made").ok
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()

@@ -128,7 +128,7 @@ def test_invariants(case: tuple[Floats, Ints]) -> None:
 
 
 @given(predictions(), st.integers(0, 2**32))
-def test_the_order_of_pictures_does_not_matter(case: tuple[Floats, Ints], seed: int) -> None:
+def test_the_order_of_images_does_not_matter(case: tuple[Floats, Ints], seed: int) -> None:
     probabilities_NC, truth_N = case
     groups_N = np.arange(len(truth_N)) // 2
     order = np.random.default_rng(seed).permutation(len(truth_N))
@@ -185,7 +185,7 @@ def test_ungrouped_bootstrap_agrees_with_scipy() -> None:
     assert found.high == pytest.approx(theirs.high, abs=0.01)
 
 
-def test_copies_of_a_picture_in_one_group_add_no_certainty() -> None:
+def test_copies_of_an_image_in_one_group_add_no_certainty() -> None:
     probabilities_NC, truth_N = simulate(60, 3)
     groups_N = np.arange(60)
     once = bootstrap_interval(Statistic.top_k(probabilities_NC, truth_N, 1), groups_N)

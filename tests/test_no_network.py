@@ -41,19 +41,19 @@ print(json.dumps({
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Path:
+def image(tmp_path: Path) -> Path:
     file = tmp_path / "picture.png"
     file.write_bytes(skin_photo(form="PNG"))
     return file
 
 
 def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
-    tiny_bundle: Path, picture: Path, tmp_path: Path
+    tiny_bundle: Path, image: Path, tmp_path: Path
 ) -> None:
     theirs = tmp_path / ".config/Ultralytics/settings.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"api_key": "theirs"}')
-    done = run_guarded(["-c", DIAGNOSE, tiny_bundle, picture], tmp_path)
+    done = run_guarded(["-c", DIAGNOSE, tiny_bundle, image], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.calls == []
     assert done.stderr == ""
@@ -61,8 +61,8 @@ def test_diagnose_reaches_nobody_and_leaves_the_users_settings_alone(
     assert theirs.read_text() == '{"api_key": "theirs"}'
 
 
-def test_serve_reaches_nobody(served: Served, picture: Path) -> None:
-    path = served.upload(picture.read_bytes(), "picture.png")
+def test_serve_reaches_nobody(served: Served, image: Path) -> None:
+    path = served.upload(image.read_bytes(), "picture.png")
     assert served.answer(path, "no-network").success
     assert calls_in(served.folder) == []
 

@@ -2,7 +2,7 @@ import io
 from pathlib import Path
 
 import pytest
-from paint_pictures import paint, save
+from paint_images import paint, save
 from rich.console import Console
 
 from skindx.data.build.build import build, load_build_settings

@@ -108,7 +108,7 @@ def test_class_lists_are_the_published_ones(real: Path) -> None:
     assert PACKAGED["skin10"].keys == ten
 
 
-def test_isic9_finds_every_folder_of_the_real_pictures(real: Path) -> None:
+def test_isic9_finds_every_folder_of_the_real_images(real: Path) -> None:
     folders = {folder.name for folder in (real / "isic9" / "Train").iterdir()}
     found = {each.key for name in folders if (each := PACKAGED["isic9"].find(name))}
     assert found == set(PACKAGED["isic9"].keys)

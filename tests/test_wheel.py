@@ -98,17 +98,19 @@ def test_the_licence_is_the_one_that_the_metadata_names(wheel: Path) -> None:
 
 
 def test_it_works_alone_from_another_folder(site: Path, tmp_path: Path) -> None:
-    told: dict[str, Any] = json.loads(call([site / "bin" / "python", "-I", "-c", PROBE], tmp_path))
-    assert Path(told["file"]).is_relative_to(site)
-    assert told["version"]
-    assert told["typed"]
-    assert told["skin10"] == (ROOT / "skindx/taxonomy/skin10.yaml").read_text(encoding="utf-8")
+    reported: dict[str, Any] = json.loads(
+        call([site / "bin" / "python", "-I", "-c", PROBE], tmp_path)
+    )
+    assert Path(reported["file"]).is_relative_to(site)
+    assert reported["version"]
+    assert reported["typed"]
+    assert reported["skin10"] == (ROOT / "skindx/taxonomy/skin10.yaml").read_text(encoding="utf-8")
 
 
 def test_importing_skindx_imports_nothing_heavy() -> None:
     # Here every dependency is installed, so a heavy import would succeed and be seen.
-    told: dict[str, Any] = json.loads(call([sys.executable, "-c", PROBE], cwd=ROOT))
-    tops = {name.partition(".")[0] for name in told["loaded"]}
+    reported: dict[str, Any] = json.loads(call([sys.executable, "-c", PROBE], cwd=ROOT))
+    tops = {name.partition(".")[0] for name in reported["loaded"]}
     assert tops <= {"skindx", *sys.stdlib_module_names}
 
 
@@ -136,5 +138,5 @@ def test_the_wheel_knows_its_commit(site: Path, tmp_path: Path) -> None:
     if not commit():
         pytest.skip("this is no checkout with a commit")
     ask = "from skindx.provenance import commit; print(commit())"
-    told = call([site / "bin" / "python", "-I", "-c", ask], tmp_path).strip()
-    assert told.removesuffix("-dirty") == commit().removesuffix("-dirty")
+    reported = call([site / "bin" / "python", "-I", "-c", ask], tmp_path).strip()
+    assert reported.removesuffix("-dirty") == commit().removesuffix("-dirty")

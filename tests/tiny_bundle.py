@@ -92,18 +92,18 @@ def pack_tiny(
 def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
     """Pack a bundle that has all parts: sets, urgent risk, gallery, OOD check; of painted noise.
 
-    40 pictures in 20 groups of two; every other one may be shown.
+    40 images in 20 groups of two; every other one may be shown.
     """
     bundle = pack_tiny(path)
     random, keys = np.random.default_rng(0), bundle.taxonomy.keys
-    pictures = [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(80)]
+    images = [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(80)]
     ensemble = bundle.ensemble()
-    output = ensemble.predict_with_features(pictures)
+    output = ensemble.predict_with_features(images)
     rows = [
         IndexRow(f"{n:064x}", keys[n // 2 % len(keys)], n // 2, "CC BY 4.0", "A. Painter")
         for n in range(40)
     ]
-    shown = [b"" if n % 2 else small_jpeg(pictures[n], 64) for n in range(40)]
+    shown = [b"" if n % 2 else small_jpeg(images[n], 64) for n in range(40)]
     gallery = EmbeddingIndex.of(rows, output.embeddings_ND[:40], shown)
     urgent_C = np.array([each.urgency == "urgent" for each in bundle.taxonomy.classes])
     truth_N = random.integers(0, len(keys), 40)
@@ -113,12 +113,12 @@ def pack_whole(path: Path, *, detector: bool = False) -> Bundle:
         urgent_risk=fit_urgent_risk(output.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         conformal=fit_conformal(output.probabilities_NC[40:], truth_N, urgent_C=urgent_C),
         gallery=gallery,
-        ood=_ood(rows, features_of(ensemble, pictures, output)),
+        ood=_ood(rows, features_of(ensemble, images, output)),
     )
 
 
 def _ood(rows: Sequence[IndexRow], features: Features) -> OodPart:
-    """Fit the check: the gallery's pictures are for training, the others for calibration."""
+    """Fit the check: the gallery's images are for training, the others for calibration."""
     train = [OodRow(row.sha256, row.label, f"g{row.group}", "train") for row in rows]
     held = [OodRow(f"{n:064x}", "", f"c{n}", "calibration") for n in range(100, 140)]
     part = OodPart.fit(DEFAULT, OodImages((*train, *held), features))

@@ -31,7 +31,7 @@ def jpeg(pixels: NDArray[np.uint8], quality: int = 92) -> bytes:
 
 
 def tiny_dataset(folder: Path, count: int = 40) -> list[Record]:
-    """Write `count` pictures of classes a and b; two neighbours are one group; no issues."""
+    """Write `count` images of classes a and b; two neighbours are one group; no issues."""
     records = []
     for n in range(count):
         sha256, path = put(folder, jpeg(skin(n)), ".jpg")

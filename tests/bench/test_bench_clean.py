@@ -70,7 +70,7 @@ def test_a_draw_weights_a_false_pair_by_both_of_its_units() -> None:
 
 
 def small(tmp_path: Path) -> Planted:
-    """Return two originals (roots 0, 1) with a copy each, two overlaid ones, one stranger."""
+    """Return two originals (roots 0, 1) with a copy each, two overlaid images, one off-topic."""
     rows = [
         ("images/a.jpg", 0, "base", "", "x", "a"),
         ("images/b.jpg", 0, "copy", "crop_5", "x", "b"),
@@ -78,7 +78,7 @@ def small(tmp_path: Path) -> Planted:
         ("images/d.jpg", 1, "copy", "crop_5", "x", "d"),
         ("images/e.jpg", 2, "overlay", "caption", "x", "e"),
         ("images/f.jpg", 3, "overlay", "caption", "x", "f"),
-        ("images/g.jpg", 4, "stranger", "drawing", "", "g"),
+        ("images/g.jpg", 4, "off_topic", "drawing", "", "g"),
     ]
     return Planted.of(tmp_path, rows)
 
@@ -106,7 +106,7 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     misled, under = one.misled()
     assert (misled.value, under) == (1.0, 2)
     assert one.recall_at_no_false().value == 0.5
-    assert one.strangers.average_precision().value == 1.0
+    assert one.off_topic.average_precision().value == 1.0
 
 
 def test_a_method_that_links_every_family_tears_none(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ def test_a_method_that_links_every_family_tears_none(tmp_path: Path) -> None:
 
 def test_what_is_planted(tmp_path: Path) -> None:
     base = painted_base(24, seed=1)
-    amounts = {"originals": 3, "overlaid": 2, "strangers": 1, "seed": 1}
+    amounts = {"originals": 3, "overlaid": 2, "off_topic": 1, "seed": 1}
     planted = plant(tmp_path / "new", base, ("crop_5", "blur"), **amounts)
     assert len(planted.where("base")) == 24 - 2 * len(OVERLAYS)
     assert len(planted.where("copy", "blur")) == 3
     assert len(planted.where("overlay")) == 2 * len(OVERLAYS)
-    assert len(planted.where("stranger")) == len(STRANGERS)
+    assert len(planted.where("off_topic")) == len(STRANGERS)
     roots = {part: set(planted.roots_N[planted.where(part)]) for part in set(planted.parts)}
     assert roots["copy"] <= roots["base"]
     assert not roots["overlay"] & roots["base"]
-    assert not roots["stranger"] & (roots["base"] | roots["overlay"])
+    assert not roots["off_topic"] & (roots["base"] | roots["overlay"])
     files = sorted(path.name for path in (tmp_path / "new/images").iterdir())
     assert [Path(name).name for name in planted.names] == files
     again = plant(tmp_path / "again", base, ("crop_5", "blur"), **amounts)
@@ -291,7 +291,7 @@ pairs = [
     for one in rows for other in rows
     if one["name"] < other["name"] and one["root"] == other["root"]
 ]
-strange = [(name(row), float(row["part"] == "stranger")) for row in rows]
+strange = [(name(row), float(row["part"] == "off_topic")) for row in rows]
 json.dump(
     {{"pairs": pairs, "off_topic": strange, "memory_mb": 1, "version": "9"}}, open(file, "w")
 )

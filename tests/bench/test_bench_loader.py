@@ -20,7 +20,7 @@ def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "ImageFolder, uint8" in capsys.readouterr().out
 
 
-def test_pictures_are_seeded_and_noisy(tmp_path: Path) -> None:
+def test_images_are_seeded_and_noisy(tmp_path: Path) -> None:
     settings = loader.Config(pictures=32)
     first = loader.make_images(tmp_path / "a", settings).records
     assert first == loader.make_images(tmp_path / "b", settings).records

@@ -23,6 +23,6 @@ def test_a_peer_that_is_absent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert any("pip install imagehash" in note for note in result.notes)
 
 
-def test_the_pictures_differ_and_repeat_by_seed() -> None:
+def test_the_images_differ_and_repeat_by_seed() -> None:
     assert images.noisy_jpegs(2, seed=5) == images.noisy_jpegs(2, seed=5)
     assert len({*images.noisy_jpegs(2, seed=5), *images.noisy_jpegs(2, seed=6)}) == 4

@@ -117,7 +117,7 @@ def test_arms_that_learned_nothing_show_nothing() -> None:
     assert verdict(dataclasses.replace(compared, over_both=narrow, over_runs=narrow), 3.0)
 
 
-def test_pictures_are_matched_by_what_they_are() -> None:
+def test_images_are_matched_by_what_they_are() -> None:
     base = _answers(0, [(0,), (1,)])
     turned = base.some(np.arange(8)[::-1])
     assert _compare([turned], [base], 2)["top1"].runs_R == (0.0, 0.0)
@@ -171,10 +171,10 @@ def test_an_arm_is_one_member_a_seed() -> None:
         ({"arms": {"a": {}, "b": {}}, "compare": [["a", "a"]]}, "'a' against itself"),
     ],
 )  # fmt: skip
-def test_a_study_that_cannot_be_is_told(study: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said) as told:
+def test_a_study_that_cannot_be_is_reported(study: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as reported:
         _study(**study)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_settings_of_the_bench_that_cannot_be() -> None:

@@ -41,7 +41,7 @@ def _rows() -> list[ModelRow]:
     ]
 
 
-def test_the_ensemble_is_compared_on_the_pictures_of_all_folds() -> None:
+def test_the_ensemble_is_compared_on_the_images_of_all_folds() -> None:
     both = [_answers(0), _answers(1)]
     assert difference(both, "good").value == 0
     gain = difference(both, "bad")

@@ -50,12 +50,12 @@ def test_nodes_reach_one_another_and_links_are_limited(lab_here: None) -> None:
         subprocess.run(lab.command(0, sys.executable, "-c", say), check=True, timeout=30)
         assert server.communicate(timeout=30)[0] == "good day\n"
         lab.limit(Link(100))
-        told = subprocess.run(
+        reported = subprocess.run(
             lab.command(1, "tc", "qdisc", "show", "dev", netlab.INTERFACE),
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert "tbf" in told.stdout
-        assert "rate 100Mbit burst 16Kb" in told.stdout
+        assert "tbf" in reported.stdout
+        assert "rate 100Mbit burst 16Kb" in reported.stdout
     assert not _named(os.getpid())
 
 
@@ -123,10 +123,10 @@ def test_without_root_one_sentence_tells_it(
     skindx: Skindx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    code, _, told = skindx("bench", "exchange")
+    code, _, reported = skindx("bench", "exchange")
     assert code == 2
-    assert told.count("\n") == 1
-    assert "here is missing: root (run it with sudo" in told
+    assert reported.count("\n") == 1
+    assert "here is missing: root (run it with sudo" in reported
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

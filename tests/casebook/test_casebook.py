@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kept_cases import answer, picture
+from kept_cases import answer, image
 
 from skindx.casebook.case import CONSENT
 from skindx.casebook.casebook import Casebook
@@ -32,7 +32,7 @@ def test_a_kept_case_comes_back_as_it_was(book: Casebook) -> None:
     (kept,) = book.cases("ann", "P-1", "left arm")
     assert kept.id == case
     assert kept.diagnosis == given.diagnosis
-    assert kept.photos == (picture(1), picture(2))
+    assert kept.photos == (image(1), image(2))
     assert kept.consent == CONSENT
     assert kept.consented.tzinfo is not None
     assert (kept.confirmed, kept.note) == ("", "")

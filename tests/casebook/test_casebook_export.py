@@ -75,9 +75,9 @@ def test_an_export_tells_nobody_s_name_and_carries_consent(tmp_path: Path) -> No
     assert all("agrees" in row["consent"] and row["consented"] for row in rows)
     assert len({row["group"] for row in rows}) == 2
     for row in rows:
-        with Image.open(out / row["file"]) as picture:
-            assert picture.format == "JPEG"
-            assert not picture.getexif()
+        with Image.open(out / row["file"]) as image:
+            assert image.format == "JPEG"
+            assert not image.getexif()
     assert "isic9" in (out / "recipe.yaml").read_text()
     again = Casebook.open(tmp_path / "cases.db")
     assert export(again.all_cases("ann"), out, again.export_key()) == 4  # in the same place

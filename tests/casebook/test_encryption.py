@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kept_cases import answer, picture
+from kept_cases import answer, image
 from typer.testing import CliRunner
 
 from skindx.casebook import plaintext
@@ -39,7 +39,7 @@ def keep(book: Casebook, seed: int = 1) -> str:
 
 def pieces(seed: int) -> list[bytes]:
     """Return parts of a photo; a page of the database holds less than 4 kB of it in a row."""
-    photo = picture(seed)
+    photo = image(seed)
     return [photo[start : start + 100] for start in range(700, len(photo) - 100, 1000)]
 
 
@@ -55,7 +55,7 @@ def test_no_file_holds_a_case_in_clear(tmp_path: Path) -> None:
     book = Casebook.open(tmp_path / "cases.db")
     keep(book)
     raw = everything(tmp_path)
-    assert len(raw) > len(picture(1))
+    assert len(raw) > len(image(1))
     for secret in (*SECRETS, *pieces(1), b"JFIF"):
         assert secret not in raw, secret
     assert key_of(book, book.all_cases()[0].id) not in (tmp_path / "cases.db").read_bytes()

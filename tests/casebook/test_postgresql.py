@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kept_cases import answer, picture
+from kept_cases import answer, image
 
 from skindx.casebook.casebook import Casebook
 from skindx.errors import UserError
@@ -112,7 +112,7 @@ def keep(book: Casebook, seed: int) -> str:
 
 
 def secrets(seed: int) -> list[bytes]:
-    photo = picture(seed)
+    photo = image(seed)
     pieces = [photo[start : start + 60] for start in range(700, len(photo) - 60, 500)]
     # Text in the log is written in hexadecimal.
     clear = [PATIENT.encode(), LESION.encode(), NOTE.encode(), *pieces]
@@ -129,7 +129,7 @@ def test_nothing_is_in_clear_and_a_deleted_case_has_no_key(
     stays, goes = keep(book, 1), keep(book, 2)
     (first, second) = book.cases("ann", PATIENT, LESION)
     assert (first.id, second.id) == (stays, goes)
-    assert (second.note, second.photos, second.version) == (NOTE, (picture(2),), 2)
+    assert (second.note, second.photos, second.version) == (NOTE, (image(2),), 2)
     assert book.lesions("ann")[0].cases == 2
     assert book.lesions("bob") == []
     raw = server.everything()
@@ -169,7 +169,7 @@ CREATE TABLE keys (purpose VARCHAR(40) PRIMARY KEY, key BYTEA NOT NULL);
 INSERT INTO keys VALUES ('export', '\\x{"ab" * 32}');
 INSERT INTO cases VALUES ('{"c" * 32}', 'ann', '{PATIENT}', '{LESION}', '2026-05-01T12:00+02',
   'agreed', '2026-05-01T12:00+02', '{answer(1).diagnosis.model_dump_json()}', 'Nevus', '{NOTE}');
-INSERT INTO photos VALUES ('{"c" * 32}', 0, '\\x{picture(1).hex()}');
+INSERT INTO photos VALUES ('{"c" * 32}', 0, '\\x{image(1).hex()}');
 """
 
 
@@ -178,7 +178,7 @@ def test_a_book_in_plain_text_is_encrypted(server: Server, url: str, tmp_path: P
     assert PATIENT.encode() in tables_of(server)
     book = Casebook.open(url, keys=tmp_path / "keys")
     (case,) = book.cases("ann", PATIENT, LESION)
-    assert (case.confirmed, case.note, case.photos) == ("Nevus", NOTE, (picture(1),))
+    assert (case.confirmed, case.note, case.photos) == ("Nevus", NOTE, (image(1),))
     assert case.diagnosis == answer(1).diagnosis
     assert case.taken.isoformat() == "2026-05-01T10:00:00+00:00"
     assert book.export_key() == b"\xab" * 32

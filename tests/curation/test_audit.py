@@ -48,7 +48,7 @@ def run(dataset: Path, **thresholds: float) -> module.AuditSummary:
     return audit(dataset, PrivacySettings(**thresholds), workers=1)
 
 
-def test_each_picture_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> None:
+def test_each_image_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> None:
     tiny_dataset(tmp_path, 12)
     write_flags(tmp_path, [Flag("aa", "label", 0.5), Flag("gone", "face", 0.5)], ["label", "face"])
     first = run(tmp_path)
@@ -82,7 +82,7 @@ def test_only_what_is_new_is_looked_at(fake: type[Fake], tmp_path: Path) -> None
     assert {flag.sha256 for flag in read_flags(tmp_path)} <= {r.sha256 for r in [*records, new]}
 
 
-def test_a_decided_picture_waits_no_more(fake: type[Fake], tmp_path: Path) -> None:
+def test_a_decided_image_waits_no_more(fake: type[Fake], tmp_path: Path) -> None:
     tiny_dataset(tmp_path, 8)
     first = run(tmp_path)
     sha256 = read_flags(tmp_path)[0].sha256
@@ -143,7 +143,7 @@ def test_a_killed_audit_goes_on_where_it_was(fake: type[Fake], tmp_path: Path) -
     assert read_flags(tmp_path / "killed") == read_flags(tmp_path / "whole")
 
 
-def test_a_picture_that_is_gone_is_named(fake: type[Fake], tmp_path: Path) -> None:
+def test_an_image_that_is_gone_is_named(fake: type[Fake], tmp_path: Path) -> None:
     records = tiny_dataset(tmp_path, 4)
     (tmp_path / records[1].path).unlink()
     with pytest.raises(UserError, match=r"cannot be read .* run `skindx build` again"):

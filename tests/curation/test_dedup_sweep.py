@@ -68,7 +68,7 @@ def test_each_point_counts_what_a_build_would_keep(found: Sweep, dataset: Path) 
         assert kept == sorted(kept, reverse=True)
 
 
-def test_the_test_pictures_are_left_alone(found: Sweep, dataset: Path) -> None:
+def test_the_test_images_are_left_alone(found: Sweep, dataset: Path) -> None:
     assert found.test == sum(record.split == "test" for record in read_manifest(dataset))
 
 
@@ -92,11 +92,11 @@ def test_the_smallest_set_within_the_loss_is_chosen() -> None:
     assert choose(points, 0.5) == points[2]
     assert choose(points[2:], 0.01) is None
     chosen = Sweep(100, 10, points[0].accuracy, tuple(points), points[1], 0.01, "m")
-    told = " ".join(lines(chosen))
-    assert "average within 4 bits, 50 of 100 images" in told
-    assert "cannot promise it" in told
-    assert "taken at random can do as well" in told
-    assert "no longer finds duplicates" in told
+    reported = " ".join(lines(chosen))
+    assert "average within 4 bits, 50 of 100 images" in reported
+    assert "cannot promise it" in reported
+    assert "taken at random can do as well" in reported
+    assert "no longer finds duplicates" in reported
     none = Sweep(100, 10, points[0].accuracy, tuple(points[2:]), None, 0.01, "m")
     assert "keep all images" in " ".join(lines(none))
 
@@ -118,7 +118,7 @@ def test_files_hold_every_point(found: Sweep, tmp_path: Path) -> None:
     assert "perceptual+difference" in console.export_text()
 
 
-def test_what_cannot_be_swept_is_told(dataset: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_swept_is_reported(dataset: Path, tmp_path: Path) -> None:
     records = [r for r in read_manifest(dataset) if r.split == "train"]
     write_manifest(tmp_path, records)
     write_issues(tmp_path, [])

@@ -25,7 +25,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> EmbedSettings:
     return EmbedSettings(model="test_resnet", weights=path, preprocess=Preprocess(size=64))
 
 
-def test_one_vector_a_picture_whatever_stands_beside_it(
+def test_one_vector_an_image_whatever_stands_beside_it(
     settings: EmbedSettings, tmp_path: Path
 ) -> None:
     records = tiny_dataset(tmp_path, 36)

@@ -73,7 +73,7 @@ def test_folds_never_let_a_group_judge_itself() -> None:
     assert (torn.argmax(axis=1) == labels).mean() > 0.95
 
 
-def test_every_picture_is_judged_and_small_classes_get_fewer_folds() -> None:
+def test_every_image_is_judged_and_small_classes_get_fewer_folds() -> None:
     records = records_of(40, classes=2)
     vectors = class_vectors(records).vectors_ND
     labels = np.array([0] * 34 + [1] * 6)
@@ -106,7 +106,7 @@ def test_planted_errors_are_found_again_and_counted() -> None:
     assert (each.precision, each.recall, each.by_chance) == (0.25, 0.5, 0.05)
 
 
-def test_missing_embeddings_and_one_class_are_told() -> None:
+def test_missing_embeddings_and_one_class_are_reported() -> None:
     records = records_of(20)
     embeddings = class_vectors(records)
     with pytest.raises(UserError, match="1 of 21 images have no embedding"):
@@ -192,7 +192,7 @@ def test_the_leakage_by_chance_of_pairs_is_that_of_the_hypergeometric(tmp_path: 
 
 
 @pytest.mark.real
-def test_planted_errors_in_real_pictures(real: Path) -> None:
+def test_planted_errors_in_real_images(real: Path) -> None:
     """Colour alone tells dermoscopic classes a little: the ranking must beat chance by far."""
     from skindx.imaging.decode import decode
 

@@ -31,10 +31,10 @@ def photograph(package: str, path: str) -> NDArray[np.uint8]:
 
 
 def tagged(text: str, corner: tuple[int, int], pixels: int = 15) -> NDArray[np.uint8]:
-    picture = Image.fromarray(skin(3, 320, 240))
+    image = Image.fromarray(skin(3, 320, 240))
     font = ImageFont.load_default(pixels)
-    ImageDraw.Draw(picture).text(corner, text, font=font, fill="black")
-    return np.asarray(picture)
+    ImageDraw.Draw(image).text(corner, text, font=font, fill="black")
+    return np.asarray(image)
 
 
 @pytest.mark.parametrize(

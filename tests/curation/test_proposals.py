@@ -35,11 +35,11 @@ def spot(
     """Paint noisy skin with one disc of the class's colour; return it and the disc's box."""
     rng = np.random.default_rng(seed)
     skin = rng.normal((200, 160, 140), 10, (height, width, 3))
-    picture = np.clip(skin, 0, 255).astype(np.uint8)
+    image = np.clip(skin, 0, 255).astype(np.uint8)
     r = int(rng.integers(10, 18))
     x, y = int(rng.integers(r, width - r)), int(rng.integers(r, height - r))
-    cv2.circle(picture, (x, y), r, COLOURS[kind], -1)
-    return picture, (x - r, y - r, x + r + 1, y + r + 1)
+    cv2.circle(image, (x, y), r, COLOURS[kind], -1)
+    return image, (x - r, y - r, x + r + 1, y + r + 1)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def member() -> Member:
 
 def test_class_activation_finds_where_the_spot_is(member: Member) -> None:
     painted = [spot(10_000 + n, n % 2) for n in range(40)]
-    found = ActivationBoxes(member).detect([picture for picture, _ in painted])
+    found = ActivationBoxes(member).detect([image for image, _ in painted])
     overlap, inside = [], []
     for boxes, (_, truth) in zip(found, painted, strict=True):
         (box,) = boxes
@@ -75,10 +75,10 @@ def test_class_activation_finds_where_the_spot_is(member: Member) -> None:
         inside.append(box.x1 <= centre[0] <= box.x2 and box.y1 <= centre[1] <= box.y2)
         assert box.score is not None
         assert 0.5 <= box.score <= 1
-    whole_picture = np.mean([(t[2] - t[0]) * (t[3] - t[1]) / (96 * 72) for _, t in painted])
+    whole_image = np.mean([(t[2] - t[0]) * (t[3] - t[1]) / (96 * 72) for _, t in painted])
     # Coarse, as the module says: measured 0.37, where the whole image as the box gives 0.12.
     assert np.mean(inside) > 0.8
-    assert np.mean(overlap) > 2 * whole_picture
+    assert np.mean(overlap) > 2 * whole_image
 
 
 def test_boxes_of_maps_by_hand() -> None:
@@ -143,7 +143,7 @@ def test_only_where_nobody_looked(
             assert box.score is not None
 
 
-def test_other_proposals_stay_and_everybody_looked_is_told(
+def test_other_proposals_stay_and_everybody_looked_is_reported(
     dataset: Path, bare: Bundle, tmp_path: Path
 ) -> None:
     propose(dataset, bare.path, everywhere=True)

@@ -40,7 +40,7 @@ def source_of(kind: str, site: LocalSite, **settings: Any) -> ApiSource:
 def serve(kind: str, site: LocalSite) -> list[dict[str, Any]]:
     """Serve a kind's answers and all their images; return the answers as they are served."""
     site.pages["/robots.txt"] = Answer(b"User-agent: *\nDisallow: /commons.wikimedia.org/\n")
-    site.default = picture
+    site.default = image
     bodies = []
     for answer in recorded(kind)["answers"]:
         body = moved(json.dumps(answer["body"]), site)
@@ -50,7 +50,7 @@ def serve(kind: str, site: LocalSite) -> list[dict[str, Any]]:
     return bodies
 
 
-def picture(request: Any) -> None:
+def image(request: Any) -> None:
     body = jpeg(request.path)
     request.send_response(200)
     request.send_header("Content-Length", str(len(body)))

@@ -14,7 +14,7 @@ scores = st.none() | st.floats(0, 1)
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> BoxedImage:
+def images(draw: st.DrawFn) -> BoxedImage:
     width, height = draw(st.integers(1, 60_000)), draw(st.integers(1, 60_000))
 
     def box() -> Box:
@@ -38,8 +38,8 @@ def pictures(draw: st.DrawFn) -> BoxedImage:
     return BoxedImage(width, height, tuple(wide))
 
 
-files = st.lists(pictures(), min_size=1, max_size=3).map(
-    lambda drawn: {f"ünï {n}.png": picture for n, picture in enumerate(drawn)}
+files = st.lists(images(), min_size=1, max_size=3).map(
+    lambda drawn: {f"ünï {n}.png": image for n, image in enumerate(drawn)}
 )
 
 

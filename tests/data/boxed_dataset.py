@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.box import Box
 from skindx.data.manifest import SPLITS, Record, write_manifest

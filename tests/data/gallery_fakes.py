@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from PIL import Image
 
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest

@@ -16,7 +16,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from decoder_watch import Watch
-from hostile_pictures import (
+from hostile_images import (
     animated,
     in_mode,
     memory_bomb,
@@ -30,7 +30,7 @@ from hostile_pictures import (
 )
 from local_site import Answer, LocalSite, Page, category, closed_port, figures, html, jpeg
 from numpy.typing import NDArray
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.settings import FetchSettings, OriginPolicy
@@ -191,7 +191,7 @@ def grey_of(seed: int) -> Looks:
 
 
 # What is stored -> the reason of the screening, or what the decoded image looks like.
-PICTURES: dict[str, tuple[Page, str | Looks]] = {
+IMAGES: dict[str, tuple[Page, str | Looks]] = {
     "/truncated.jpg": (Answer(encode(paint(10))[:-900]), "damaged"),
     "/mid-stream.jpg": (Answer(torn_in_the_middle()), "damaged"),
     "/shorter-than-sent.jpg": (more_than_said, "damaged"),
@@ -266,7 +266,7 @@ def crawl_hostile(sites: dict[str, LocalSite], dataset: Path) -> Hostile:
             figures(f"{secret.origin}/secret.jpg", "http://surely.invalid/x.jpg"),
             figures(f"http://127.0.0.1:{refusing}/x.jpg"),
         ),
-        "/pictures/": html(figures(*PICTURES)),
+        "/pictures/": html(figures(*IMAGES)),
         "/shared/": html(figures("/shared.jpg")),
         "/sound/": html(figures(*SOUND)),
         "/forbidding/": html(figures("/never.jpg"), head='<meta name="ROBOTS" content="noai">'),

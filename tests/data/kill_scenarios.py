@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from kill_everywhere import kill_everywhere
-from paint_pictures import encode, paint, save
+from paint_images import encode, paint, save
 
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.layout import BLOCKLIST
@@ -47,20 +47,20 @@ def rebuild(folder: Path) -> str:
     fill(new_source, "abc", first=2)
     start, work = folder / "start", folder / "work"
     build(settings(old_source), start)
-    old = told(start)
+    old = reported(start)
     whole = folder / "whole"
     shutil.copytree(start, whole)
     build(settings(new_source, "seed=3"), whole)
-    new = told(whole)
+    new = reported(whole)
     assert old != new
 
     def check(out: Path) -> None:
-        found = told(out)
+        found = reported(out)
         assert found in (old, new), found
         for record in read_manifest(out):
             assert (out / record.path).stat().st_size
         build(settings(new_source, "seed=3"), out)
-        assert told(out) == new
+        assert reported(out) == new
         named = {path.name for path in out.iterdir()}
         assert not {name for name in named if name.startswith(".")}, named
         issues = {issue.sha256 for issue in read_issues(out)}
@@ -74,7 +74,7 @@ def rebuild(folder: Path) -> str:
     return f"{kills} kills"
 
 
-def told(out: Path) -> tuple[object, ...]:
+def reported(out: Path) -> tuple[object, ...]:
     """Return what the tables of a dataset say, all of them, without the time of day."""
     records = read_manifest(out)  # finishes what a kill left
     return (

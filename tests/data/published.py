@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.publish import PublishSettings
@@ -41,7 +41,7 @@ def everything_in(folder: Path) -> bytes:
     return b"\n".join(parts)
 
 
-def pictures_in(folder: Path, form: Format) -> dict[str, bytes]:
+def images_in(folder: Path, form: Format) -> dict[str, bytes]:
     """Return the published bytes by file name, read as a user of the format would."""
     found = {}
     for path in sorted(folder.rglob("*")):

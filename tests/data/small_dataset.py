@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.box import Box
 from skindx.data.labels import taxonomy_of

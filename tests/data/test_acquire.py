@@ -66,9 +66,11 @@ def test_other_hosts_stay_polite_beside_an_impolite_one(tmp_path: Path) -> None:
     log = (tmp_path / LOG).read_text()
     assert f"{own.origin}: 8 at once, delay 0.00 s, AutoThrottle off" in log
     for origin in (other.origin, f"http://{by_name}"):
-        told = re.search(rf"{re.escape(origin)}: 1 at once, delay (\S+) s, AutoThrottle on", log)
-        assert told
-        assert float(told[1]) >= 1
+        reported = re.search(
+            rf"{re.escape(origin)}: 1 at once, delay (\S+) s, AutoThrottle on", log
+        )
+        assert reported
+        assert float(reported[1]) >= 1
 
 
 ACQUIRE = """
@@ -146,8 +148,8 @@ def test_the_next_run_asks_only_for_what_is_missing(tmp_path: Path) -> None:
         site.pages["/ill.jpg"] = Answer(jpeg("well"))
         site.asked.clear()
         after = {row.url: row for row in acquire([atlas(site)], fetch, tmp_path)}
-    pictures = [path for path in site.asked if path.endswith(".jpg")]
-    assert sorted(pictures) == ["/ill.jpg", "/lost.jpg"]
+    images = [path for path in site.asked if path.endswith(".jpg")]
+    assert sorted(images) == ["/ill.jpg", "/lost.jpg"]
     changed = {url for url in after if after[url].status != before[url].status}
     assert changed == {f"{site.origin}/ill.jpg"}
     assert Counter(row.status for row in after.values()) == {

@@ -64,10 +64,10 @@ def test_openverse_rows_are_what_its_answers_say(tmp_path: Path) -> None:
     with LocalSite() as site:
         bodies = serve("openverse", site)
         rows = acquire([source_of("openverse", site)], fetching(site), tmp_path)
-    pictures = {row.url: row for row in rows if row.page_url != row.url}
+    images = {row.url: row for row in rows if row.page_url != row.url}
     expected = openverse_expected(bodies)
-    told = {r.url: (r.creator, r.attribution, r.page_url) for r in pictures.values()}
-    assert told == expected
+    reported = {r.url: (r.creator, r.attribution, r.page_url) for r in images.values()}
+    assert reported == expected
     assert {row.status for row in rows} == {"stored"}
     assert {row.label for row in rows} == set(recorded("openverse")["settings"]["searches"])
     assert all(re.match(r"(CC0|CC BY|Public Domain Mark) ?\S*", row.licence) for row in rows)
@@ -80,8 +80,8 @@ def test_isic_rows_carry_patient_or_lesion(tmp_path: Path) -> None:
         rows = acquire([source_of("isic", site)], fetching(site), tmp_path)
         agents = {headers["user-agent"] for headers in site.headers}
     assert agents == {FetchSettings(contact=CONTACT).user_agent}
-    told = {row.url: (row.group, row.attribution) for row in rows}
-    assert told == isic_expected(bodies)
+    reported = {row.url: (row.group, row.attribution) for row in rows}
+    assert reported == isic_expected(bodies)
     assert {row.status for row in rows} == {"stored"}
     assert {row.licence for row in rows} <= {"CC0 1.0", "CC BY 4.0", "CC BY-NC 4.0"}
     assert all(row.skin_type in {None, 1, 2, 3, 4, 5, 6} for row in rows)
@@ -96,8 +96,8 @@ def test_wikimedia_follows_continue_and_its_api_though_robots_txt_disallows_page
         answers = [path for path in site.asked if "/w/api.php" in path]
         assert len(answers) == len(bodies)
     named = [row for row in rows if row.status != "no-url"]
-    told = {row.url: (row.licence, row.page_url) for row in named}
-    assert told == wikimedia_expected(bodies)
+    reported = {row.url: (row.licence, row.page_url) for row in named}
+    assert reported == wikimedia_expected(bodies)
     assert {row.status for row in named} <= {"stored", "unsupported-format"}
     assert "<" not in "".join(row.creator + row.attribution for row in rows)
     assert all(row.creator for row in named)
@@ -125,7 +125,7 @@ def test_only_the_api_s_own_path_is_free_of_robots_txt(tmp_path: Path) -> None:
     assert lost.status == "robots"
 
 
-def test_caps_hold_for_pictures_and_pages(tmp_path: Path) -> None:
+def test_caps_hold_for_images_and_pages(tmp_path: Path) -> None:
     with LocalSite() as site:
         bodies = serve("openverse", site)
         few = source_of("openverse", site, max_pictures=1)
@@ -171,8 +171,8 @@ def test_a_page_that_cannot_be_read_costs_only_its_own_label(tmp_path: Path) -> 
             "/1.jpg": Answer(jpeg("1")),
         }
         rows = acquire([source], fetching(site), tmp_path)
-    told = {(row.label, row.status, row.licence) for row in rows if row.label == "Wart"}
-    assert told == {("Wart", "stored", "CC BY 4.0"), ("Wart", "no-url", "")}
+    reported = {(row.label, row.status, row.licence) for row in rows if row.label == "Wart"}
+    assert reported == {("Wart", "stored", "CC BY 4.0"), ("Wart", "no-url", "")}
     assert {row.url for row in rows if row.status == "no-url"} == {"openverse:x"}
     failed = {row.label: row.status for row in rows if row.label != "Wart"}
     assert failed == {label: status for label, (_, status) in BROKEN.items()}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from boxed_dataset import boxed_dataset
 from command_line import Skindx
-from paint_pictures import paint, save
+from paint_images import paint, save
 
 from skindx.data.box import Box, BoxedImage
 from skindx.data.boxes import BoxSource, read_boxes
@@ -46,8 +46,8 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def drawn(path: Path, pictures: dict[str, tuple[Box, ...]], size: tuple[int, int] = SIZE) -> Path:
-    write_coco(path, {name: BoxedImage(*size, boxes) for name, boxes in pictures.items()})
+def drawn(path: Path, images: dict[str, tuple[Box, ...]], size: tuple[int, int] = SIZE) -> Path:
+    write_coco(path, {name: BoxedImage(*size, boxes) for name, boxes in images.items()})
     return path
 
 
@@ -65,11 +65,11 @@ def test_what_was_looked_at_goes_out_and_comes_back(
     read = read_boxes(BoxSource(path=out))
     records = {Path(r.path).name: r for r in read_manifest(dataset) if r.boxes is not None}
     assert read.keys() == records.keys()
-    for name, picture in read.items():
-        assert picture.sha256 == records[name].sha256
+    for name, image in read.items():
+        assert image.sha256 == records[name].sha256
         boxes = records[name].boxes or ()
-        assert len(picture.boxes) == len(boxes)
-        for mine, theirs in zip(picture.boxes, boxes, strict=True):
+        assert len(image.boxes) == len(boxes)
+        for mine, theirs in zip(image.boxes, boxes, strict=True):
             corners = [(b.x1, b.y1, b.x2, b.y2) for b in (mine, theirs)]
             np.testing.assert_allclose(*corners, atol=0.01)
             assert mine.label == theirs.label
@@ -113,7 +113,7 @@ def test_proposals_go_along_the_least_confident_first(dataset: Path, tmp_path: P
         pytest.approx(0.2),
     )
     # A proposal is no answer: nobody completed these tasks.
-    answered = {picture.sha256 for _, _, _, picture in read_answers(tmp_path / "tasks.json")}
+    answered = {image.sha256 for _, _, _, image in read_answers(tmp_path / "tasks.json")}
     assert answered == {shas[0], shas[1], shas[3]}
 
 
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     assert before == {name: (dataset / name).read_bytes() for name in before}
 
 
-def test_a_name_that_two_pictures_bear_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_two_images_bear_is_refused(tmp_path: Path) -> None:
     records = boxed_dataset(tmp_path, {})
     twins = [dataclasses.replace(r, source_url=f"{n % 2}/x.jpg") for n, r in enumerate(records)]
     write_manifest(tmp_path, twins)

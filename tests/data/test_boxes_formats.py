@@ -11,7 +11,7 @@ import pytest
 from box_strategies import assert_same, files
 from hypothesis import given
 from hypothesis import strategies as st
-from paint_pictures import save
+from paint_images import save
 
 from skindx.config import Settings
 from skindx.data.box import Box, BoxedImage, RawBox, boxed
@@ -40,71 +40,71 @@ PLAIN = {
 }
 
 
-def saved(folder: Path, pictures: dict[str, BoxedImage]) -> dict[str, Path]:
+def saved(folder: Path, images: dict[str, BoxedImage]) -> dict[str, Path]:
     """Save pixels for the images; a constant one of any size takes next to no room."""
     return {
         name: save(folder / name, np.full((each.height, each.width, 3), 90, np.uint8))
-        for name, each in pictures.items()
+        for name, each in images.items()
     }
 
 
 @given(files)
 def test_coco_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
+    tmp_path_factory: pytest.TempPathFactory, images: dict[str, BoxedImage]
 ) -> None:
     path = tmp_path_factory.mktemp("coco") / "boxes.json"
-    write_coco(path, pictures)
-    assert_same(read_coco(path), pictures, ALL)
+    write_coco(path, images)
+    assert_same(read_coco(path), images, ALL)
 
 
 @given(files)
 def test_voc_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
+    tmp_path_factory: pytest.TempPathFactory, images: dict[str, BoxedImage]
 ) -> None:
     folder = tmp_path_factory.mktemp("voc")
-    write_voc(folder, pictures, dict.fromkeys(pictures, Path("nowhere.png")))
-    assert_same(read_voc(folder), pictures, ALL)
+    write_voc(folder, images, dict.fromkeys(images, Path("nowhere.png")))
+    assert_same(read_voc(folder), images, ALL)
 
 
 @given(files)
 def test_labelstudio_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
+    tmp_path_factory: pytest.TempPathFactory, images: dict[str, BoxedImage]
 ) -> None:
     path = tmp_path_factory.mktemp("tasks") / "tasks.json"
     tasks = [
         Task(name, "", (each.width, each.height), "x", (Drawing("me", "", each.boxes),))
-        for name, each in pictures.items()
+        for name, each in images.items()
     ]
     write_labelstudio(path, tasks)
-    assert_same(read_labelstudio(path), pictures, ALL)
+    assert_same(read_labelstudio(path), images, ALL)
 
 
 @given(files)
 def test_yolo_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, BoxedImage]
+    tmp_path_factory: pytest.TempPathFactory, images: dict[str, BoxedImage]
 ) -> None:
     folder = tmp_path_factory.mktemp("yolo")
-    small = {name: shrunk(each) for name, each in pictures.items()}
+    small = {name: shrunk(each) for name, each in images.items()}
     labels = sorted({box.label for each in small.values() for box in each.boxes}) or ["lesion"]
     sources = saved(folder / "store", small)
     write_yolo(folder / "out", [("train", small)], sources, labels)
     assert_same(read_yolo(folder / "out"), small, ("label",))
 
 
-def shrunk(picture: BoxedImage) -> BoxedImage:
+def shrunk(image: BoxedImage) -> BoxedImage:
     """Return the image at no more than 300 pixels a side: YOLO needs real pixels."""
-    x, y = min(1, 300 / picture.width), min(1, 300 / picture.height)
-    width, height = round(picture.width * x), round(picture.height * y)
-    x, y = width / picture.width, height / picture.height
+    x, y = min(1, 300 / image.width), min(1, 300 / image.height)
+    width, height = round(image.width * x), round(image.height * y)
+    x, y = width / image.width, height / image.height
     boxes = [
         dataclasses.replace(b, x1=b.x1 * x, y1=b.y1 * y, x2=b.x2 * x, y2=b.y2 * y)
-        for b in picture.boxes
+        for b in image.boxes
     ]
     wide = [b for b in boxes if b.x2 - b.x1 > 0.01 and b.y2 - b.y1 > 0.01]
     return BoxedImage(width, height, tuple(wide))
 
 
-def test_yolo_of_a_huge_picture_keeps_a_hundredth_of_a_pixel(tmp_path: Path) -> None:
+def test_yolo_of_a_huge_image_keeps_a_hundredth_of_a_pixel(tmp_path: Path) -> None:
     width, height = 99_991, 70_001
     box = Box(12345.67, 0.04, 98765.43, 69_999.99, "mole")
     huge = {"h.png": BoxedImage(width, height, (box,))}
@@ -360,7 +360,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_two_pictures_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
+def test_two_images_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
     twins = {"a.png": PLAIN["none.png"], "a.jpg": PLAIN["none.png"]}
     with pytest.raises(UserError, match="would share one file"):
         write_voc(tmp_path, twins, dict.fromkeys(twins, tmp_path))
@@ -370,10 +370,10 @@ def test_two_pictures_that_would_share_a_file_are_refused(tmp_path: Path) -> Non
 
 
 @given(st.floats(-3, 3), st.floats(-3, 3))
-def test_a_box_that_stands_out_by_more_than_a_pixel_is_told(left: float, over: float) -> None:
-    picture = boxed((10, 10), [RawBox(left, 1, 10 + over, 5, "mole")])
-    assert picture.refused == (left < -1 or over > 1)
-    assert 0 <= picture.boxes[0].x1 < picture.boxes[0].x2 <= 10
+def test_a_box_that_stands_out_by_more_than_a_pixel_is_reported(left: float, over: float) -> None:
+    image = boxed((10, 10), [RawBox(left, 1, 10 + over, 5, "mole")])
+    assert image.refused == (left < -1 or over > 1)
+    assert 0 <= image.boxes[0].x1 < image.boxes[0].x2 <= 10
 
 
 @pytest.mark.real

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paint_pictures import encode, paint, save
+from paint_images import encode, paint, save
 from rich.console import Console
 
 from skindx.data.box import Box
@@ -106,18 +106,18 @@ def test_the_summary_tells_what_a_person_must_know(root: Path, tmp_path: Path) -
     summary = build(settings_for(root), tmp_path / "out")
     console = Console(record=True, width=200)
     print_summary(summary, console)
-    told = console.export_text()
+    reported = console.export_text()
     # Its images were found: it is wrong to say that there were none.
     assert "Dermatofibroma" not in summary.absent_classes
-    assert f"Lost class Dermatofibroma: {LOST}." in told
-    assert "No image was found of Actinic_Keratosis, Basal" in told
-    funnel = told[told.index("not kept") :]
+    assert f"Lost class Dermatofibroma: {LOST}." in reported
+    assert "No image was found of Actinic_Keratosis, Basal" in reported
+    funnel = reported[reported.index("not kept") :]
     assert funnel.index("Dermatofibroma") < funnel.index("Actinic") < funnel.index("Melanoma")
-    assert "Train and test are merged" in told
-    assert "16 of 33 images kept" in told
-    assert "Dropped class Vascular_Lesion: 1 of 3 images are left" in told
-    assert "under two labels with the same bytes: 3; pairs" in told
-    assert "│ Nevus" in told
+    assert "Train and test are merged" in reported
+    assert "16 of 33 images kept" in reported
+    assert "Dropped class Vascular_Lesion: 1 of 3 images are left" in reported
+    assert "under two labels with the same bytes: 3; pairs" in reported
+    assert "│ Nevus" in reported
 
 
 def test_the_same_input_gives_the_same_dataset(root: Path, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_cleaning_that_leaves_one_class_is_refused(tmp_path: Path) -> None:
     assert left == {"store", "copies", ".shards"}, "what the next build goes on with"
 
 
-def test_pictures_that_all_fail_the_screening_are_refused(root: Path, tmp_path: Path) -> None:
+def test_images_that_all_fail_the_screening_are_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"can be used \(27 too-small, 1 .*\); check"):
         build(settings_for(root, "screen.min_side=500"), tmp_path / "out")
 

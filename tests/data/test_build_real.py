@@ -39,7 +39,7 @@ def test_eight_classes_remain_and_the_ninth_is_reported(built: Built) -> None:
     assert summary.found == 2359 == len(records) + len(issues)
 
 
-def test_all_155_pictures_under_two_labels_are_found(built: Built) -> None:
+def test_all_155_images_under_two_labels_are_found(built: Built) -> None:
     summary, records, issues, _ = built
     assert summary.exact_conflicts == 155
     labels = defaultdict(set)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_site import Answer, LocalSite, category, figures, html, jpeg
 from network_guard import run_guarded
-from paint_pictures import paint, save
+from paint_images import paint, save
 
 from skindx.data.build.acquire import acquire
 from skindx.data.fetch.parts import PARTS, fetch_in_parts, make_part
@@ -78,8 +78,8 @@ def two_hosts() -> int:
     raise AssertionError
 
 
-def site_of(pictures: list[str], *, slow_s: float = 0.0) -> LocalSite:
-    site = LocalSite({path: Answer(jpeg(path), after_s=slow_s) for path in pictures})
+def site_of(images: list[str], *, slow_s: float = 0.0) -> LocalSite:
+    site = LocalSite({path: Answer(jpeg(path), after_s=slow_s) for path in images})
     site.pages["/robots.txt"] = Answer(status=404)
     site.pages["/"] = html(category("/c/", "Acne"))
     return site
@@ -108,13 +108,13 @@ def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once
         alone = acquire(sources, fetch, tmp_path / "alone")
         for site in (here, there):
             site.asked.clear()
-        told: list[tuple[int, int]] = []
+        reported: list[tuple[int, int]] = []
         parts = acquire(
             sources,
             fetch,
             tmp_path / "parts",
             runner=Several(two_hosts()),
-            on_progress=lambda *count: told.append(count),
+            on_progress=lambda *count: reported.append(count),
         )
     assert [replace(row, retrieved="") for row in parts] == [
         replace(row, retrieved="") for row in alone
@@ -125,7 +125,7 @@ def test_crawls_in_parts_find_what_one_crawl_finds_and_ask_no_host_twice_at_once
     # The part cannot follow /moved.jpg to the other host: the last crawl asks again, and may.
     assert asked == dict.fromkeys([*paths, "/away.jpg", "/ill.jpg"], 1) | {"/moved.jpg": 2}
     assert Counter(there.asked)["/ill.jpg"] == 1
-    assert told[-1] == (21, 21)
+    assert reported[-1] == (21, 21)
     assert not (tmp_path / "parts" / PARTS).exists()
     stored = {row.path for row in parts if row.path}
     assert all((tmp_path / "parts" / path).is_file() for path in stored)
@@ -165,7 +165,7 @@ def test_what_the_parts_of_a_killed_build_know_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "store").is_dir()
 
 
-def test_a_part_that_ends_its_worker_every_time_is_told(tmp_path: Path) -> None:
+def test_a_part_that_ends_its_worker_every_time_is_reported(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="1 of 2 crawls ended with their worker"):
         fetch_in_parts(
             [],
@@ -196,9 +196,9 @@ def verdicts(folder: Path, paths: list[str], runner: LocalRunner, **options: Any
 def test_shards_give_what_screening_at_once_gives_and_are_not_made_again(
     tmp_path: Path, store: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[int, int]] = []
-    first = verdicts(tmp_path, store, Several(2), on_progress=lambda *c: told.append(c))
-    assert told == [(0, 10), (3, 10), (6, 10), (9, 10), (10, 10)]
+    reported: list[tuple[int, int]] = []
+    first = verdicts(tmp_path, store, Several(2), on_progress=lambda *c: reported.append(c))
+    assert reported == [(0, 10), (3, 10), (6, 10), (9, 10), (10, 10)]
     assert [n for n, verdict in enumerate(first) if verdict[0]] == [7]
     again = Several(1)
     assert verdicts(tmp_path, store, again) == first
@@ -210,17 +210,15 @@ def test_shards_give_what_screening_at_once_gives_and_are_not_made_again(
     assert verdicts(tmp_path, store, again) == first
 
 
-def test_a_picture_that_ends_its_worker_costs_itself_alone(
-    tmp_path: Path, store: list[str]
-) -> None:
+def test_an_image_that_ends_its_worker_costs_itself_alone(tmp_path: Path, store: list[str]) -> None:
     sound = verdicts(tmp_path, store, LocalRunner(1))
     shards.remove_shards(tmp_path)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     runner = Several(2, poisoned=Path(store[4]))
-    found = verdicts(tmp_path, store, runner, on_progress=lambda *c: told.append(c))
+    found = verdicts(tmp_path, store, runner, on_progress=lambda *c: reported.append(c))
     assert found[4] == ("decode-crash", 0, [])
     assert found[:4] + found[5:] == sound[:4] + sound[5:]
-    assert told[-1] == (10, 10)
+    assert reported[-1] == (10, 10)
 
 
 OWN = WorkerAnswer("here", "token", {"skindx": "1.0", "numpy": "2.0"})
@@ -264,7 +262,7 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         connected("auto", tmp_path).__enter__()
 
 
-def test_a_cluster_without_any_worker_left_is_told_and_not_waited_for(
+def test_a_cluster_without_any_worker_left_is_reported_and_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import ray

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from local_site import Answer, LocalSite, category, figures, html, jpeg
-from paint_pictures import paint, save
+from paint_images import paint, save
 from ray_cluster import RayCluster, ray_cluster
 
 from skindx.data.build.acquire import acquire
@@ -28,7 +28,7 @@ from skindx.data.screening import shards
 from skindx.data.sources import AtlasSource
 from skindx.data.store import put
 
-PICTURES = 48
+IMAGES = 48
 SHARD = 6
 
 pytestmark = pytest.mark.timeout(180)
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 def settings(tmp_path: Path) -> BuildSettings:
     """Return the settings for a folder of two classes with duplicates and a damaged file."""
     root = tmp_path / "pictures"
-    for n in range(PICTURES):
+    for n in range(IMAGES):
         label = "acne" if n % 2 else "wart"
         # Every eighth image is an earlier one at another quality.
         save(root / label / f"{n}.jpg", paint(n if n % 8 else 1000 + n // 16), quality=50 + n)
@@ -81,14 +81,14 @@ def test_a_cluster_that_loses_a_worker_and_a_node_makes_the_same_dataset(
     build(settings, tmp_path / "embedded")
     summary = build(settings, tmp_path / "cluster", progress=kill, cluster=cluster.address)
     assert sum(killed) > 0, "no worker was at work"
-    assert summary.issues["near-duplicate"] == PICTURES // 16
+    assert summary.issues["near-duplicate"] == IMAGES // 16
     embedded = content(tmp_path / "embedded")
-    assert len(embedded) > PICTURES / 2
+    assert len(embedded) > IMAGES / 2
     assert content(tmp_path / "cluster") == embedded
 
 
 @pytest.mark.long
-def test_a_picture_that_kills_its_decoder_is_one_issue(
+def test_an_image_that_kills_its_decoder_is_one_issue(
     cluster: RayCluster, settings: BuildSettings, tmp_path: Path
 ) -> None:
     build(settings, tmp_path / "without")
@@ -142,7 +142,7 @@ def test_a_cluster_finds_the_copies_that_this_machine_finds(
     monkeypatch.setattr(votes, "CHUNK_IMAGES", 12)
     found = []
     for name in ("alone", "cluster"):
-        painted = [paint(n) for n in range(PICTURES // 2)]
+        painted = [paint(n) for n in range(IMAGES // 2)]
         files = [save(tmp_path / "painted" / f"{n}.jpg", image) for n, image in enumerate(painted)]
         files += [save(tmp_path / "painted" / f"{n}-9.jpg", painted[n][9:, 9:]) for n in (0, 5)]
         paths = [put(tmp_path / name, file.read_bytes(), ".jpg")[1] for file in files]
@@ -152,7 +152,7 @@ def test_a_cluster_finds_the_copies_that_this_machine_finds(
         with connected(cluster.address, tmp_path / name) as runner:
             found.append(find_copies(tmp_path / name, paths, runner=runner))
     assert found[0] == found[1]
-    assert (5, PICTURES // 2 + 1) in {(copy.first, copy.second) for copy in found[0]}
+    assert (5, IMAGES // 2 + 1) in {(copy.first, copy.second) for copy in found[0]}
 
 
 BUILD = """

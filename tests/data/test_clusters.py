@@ -45,21 +45,21 @@ def worlds(draw: st.DrawFn) -> list[LabelledImage]:
             other = base.copy()
             other.reshape(-1)[rng.choice(64, flips, replace=False)] ^= True
             variants += [other, np.rot90(other)]
-    pictures = []
+    images = []
     rows = st.tuples(st.integers(0, 11), st.sampled_from("aab"), st.integers(50, 52))
     for n, (variant, label, drawn) in enumerate(draw(st.lists(rows, min_size=1, max_size=14))):
         sha = f"{draw(st.integers(0, 30)):02d}-{variant}"
         row = LedgerRow(url=f"u{n}", label=label, status="stored", sha256=sha, size_bytes=9)
         codes = turned_codes(np.ascontiguousarray(variants[variant]))[None]
         # The same bytes are one image of one size.
-        side = next((p.screened.width for p in pictures if p.row.sha256 == sha), drawn)
-        pictures.append(LabelledImage(row, label, Screened(None, "", side, side, codes)))
-    return pictures
+        side = next((p.screened.width for p in images if p.row.sha256 == sha), drawn)
+        images.append(LabelledImage(row, label, Screened(None, "", side, side, codes)))
+    return images
 
 
-def plainly(pictures: list[LabelledImage], radius: int) -> tuple[Cleaned, dict[str, str]]:
+def plainly(images: list[LabelledImage], radius: int) -> tuple[Cleaned, dict[str, str]]:
     """Do it with a link for every pair, as if there were no equal codes."""
-    every = distinct(pictures)
+    every = distinct(images)
     codes = np.stack([same[0].screened.codes_KO for same in every])
     links = np.stack(turned_pairs_within(codes, radius), axis=1, dtype=np.int64)
     names = group_names(every, links, GroupKeys(GroupSettings()), radius)
@@ -67,14 +67,12 @@ def plainly(pictures: list[LabelledImage], radius: int) -> tuple[Cleaned, dict[s
 
 
 @given(worlds(), st.integers(0, 5))
-def test_equal_codes_as_one_give_the_same_dataset(
-    pictures: list[LabelledImage], radius: int
-) -> None:
-    every = distinct(pictures)
+def test_equal_codes_as_one_give_the_same_dataset(images: list[LabelledImage], radius: int) -> None:
+    every = distinct(images)
     links = near_links(np.stack([same[0].screened.codes_KO for same in every]), radius)
     cleaned = deduplicate(every, links, radius)
     names = group_names(every, links, GroupKeys(GroupSettings()), radius)
-    expected, expected_names = plainly(pictures, radius)
+    expected, expected_names = plainly(images, radius)
     assert cleaned == expected
     assert names == expected_names
 
@@ -113,7 +111,7 @@ print(len(links), len(cleaned.kept), cleaned.near_conflicts, len(set(names.value
 """
 
 
-def test_twenty_thousand_equal_pictures_fit_into_memory() -> None:
+def test_twenty_thousand_equal_images_fit_into_memory() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MANY],
         cwd=Path(skindx.__file__).parents[1],

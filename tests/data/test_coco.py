@@ -31,7 +31,7 @@ def written(tmp_path: Path, value: Any) -> Path:
     return path
 
 
-def test_boxes_are_joined_cut_and_empty_pictures_stay(tmp_path: Path) -> None:
+def test_boxes_are_joined_cut_and_empty_images_stay(tmp_path: Path) -> None:
     first = Box(10, 20.5, 40, 60.5, "lesion", "boxes.json")
     second = Box(90, 0, 100, 35, "lesion", "boxes.json")
     assert read_coco(written(tmp_path, coco())) == {

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from paint_pictures import save
+from paint_images import save
 
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.copies.answers import read_answers, write_answer

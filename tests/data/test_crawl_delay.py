@@ -12,7 +12,7 @@ from skindx.data.layout import LOG
 from skindx.data.sources import AtlasSource
 
 
-def test_crawl_delay_is_kept_capped_and_told(tmp_path: Path) -> None:
+def test_crawl_delay_is_kept_capped_and_reported(tmp_path: Path) -> None:
     slow = {"/robots.txt": Answer(b"User-agent: *\nCrawl-delay: 0.8\n")}
     greedy = {"/robots.txt": Answer(b"User-agent: skindx\nCrawl-delay: 6000\n")}
     absurd = {"/robots.txt": Answer(b"User-agent: *\nCrawl-delay: soon\n")}

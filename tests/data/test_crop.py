@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_pictures import jpeg, photo
+from loader_images import jpeg, photo
 
 from skindx.data.loader.crop import Window, random_window, resize_into
 from skindx.imaging.damage import DamagedImage
@@ -34,7 +34,7 @@ def test_a_window_lies_inside(height: int, width: int, low: float, seed: int) ->
     assert 1 <= columns <= width
 
 
-def test_windows_cover_the_picture_evenly() -> None:
+def test_windows_cover_the_image_evenly() -> None:
     rng = np.random.default_rng(0)
     windows = [random_window(300, 300, (0.25, 0.25), (1.0, 1.0), rng) for _ in range(2000)]
     assert {round(each.height, 6) for each in windows} == {0.5}
@@ -51,12 +51,12 @@ def test_a_strip_gives_its_middle() -> None:
 def test_resizing_writes_in_place(size: tuple[int, int]) -> None:
     import cv2
 
-    picture = photo(*size)
+    image = photo(*size)
     batch = np.zeros((3, 64, 64, 3), np.uint8)
-    resize_into(picture, batch[1])
+    resize_into(image, batch[1])
     area = max(size) > 128
     expected = cv2.resize(
-        picture, (64, 64), interpolation=cv2.INTER_AREA if area else cv2.INTER_LINEAR
+        image, (64, 64), interpolation=cv2.INTER_AREA if area else cv2.INTER_LINEAR
     )
     assert (batch[1] == expected).all()
     assert not batch[0].any()
@@ -66,7 +66,7 @@ def test_resizing_writes_in_place(size: tuple[int, int]) -> None:
 # decoding no larger than needed
 
 
-def test_a_large_picture_is_decoded_smaller_but_large_enough() -> None:
+def test_a_large_image_is_decoded_smaller_but_large_enough() -> None:
     data = jpeg(photo(800, 1200))
     assert decode(data).shape == (800, 1200, 3)
     assert decode(data, at_least=(100, 100)).shape == (100, 150, 3)
@@ -76,7 +76,7 @@ def test_a_large_picture_is_decoded_smaller_but_large_enough() -> None:
     assert decode(data, at_least=(690, 1000)).shape == (800, 1200, 3)
 
 
-def test_an_upright_picture_has_its_own_sides() -> None:
+def test_an_upright_image_has_its_own_sides() -> None:
     import io
 
     from PIL import Image
@@ -127,8 +127,8 @@ def test_metadata_is_found_behind_other_segments(before: bytes, orientation: int
 def test_a_crop_decoded_small_looks_as_one_of_the_whole(height: int, width: int, seed: int) -> None:
     import cv2
 
-    picture = photo(height, width, seed)
-    data = jpeg(picture)
+    image = photo(height, width, seed)
+    data = jpeg(image)
     rng = np.random.default_rng(seed)
     window = random_window(height, width, (0.3, 1.0), (0.8, 1.25), rng)
     ours = np.empty((96, 96, 3), np.uint8)

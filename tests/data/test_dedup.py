@@ -10,28 +10,28 @@ from skindx.data.ledger import LedgerRow
 from skindx.data.screening.screen import Screened
 
 
-def picture(url: str, sha: str, label: str = "a", side: int = 100) -> LabelledImage:
+def image(url: str, sha: str, label: str = "a", side: int = 100) -> LabelledImage:
     row = LedgerRow(url=url, label=label, status="stored", sha256=sha, size_bytes=1000)
     return LabelledImage(row, label, Screened(None, "", side, side, np.zeros((2, 8), np.uint64)))
 
 
 def clean(
-    pictures: list[LabelledImage], links: list[tuple[int, int, int]], radius: int = 4
+    images: list[LabelledImage], links: list[tuple[int, int, int]], radius: int = 4
 ) -> Cleaned:
     table = np.array(links, np.int64).reshape(-1, 3)
-    return deduplicate(distinct(pictures), table, radius)
+    return deduplicate(distinct(images), table, radius)
 
 
 def test_the_same_bytes_keep_the_first_url() -> None:
-    cleaned = clean([picture("b", "1"), picture("a", "1")], [])
+    cleaned = clean([image("b", "1"), image("a", "1")], [])
     assert [kept.row.url for kept in cleaned.kept] == ["a"]
     (issue,) = cleaned.issues
     assert (issue.url, issue.reason, issue.kept_sha256) == ("b", "exact-duplicate", "1")
 
 
 def test_the_largest_of_near_duplicates_stays() -> None:
-    pictures = [picture("a", "1", side=90), picture("b", "2", side=180), picture("c", "3")]
-    cleaned = clean(pictures, [(0, 1, 3), (1, 2, 4)])
+    images = [image("a", "1", side=90), image("b", "2", side=180), image("c", "3")]
+    cleaned = clean(images, [(0, 1, 3), (1, 2, 4)])
     assert [kept.row.url for kept in cleaned.kept] == ["b"]
     assert {(i.url, i.reason, i.kept_sha256) for i in cleaned.issues} == {
         ("a", "near-duplicate", "2"),
@@ -39,9 +39,9 @@ def test_the_largest_of_near_duplicates_stays() -> None:
     }
 
 
-def test_a_copy_of_a_removed_picture_names_the_one_that_stays() -> None:
-    pictures = [picture("a", "1", side=90), picture("a2", "1", side=90), picture("b", "2")]
-    cleaned = clean(pictures, [(0, 1, 0)])
+def test_a_copy_of_a_removed_image_names_the_one_that_stays() -> None:
+    images = [image("a", "1", side=90), image("a2", "1", side=90), image("b", "2")]
+    cleaned = clean(images, [(0, 1, 0)])
     assert {(i.url, i.reason, i.kept_sha256) for i in cleaned.issues} == {
         ("a", "near-duplicate", "2"),
         ("a2", "exact-duplicate", "2"),
@@ -49,17 +49,17 @@ def test_a_copy_of_a_removed_picture_names_the_one_that_stays() -> None:
 
 
 def test_a_chain_is_not_swallowed_whole() -> None:
-    pictures = [picture(name, name, side=200 - n) for n, name in enumerate("1234")]
-    cleaned = clean(pictures, [(0, 1, 4), (1, 2, 4), (2, 3, 4)])
+    images = [image(name, name, side=200 - n) for n, name in enumerate("1234")]
+    cleaned = clean(images, [(0, 1, 4), (1, 2, 4), (2, 3, 4)])
     assert [kept.row.url for kept in cleaned.kept] == ["1", "3"]
 
 
 def test_links_beyond_the_radius_do_not_count() -> None:
-    assert len(clean([picture("a", "1"), picture("b", "2")], [(0, 1, 5)]).kept) == 2
+    assert len(clean([image("a", "1"), image("b", "2")], [(0, 1, 5)]).kept) == 2
 
 
 def test_the_same_bytes_under_two_labels_all_go() -> None:
-    cleaned = clean([picture("x", "1", "nevus"), picture("y", "1", "wart"), picture("z", "2")], [])
+    cleaned = clean([image("x", "1", "nevus"), image("y", "1", "wart"), image("z", "2")], [])
     assert [kept.row.url for kept in cleaned.kept] == ["z"]
     assert {(i.url, i.reason, i.detail) for i in cleaned.issues} == {
         ("x", "conflicting-duplicate", "the same image is labelled nevus and wart"),
@@ -68,15 +68,15 @@ def test_the_same_bytes_under_two_labels_all_go() -> None:
     assert (cleaned.exact_conflicts, cleaned.near_conflicts) == (1, 0)
 
 
-def test_a_contradiction_through_a_removed_picture_drops_both_clusters() -> None:
+def test_a_contradiction_through_a_removed_image_drops_both_clusters() -> None:
     # 2 would go for 1, but it also shows the same as 3, which has another label.
-    pictures = [
-        picture("1", "1", "nevus", 300),
-        picture("2", "2", "nevus", 200),
-        picture("3", "3", "wart", 100),
-        picture("4", "4", "wart", 100),
+    images = [
+        image("1", "1", "nevus", 300),
+        image("2", "2", "nevus", 200),
+        image("3", "3", "wart", 100),
+        image("4", "4", "wart", 100),
     ]
-    cleaned = clean(pictures, [(0, 1, 2), (1, 2, 3)])
+    cleaned = clean(images, [(0, 1, 2), (1, 2, 3)])
     assert [kept.row.url for kept in cleaned.kept] == ["4"]
     assert (cleaned.exact_conflicts, cleaned.near_conflicts) == (0, 1)
 
@@ -91,27 +91,27 @@ def worlds(draw: st.DrawFn) -> tuple[list[LabelledImage], list[tuple[int, int, i
         )
     )
     sides: dict[int, int] = {}
-    pictures = [
-        picture(f"u{n}", str(sha), label, sides.setdefault(sha, side))
+    images = [
+        image(f"u{n}", str(sha), label, sides.setdefault(sha, side))
         for n, (sha, label, side) in enumerate(rows)
     ]
-    pairs = list(combinations(range(len(distinct(pictures))), 2))
+    pairs = list(combinations(range(len(distinct(images))), 2))
     linked = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
-    return pictures, [(i, j, draw(st.integers(0, 6))) for i, j in linked]
+    return images, [(i, j, draw(st.integers(0, 6))) for i, j in linked]
 
 
 @given(worlds())
-def test_every_picture_is_kept_or_explained(
+def test_every_image_is_kept_or_explained(
     world: tuple[list[LabelledImage], list[tuple[int, int, int]]],
 ) -> None:
-    pictures, links = world
-    cleaned = clean(pictures, links)
-    position = {same[0].row.sha256: i for i, same in enumerate(distinct(pictures))}
+    images, links = world
+    cleaned = clean(images, links)
+    position = {same[0].row.sha256: i for i, same in enumerate(distinct(images))}
     near = {frozenset((i, j)) for i, j, distance in links if distance <= 4}
-    labels = [{p.label for p in same} for same in distinct(pictures)]
+    labels = [{p.label for p in same} for same in distinct(images)]
 
-    told = [p.row.url for p in cleaned.kept] + [issue.url for issue in cleaned.issues]
-    assert sorted(told) == sorted(p.row.url for p in pictures)
+    reported = [p.row.url for p in cleaned.kept] + [issue.url for issue in cleaned.issues]
+    assert sorted(reported) == sorted(p.row.url for p in images)
     kept = {position[p.row.sha256] for p in cleaned.kept}
     assert not any(pair <= kept for pair in near), "two kept pictures show the same"
     for i in kept:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from local_site import LocalSite
-from paint_pictures import paint, save
+from paint_images import paint, save
 
 from skindx.data.build.build import BuildSettings, build
 from skindx.data.manifest import read_issues

@@ -251,7 +251,7 @@ def test_an_index_page_gives_labels_from_attribute_or_text() -> None:
     assert list(next_pages(source, page(links))) == ["?p=2"]
 
 
-def test_licence_and_creator_come_from_the_picture_s_own_figure() -> None:
+def test_licence_and_creator_come_from_the_image_s_own_figure() -> None:
     source = AtlasSource(
         kind="atlas", start="http://a.org/", default_licence="CC BY 4.0", attribution="© Atlas"
     )

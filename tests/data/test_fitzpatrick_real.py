@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from local_site import Answer, LocalSite
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build
@@ -132,17 +132,17 @@ def test_478_are_stored_20_are_other_bytes_and_2_have_no_url(killed: Killed) -> 
 
 
 def test_rows_keep_the_table_s_urls_labels_and_skin_types(killed: Killed) -> None:
-    told = {row.url: (row.label, row.skin_type, row.licence) for row in killed.rows}
+    reported = {row.url: (row.label, row.skin_type, row.licence) for row in killed.rows}
     for line in killed.lines:
         if line["url"]:
             scale = int(line["fitzpatrick_scale"])
             expected = (line["label"], scale if scale > 0 else None, "")
-            assert told[line["url"]] == expected
+            assert reported[line["url"]] == expected
 
 
 def test_killed_twice_nothing_is_fetched_twice_or_lost(killed: Killed) -> None:
-    pictures = [path for path in killed.asked if path != "/robots.txt"]
-    assert set(pictures) == set(killed.paths)
+    images = [path for path in killed.asked if path != "/robots.txt"]
+    assert set(images) == set(killed.paths)
     first, second = killed.kept
     assert len(first[0]) >= 100
     assert first[0] < second[0]

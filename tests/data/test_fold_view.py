@@ -41,7 +41,7 @@ def test_test_splits_are_disjoint_and_make_up_the_dataset() -> None:
     assert len(seen) == len(records)
 
 
-def test_the_view_is_a_dataset_of_the_same_pictures(tmp_path: Path) -> None:
+def test_the_view_is_a_dataset_of_the_same_images(tmp_path: Path) -> None:
     records = []
     for n in range(12):
         sha256, path = put(tmp_path / "data", bytes([n]), ".png")

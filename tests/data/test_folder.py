@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from paint_pictures import encode, paint, save
+from paint_images import encode, paint, save
 
 from skindx.data.ledger import LedgerRow
 from skindx.data.sources.folder import FolderSource, look_at_folder, read_folder
@@ -40,7 +40,7 @@ def test_split_folders_are_merged_and_named(tmp_path: Path) -> None:
     assert [file.label for file in layout.files].count("acne") == 3
 
 
-def test_what_is_no_picture_has_a_row_with_its_reason(tmp_path: Path) -> None:
+def test_what_is_no_image_has_a_row_with_its_reason(tmp_path: Path) -> None:
     root = tmp_path / "pictures"
     fill(root / "acne"), fill(root / "wart", seed=9)
     outside = save(tmp_path / "outside.jpg", paint(50))

@@ -48,7 +48,7 @@ def build(
     split: SplitSettings | None = None,
 ) -> Built:
     """Split images as a build does; two are linked if `links` has them, or by equal `keys`."""
-    pictures = distinct(
+    images = distinct(
         [
             LabelledImage(
                 LedgerRow(f"{n}.jpg", "ab"[n % 2], "stored", sha256=sha(n), group=keys.get(n, "")),
@@ -58,18 +58,18 @@ def build(
             for n in numbers
         ]
     )
-    position = {same[0].row.sha256: i for i, same in enumerate(pictures)}
+    position = {same[0].row.sha256: i for i, same in enumerate(images)}
     near = [(position[sha(i)], position[sha(j)], 0) for i, j in links if {i, j} <= numbers]
-    groups = group_names(pictures, np.array(near, np.int64).reshape(-1, 3), KEYS, 6)
+    groups = group_names(images, np.array(near, np.int64).reshape(-1, 3), KEYS, 6)
     source = FolderSource(path=folder)
     recipe = BuildSettings(name="x", sources=(source,), split=split or SplitSettings())
     before = read_places(folder) if (folder / "splits.csv").exists() else {}
     places = fitting_folds(before, recipe.split.folds)
-    aliases = group_aliases(pictures, groups, KEYS)
-    kept, held, issues = hold_splits(places, [same[0] for same in pictures], aliases)
+    aliases = group_aliases(images, groups, KEYS)
+    kept, held, issues = hold_splits(places, [same[0] for same in images], aliases)
     placed = place_groups(recipe.split, recipe.seed, kept, groups, held)
     write_places(folder, aliases, groups, placed, places)
-    of = {picture.row.sha256: placed[groups[picture.row.sha256]] for picture in kept}
+    of = {image.row.sha256: placed[groups[image.row.sha256]] for image in kept}
     return Built(
         {name: place.split for name, place in of.items()},
         {name: place.fold for name, place in of.items()},
@@ -78,10 +78,10 @@ def build(
     )
 
 
-pictures = st.sets(st.integers(0, 29), min_size=1)
+images = st.sets(st.integers(0, 29), min_size=1)
 versions = st.lists(
     st.tuples(
-        pictures,
+        images,
         st.sets(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=6),
         st.dictionaries(st.integers(0, 29), st.sampled_from(["lesion 1", "lesion 2", "page"])),
     ),
@@ -92,7 +92,7 @@ versions = st.lists(
 
 @given(versions)
 @settings(max_examples=60)
-def test_no_picture_ever_changes_its_split(
+def test_no_image_ever_changes_its_split(
     tmp_path_factory: pytest.TempPathFactory,
     versions: list[tuple[set[int], set[tuple[int, int]], dict[int, str]]],
 ) -> None:
@@ -127,7 +127,7 @@ def test_what_ties_two_sides_goes_to_the_one_nearest_to_training(tmp_path: Path)
     assert build(tmp_path, set(range(21)), set(), {}).splits[sha(20)] == "train"
 
 
-def test_a_group_keeps_its_side_when_all_its_pictures_are_new(tmp_path: Path) -> None:
+def test_a_group_keeps_its_side_when_all_its_images_are_new(tmp_path: Path) -> None:
     first = build(tmp_path, set(range(20)), set(), {19: "lesion 7"})
     side = first.splits[sha(19)]
     build(tmp_path, set(range(19)), set(), {})
@@ -210,7 +210,7 @@ def test_a_published_table_and_an_old_manifest_are_read(tmp_path: Path) -> None:
         ("sha256,split\n1,train\n1,test\n", "1 stands in train and in test"),
     ],
 )
-def test_a_table_that_says_nothing_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_a_table_that_says_nothing_is_reported(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "splits.csv").write_text(text)
     with pytest.raises(UserError, match=said):
         read_places(tmp_path / "splits.csv")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from local_site import Answer, LocalSite, Page, category, figures, html
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import build, load_build_settings

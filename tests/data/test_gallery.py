@@ -84,7 +84,7 @@ def test_strangers_words_stay_words(gallery: Path, pages: dict[str, Page]) -> No
         assert whole.count(words) >= 4
 
 
-def test_every_picture_is_in_its_view_once_and_under_its_filters(
+def test_every_image_is_in_its_view_once_and_under_its_filters(
     dataset: Path, pages: dict[str, Page]
 ) -> None:
     records = read_manifest(dataset)
@@ -93,8 +93,8 @@ def test_every_picture_is_in_its_view_once_and_under_its_filters(
     words = "".join(pages["dropped-0-0-1.html"].words)
     for issue in read_issues(dataset):
         assert issue.url in words
-    told = "".join(pages["index.html"].words)
-    assert "once, also when it was found under several names" in told
+    reported = "".join(pages["index.html"].words)
+    assert "once, also when it was found under several names" in reported
     filtered = [
         name for name in pages if name.startswith("kept-0-") and not name.startswith("kept-0-0")
     ]
@@ -149,9 +149,9 @@ def test_thumbnails_are_small_and_bear_no_metadata(gallery: Path, dataset: Path)
         data = file.read_bytes()
         assert b"Exif" not in data
         assert b"taken at home" not in data
-        with Image.open(io.BytesIO(data)) as picture:
-            assert max(picture.size) <= 192
-            assert not picture.getexif()
+        with Image.open(io.BytesIO(data)) as image:
+            assert max(image.size) <= 192
+            assert not image.getexif()
 
 
 def test_pages_hold_at_most_200_and_miss_nobody() -> None:

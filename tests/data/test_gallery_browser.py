@@ -59,8 +59,8 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def loaded(page: "Page") -> bool:
     """Tell whether all images are there; scrolls, because they load when they are seen."""
-    for picture in page.locator("img").all():
-        picture.scroll_into_view_if_needed()
+    for image in page.locator("img").all():
+        image.scroll_into_view_if_needed()
     page.wait_for_function("[...document.images].every((i) => i.complete)")
     return bool(page.evaluate("[...document.images].every((i) => i.naturalWidth > 0)"))
 

@@ -13,7 +13,7 @@ from skindx.errors import UserError
 SOUND = Screened(None, "", 100, 100, np.zeros((2, 8), np.uint64))
 
 
-def picture(sha: str, url: str = "", page: str = "", group: str = "") -> LabelledImage:
+def image(sha: str, url: str = "", page: str = "", group: str = "") -> LabelledImage:
     row = LedgerRow(
         url=url or f"{sha}.jpg", label="a", status="stored", sha256=sha, page_url=page, group=group
     )
@@ -21,10 +21,10 @@ def picture(sha: str, url: str = "", page: str = "", group: str = "") -> Labelle
 
 
 def names(
-    pictures: list[LabelledImage], settings: GroupSettings, links: list[tuple[int, int, int]] = ()
+    images: list[LabelledImage], settings: GroupSettings, links: list[tuple[int, int, int]] = ()
 ) -> dict[str, str]:
     table = np.array(links, np.int64).reshape(-1, 3)
-    return group_names(distinct(pictures), table, GroupKeys(settings), settings.radius)
+    return group_names(distinct(images), table, GroupKeys(settings), settings.radius)
 
 
 def lesions(tmp_path: Path, text: str, **options: str) -> GroupSettings:
@@ -36,34 +36,34 @@ def lesions(tmp_path: Path, text: str, **options: str) -> GroupSettings:
 
 def test_a_table_ties_and_names_groups(tmp_path: Path) -> None:
     settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_7\nI_2,L_7\nI_3,L_8\nI_4,\n")
-    pictures = [picture(f"s{n}", f"Train/x/I_{n}.jpg") for n in range(1, 5)]
-    assert names(pictures, settings) == {"s1": "L_7", "s2": "L_7", "s3": "L_8", "s4": "s4"}
+    images = [image(f"s{n}", f"Train/x/I_{n}.jpg") for n in range(1, 5)]
+    assert names(images, settings) == {"s1": "L_7", "s2": "L_7", "s3": "L_8", "s4": "s4"}
 
 
 def test_links_within_the_radius_tie_and_bridge_keys(tmp_path: Path) -> None:
     settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_8\nI_2,L_7\n")
-    pictures = [picture("s1", "I_1.jpg"), picture("s2", "I_2.jpg"), picture("s3"), picture("s4")]
-    tied = names(pictures, settings, [(0, 1, 6), (2, 3, 7)])
+    images = [image("s1", "I_1.jpg"), image("s2", "I_2.jpg"), image("s3"), image("s4")]
+    tied = names(images, settings, [(0, 1, 6), (2, 3, 7)])
     assert tied == {"s1": "L_7", "s2": "L_7", "s3": "s3", "s4": "s4"}
 
 
 def test_copies_of_the_same_bytes_bring_each_others_keys(tmp_path: Path) -> None:
     settings = lesions(tmp_path, "image_id,lesion_id\nI_1,L_1\n")
-    pictures = [picture("s1", "other.jpg"), picture("s1", "I_1.jpg")]
-    assert names(pictures, settings) == {"s1": "L_1"}
+    images = [image("s1", "other.jpg"), image("s1", "I_1.jpg")]
+    assert names(images, settings) == {"s1": "L_1"}
 
 
 def test_pages_tie_only_when_asked_and_source_groups_always() -> None:
-    pictures = [picture("s1", page="p"), picture("s2", page="p", group="g"), picture("s3")]
-    pictures.append(picture("s4", group="g"))
-    assert len(set(names(pictures, GroupSettings()).values())) == 3
-    assert len(set(names(pictures, GroupSettings(by_page=True)).values())) == 2
+    images = [image("s1", page="p"), image("s2", page="p", group="g"), image("s3")]
+    images.append(image("s4", group="g"))
+    assert len(set(names(images, GroupSettings()).values())) == 3
+    assert len(set(names(images, GroupSettings(by_page=True)).values())) == 2
 
 
 def test_the_key_pattern_finds_the_key(tmp_path: Path) -> None:
     text = "image_id,lesion_id\nISIC_0000001,L\n"
     settings = lesions(tmp_path, text, key_pattern=r"(ISIC_\d{7})")
-    assert names([picture("s", "a/ISIC_0000001(1).jpg")], settings) == {"s": "L"}
+    assert names([image("s", "a/ISIC_0000001(1).jpg")], settings) == {"s": "L"}
 
 
 def test_wrong_tables_are_one_sentence(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_wrong_tables_are_one_sentence(tmp_path: Path) -> None:
         GroupTable(path=tmp_path, key_column="a", group_column="b", key_pattern="x")
     unrelated = GroupKeys(lesions(tmp_path, "image_id,lesion_id\nI_1,L_1\n"))
     with pytest.raises(UserError, match=r"no value of its column 'image_id'.*'s1\.jpg'"):
-        unrelated.check(distinct([picture("s1")]))
+        unrelated.check(distinct([image("s1")]))
 
 
 @pytest.mark.parametrize(

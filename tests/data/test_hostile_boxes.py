@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from boxed_dataset import boxed_dataset
-from paint_pictures import paint, save
+from paint_images import paint, save
 
 from skindx.data.box import Box
 from skindx.data.boxes import BoxSource, read_boxes
@@ -46,7 +46,7 @@ def test_labels_name_no_file_and_come_back_as_they_were(
     stems = {path.stem for path in new if path.is_file() and path != out}
     assert stems <= {record.sha256 for record in records} | {"data"}
     read = read_boxes(BoxSource(path=out, kind=kind))
-    labels = {name.partition(".")[0]: picture.boxes[0].label for name, picture in read.items()}
+    labels = {name.partition(".")[0]: image.boxes[0].label for name, image in read.items()}
     assert labels == {record.sha256: LABELS[n] for n, record in enumerate(records)}
 
 
@@ -89,17 +89,17 @@ def test_coordinates_beyond_all_bounds_are_refused_or_cut(
         '"categories": [{"id": 1, "name": "mole"}], "annotations": '
         f'[{{"image_id": 1, "category_id": 1, "bbox": [{", ".join(bbox)}]}}]}}'
     )
-    (picture,) = read_boxes(BoxSource(path=tmp_path / "coco.json")).values()
-    for box in picture.boxes:
+    (image,) = read_boxes(BoxSource(path=tmp_path / "coco.json")).values()
+    for box in image.boxes:
         assert 0 <= box.x1 < box.x2 <= 120
         assert 0 <= box.y1 < box.y2 <= 96
-    assert picture.refused == 1
+    assert image.refused == 1
     write_manifest(tmp_path / "data", boxed_dataset(tmp_path / "data", {}))
     with pytest.raises(UserError, match="nothing was written"):
         import_boxes(tmp_path / "data", tmp_path / "coco.json", by="me")
 
 
-def test_foreign_ids_reach_no_other_picture_and_no_file(tmp_path: Path) -> None:
+def test_foreign_ids_reach_no_other_image_and_no_file(tmp_path: Path) -> None:
     records = boxed_dataset(tmp_path / "data", {})
     write_manifest(tmp_path / "data", records)
     region = {

@@ -10,7 +10,7 @@ from hostile_site import (
     BAD_LINKS,
     FAULTS,
     GOOD,
-    PICTURES,
+    IMAGES,
     ROBOTS,
     SOUND,
     Hostile,
@@ -36,7 +36,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
         sites = {
             "main": LocalSite(
                 {path: page for path, (_, page) in FAULTS.items()}
-                | {path: page for path, (page, _) in PICTURES.items()}
+                | {path: page for path, (page, _) in IMAGES.items()}
                 | GOOD
             ),
             "secret": LocalSite(default=Answer(jpeg("secret"))),
@@ -66,7 +66,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
         yield crawl_hostile(sites, dataset)
 
 
-def test_good_pictures_are_stored_as_they_came(hostile: Hostile) -> None:
+def test_good_images_are_stored_as_they_came(hostile: Hostile) -> None:
     for path in (*GOOD, "/late.jpg"):
         for row in hostile.rows[path]:
             assert (row.status, row.detail) == ("stored", ""), row
@@ -88,12 +88,12 @@ def test_each_fault_has_its_reason(hostile: Hostile, path: str) -> None:
     assert not row.path
 
 
-@pytest.mark.parametrize("path", PICTURES)
-def test_each_stored_picture_is_sound_or_has_its_reason(hostile: Hostile, path: str) -> None:
+@pytest.mark.parametrize("path", IMAGES)
+def test_each_stored_image_is_sound_or_has_its_reason(hostile: Hostile, path: str) -> None:
     (row,) = hostile.rows[path]
     assert (row.status, row.detail) == ("stored", ""), row
     verdict = hostile.screened[row.path]
-    expected = PICTURES[path][1]
+    expected = IMAGES[path][1]
     if isinstance(expected, str):
         assert verdict.reason == expected, verdict
         assert verdict.detail
@@ -106,7 +106,7 @@ def test_each_stored_picture_is_sound_or_has_its_reason(hostile: Hostile, path: 
 
 
 def test_the_table_has_many_kinds_of_fault() -> None:
-    refused = [path for path, (_, expected) in PICTURES.items() if isinstance(expected, str)]
+    refused = [path for path, (_, expected) in IMAGES.items() if isinstance(expected, str)]
     assert len(FAULTS) + len(refused) >= 35
     assert len({status for status, _ in FAULTS.values()}) >= 9
 
@@ -195,12 +195,12 @@ def test_a_host_that_asks_for_too_long_a_wait_is_left_alone(hostile: Hostile) ->
     assert "86400" in hostile.rows[f"{site.origin}/0.jpg"][0].detail
 
 
-def test_pages_that_could_not_be_read_are_told(hostile: Hostile) -> None:
-    told = {(row.label, row.status) for row in hostile.pages}
-    assert told == {("Lost", "dead-link"), ("Ftp", "bad-url"), ("Endless", "too-many-pages")}
+def test_pages_that_could_not_be_read_are_reported(hostile: Hostile) -> None:
+    reported = {(row.label, row.status) for row in hostile.pages}
+    assert reported == {("Lost", "dead-link"), ("Ftp", "bad-url"), ("Endless", "too-many-pages")}
 
 
-def test_a_page_that_forbids_learning_keeps_its_pictures(hostile: Hostile) -> None:
+def test_a_page_that_forbids_learning_keeps_its_images(hostile: Hostile) -> None:
     assert hostile.rows["/never.jpg"][0].status == "opt-out"
     assert "/never.jpg" not in hostile.sites["main"].asked
 
@@ -238,10 +238,10 @@ def test_a_sound_dataset_comes_of_it(
     records, issues = read_manifest(out), read_issues(out)
     assert summary.found == len(hostile.found) == len(records) + len(issues)
     main = hostile.sites["main"].origin
-    sound = {main + path for path, (_, said) in PICTURES.items() if not isinstance(said, str)}
+    sound = {main + path for path, (_, said) in IMAGES.items() if not isinstance(said, str)}
     assert {record.source_url for record in records} == sound | {main + path for path in SOUND}
     reasons = {issue.url.removeprefix(main): issue.reason for issue in issues}
     expected = {path: reason for path, (reason, _) in FAULTS.items()}
-    expected |= {path: said for path, (_, said) in PICTURES.items() if isinstance(said, str)}
+    expected |= {path: said for path, (_, said) in IMAGES.items() if isinstance(said, str)}
     assert {path: reasons[path] for path in expected} == expected
     assert {decode((out / record.path).read_bytes()).dtype.name for record in records} == {"uint8"}

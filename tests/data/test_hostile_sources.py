@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from local_site import Answer, LocalSite, jpeg
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.blocklist import Blocked, BlockList, write_blocklist
 from skindx.data.build.acquire import acquire
@@ -123,7 +123,7 @@ def not_utf8() -> pa.Array:
     ],
     ids=lambda columns: "-".join(f"{name} {array.type}" for name, array in columns.items()),
 )
-def test_a_shard_of_wrong_types_gives_no_picture(
+def test_a_shard_of_wrong_types_gives_no_image(
     tmp_path: Path, columns: dict[str, pa.Array]
 ) -> None:
     image = pa.array([{"bytes": encode(paint(1)), "path": "1.jpg"}])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command_line import Skindx
 from gallery_fakes import HOSTILE
-from paint_pictures import paint, save
+from paint_images import paint, save
 from rich.console import Console
 from small_dataset import free_dataset
 

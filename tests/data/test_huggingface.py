@@ -8,7 +8,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.build.acquire import acquire
 from skindx.data.build.build import BuildSettings, build
@@ -29,12 +29,12 @@ def shard(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def test_what_the_datasets_library_writes_is_read(tmp_path: Path) -> None:
-    pictures = [encode(paint(seed)) for seed in range(4)]
+    images = [encode(paint(seed)) for seed in range(4)]
     features = datasets.Features(
         image=datasets.Image(), label=datasets.ClassLabel(names=["acne", "wart"])
     )
     content = {
-        "image": [{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(pictures)],
+        "image": [{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(images)],
         "label": [0, 1, 1, -1],
     }
     made = datasets.Dataset.from_dict(content, features=features)
@@ -42,19 +42,19 @@ def test_what_the_datasets_library_writes_is_read(tmp_path: Path) -> None:
     made.to_parquet(tmp_path / "hub/data/train-00000-of-00001.parquet")
     rows = read(tmp_path, path=tmp_path / "hub", licence="CC BY 4.0", attribution="us")
     start = "data/train-00000-of-00001.parquet"
-    told = {url: (row.label, row.status) for url, row in rows.items()}
-    assert told == {
+    reported = {url: (row.label, row.status) for url, row in rows.items()}
+    assert reported == {
         f"{start}/0/0.jpg": ("acne", "stored"),
         f"{start}/1/1.jpg": ("wart", "stored"),
         f"{start}/2/2.jpg": ("wart", "stored"),
         f"{start}/3/3.jpg": ("", "no-label"),
     }
     row = rows[f"{start}/0/0.jpg"]
-    assert (tmp_path / "out" / row.path).read_bytes() == pictures[0]
+    assert (tmp_path / "out" / row.path).read_bytes() == images[0]
     assert (row.licence, row.attribution, row.source) == ("CC BY 4.0", "us", "huggingface:hub")
 
 
-def test_shards_with_other_columns_and_bad_pictures(tmp_path: Path) -> None:
+def test_shards_with_other_columns_and_bad_images(tmp_path: Path) -> None:
     good = encode(paint(1))
     lines = [
         {"pic": good, "dx": "acne", "who": "Ann", "fst": "III", "patient": 7},
@@ -68,8 +68,8 @@ def test_shards_with_other_columns_and_bad_pictures(tmp_path: Path) -> None:
     rows = read(
         tmp_path, path=tmp_path / "hub", columns=columns, creator="them", max_bytes=len(good) + 9
     )
-    told = [(row.status, row.creator, row.skin_type, row.group) for row in rows.values()]
-    assert told == [
+    reported = [(row.status, row.creator, row.skin_type, row.group) for row in rows.values()]
+    assert reported == [
         ("stored", "Ann", 3, "7"),
         ("unsupported-format", "them", None, "7"),
         ("unreadable", "them", None, ""),

@@ -156,7 +156,7 @@ def test_without_a_folder_for_compiled_code_it_still_joins(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
 
 
-def test_compiled_code_is_kept_where_numba_is_told(tmp_path: Path) -> None:
+def test_compiled_code_is_kept_where_numba_is_reported(tmp_path: Path) -> None:
     done = join_elsewhere(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
     assert list((tmp_path / "cache").rglob("join_kernels.emit-*.nbi"))

@@ -78,10 +78,10 @@ def test_a_killed_join_goes_on_where_it_was(
     with pytest.raises(JobError, match=r"3 of 10 parts .* run the same command again"):
         near_links_by_chunks(codes, 2, tmp_path, Noted(losing=3))
     again = Noted()
-    told: list[tuple[int, int]] = []
-    links = near_links_by_chunks(codes, 2, tmp_path, again, lambda *count: told.append(count))
+    reported: list[tuple[int, int]] = []
+    links = near_links_by_chunks(codes, 2, tmp_path, again, lambda *count: reported.append(count))
     assert len(again.asked) == 3
-    assert told[-1] == (35, 35)
+    assert reported[-1] == (35, 35)
     np.testing.assert_array_equal(links, near_links(codes, 2))
     other = Noted()
     near_links_by_chunks(codes + np.uint64(1), 2, tmp_path, other)

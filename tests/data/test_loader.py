@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_pictures import dataset, photo
+from loader_images import dataset, photo
 
 from skindx.data.loader.ahead import work_ahead
 from skindx.data.loader.crop import Window
@@ -104,10 +104,10 @@ def test_every_number_once_in_its_batch(sizes: list[int], threads: int, prefetch
     batches = np.split(order, np.cumsum(sizes)[:-1]) if sizes else []
     loaded = list(load(number_fill, batches, 4, threads=threads, prefetch=prefetch))
     assert len(loaded) == len(batches)
-    for pictures, indices in zip(loaded, batches, strict=True):
-        assert pictures.shape == (len(indices), 4, 4, 3)
-        assert pictures.dtype == np.uint8
-        assert (pictures == (indices % 256).astype(np.uint8)[:, None, None, None]).all()
+    for images, indices in zip(loaded, batches, strict=True):
+        assert images.shape == (len(indices), 4, 4, 3)
+        assert images.dtype == np.uint8
+        assert (images == (indices % 256).astype(np.uint8)[:, None, None, None]).all()
     seen = Counter(int(each) for indices in batches for each in indices)
     assert seen == Counter(range(sum(sizes)))
 
@@ -118,16 +118,16 @@ def test_memory_is_bounded_by_the_prefetch() -> None:
 
     def allocate(shape):
         nonlocal most
-        pictures = np.empty(shape, np.uint8)
-        weakref.finalize(pictures, live.subtract, ["batch"])
+        images = np.empty(shape, np.uint8)
+        weakref.finalize(images, live.subtract, ["batch"])
         live.update(["batch"])
         most = max(most, live["batch"])
-        return pictures
+        return images
 
     batches = np.split(np.arange(240), 15)
-    for pictures in load(number_fill, batches, 4, threads=4, prefetch=2, allocate=allocate):
+    for images in load(number_fill, batches, 4, threads=4, prefetch=2, allocate=allocate):
         time.sleep(0.005)  # a slow consumer
-        del pictures
+        del images
     # Two ahead, one that is begun for the last place, and the one in use.
     assert most <= 4
     assert live["batch"] == 0
@@ -201,10 +201,10 @@ def test_threads_and_order_do_not_change_a_crop(
     for index in range(6):
         fill(index, alone[index])
     batches = np.split(np.array(order), 3)
-    for pictures, indices in zip(
+    for images, indices in zip(
         load(fill, batches, 32, threads=threads, prefetch=2), batches, strict=True
     ):
-        assert (pictures == alone[indices]).all()
+        assert (images == alone[indices]).all()
 
 
 _SHARED: list[Files] = []
@@ -216,10 +216,10 @@ def _shared(factory: pytest.TempPathFactory) -> Files:
     return _SHARED[0]
 
 
-def test_the_whole_window_is_the_picture() -> None:
-    picture = photo(31, 47)
+def test_the_whole_window_is_the_image() -> None:
+    image = photo(31, 47)
     whole = Window(0.0, 0.0, 1.0, 1.0)
-    assert (whole.of(picture) == picture).all()
+    assert (whole.of(image) == image).all()
     assert whole.needs(31) == (31, 31)
 
 

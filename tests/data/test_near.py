@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paint_pictures import paint, save
+from paint_images import paint, save
 
 from skindx.data.build.build import build, load_build_settings
 from skindx.data.dedup import near
@@ -60,7 +60,7 @@ def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     assert np.array_equal(chosen, read.vectors_ND[[3, 0]])
 
 
-def test_what_is_no_table_is_told(tmp_path: Path) -> None:
+def test_what_is_no_table_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "e.parquet"
     with pytest.raises(UserError, match="skindx dedup embed"):
         read_embeddings(path)

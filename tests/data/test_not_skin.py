@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from paint_pictures import encode, save
+from paint_images import encode, save
 from skin_photo import skin_pixels
 
 from skindx.data.build.build import BuildSummary, build, load_build_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loader_pictures import dataset, jpeg, photo
+from loader_images import dataset, jpeg, photo
 
 from skindx.data.loader.pixels import open_pixels, pixels_bytes
 from skindx.data.loader.source import Files
@@ -32,19 +32,19 @@ def file(tmp_path: Path) -> Path:
 
 def written(file: Path, files: Files, side: int = 40) -> bool:
     """Open the cache, check its content, and return whether it was written."""
-    told: list[int] = []
-    pixels = open_pixels(file, files, side, threads=2, on_write=told.append)
+    reported: list[int] = []
+    pixels = open_pixels(file, files, side, threads=2, on_write=reported.append)
     assert len(pixels) == len(files.records)
     for index in range(len(pixels)):
-        picture = decode(files.read(index))
-        if min(picture.shape[:2]) > side:
-            picture = shrink(picture, side)
-        assert (pixels.image(index) == picture).all()
-        assert pixels.size(index) == picture.shape[:2]
+        image = decode(files.read(index))
+        if min(image.shape[:2]) > side:
+            image = shrink(image, side)
+        assert (pixels.image(index) == image).all()
+        assert pixels.size(index) == image.shape[:2]
         assert not pixels.image(index).flags.writeable
-    assert told in ([], [pixels_bytes(files, side)])
+    assert reported in ([], [pixels_bytes(files, side)])
     assert file.stat().st_size == pixels_bytes(files, side)
-    return bool(told)
+    return bool(reported)
 
 
 def test_written_once(files: Files, file: Path) -> None:
@@ -53,7 +53,7 @@ def test_written_once(files: Files, file: Path) -> None:
     assert sorted(each.name for each in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]
 
 
-def test_small_pictures_are_not_enlarged(files: Files, file: Path) -> None:
+def test_small_images_are_not_enlarged(files: Files, file: Path) -> None:
     assert written(file, files, side=500)
     assert pixels_bytes(files, 500) == 4096 + 6 * 60 * 90 * 3
 
@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_written_anew(files: Files, file: Path) -> None:
     assert written(file, Files(files.dataset, records[::-1]))
 
 
-def test_a_picture_that_is_not_the_manifests_is_refused(files: Files, file: Path) -> None:
+def test_an_image_that_is_not_the_manifests_is_refused(files: Files, file: Path) -> None:
     first = files.records[0]
     for change, said in (
         ({"sha256": "0" * 64}, "its bytes are not the manifest's"),
@@ -123,9 +123,9 @@ def _write_under_a_limit(file: Path, files: Files, pipe) -> None:
 
 
 def _count_writes(file: Path, files: Files, pipe) -> None:
-    told: list[int] = []
-    pixels = open_pixels(file, files, 40, threads=1, on_write=told.append)
-    pipe.send((len(told), int(np.sum([pixels.image(index).sum() for index in range(6)]))))
+    reported: list[int] = []
+    pixels = open_pixels(file, files, 40, threads=1, on_write=reported.append)
+    pipe.send((len(reported), int(np.sum([pixels.image(index).sum() for index in range(6)]))))
 
 
 def _die_in_mid_write(file: Path, files: Files, pipe) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from published import (
     OPEN,
     WITHHELD,
@@ -22,7 +22,7 @@ from published import (
     everything_in,
     files_of,
     formats,
-    pictures_in,
+    images_in,
     settings,
     with_withheld,
 )
@@ -40,15 +40,15 @@ from skindx.imaging.decode import decode
 
 
 @formats
-def test_every_free_picture_is_there_once_and_upright(free: Free, form: Format) -> None:
+def test_every_free_image_is_there_once_and_upright(free: Free, form: Format) -> None:
     small, pub = free[0], free[1][form]
-    pictures = pictures_in(pub, form)
-    assert pictures.keys() == {f"{record.sha256}.jpg" for record in small.records}
+    images = images_in(pub, form)
+    assert images.keys() == {f"{record.sha256}.jpg" for record in small.records}
     for record in small.records:
         stored = (small.folder / record.path).read_bytes()
-        assert np.array_equal(decode(pictures[f"{record.sha256}.jpg"]), decode(stored))
+        assert np.array_equal(decode(images[f"{record.sha256}.jpg"]), decode(stored))
     for row in read_published(pub):
-        assert row.published_sha256 == hashlib.sha256(pictures[row.file_name]).hexdigest()
+        assert row.published_sha256 == hashlib.sha256(images[row.file_name]).hexdigest()
         assert (pub / row.path).is_file()
 
 
@@ -63,7 +63,7 @@ def test_sums_are_right_and_complete(free: Free, form: Format) -> None:
 
 
 @formats
-def test_no_byte_of_a_withheld_picture_is_published(tmp_path: Path, form: Format) -> None:
+def test_no_byte_of_a_withheld_image_is_published(tmp_path: Path, form: Format) -> None:
     dataset, withheld, free = with_withheld(tmp_path / "data")
     done = publish(dataset, tmp_path / "pub", settings(form, unaudited=False))
     assert done.withheld == {**dict.fromkeys(WITHHELD, 1), "reviewed": 2}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from PIL import Image, ImageCms, PngImagePlugin
 
 from skindx.data.publish.clean import clean_image
@@ -77,9 +77,9 @@ def test_a_jpeg_keeps_its_pixels_to_the_bit_and_nothing_else(kind: str) -> None:
     assert b"Exif" not in clean.data
     assert clean.data.count(b"\xff\xd8\xff") == 1  # no thumbnail, no second image
     assert clean.data.endswith(b"\xff\xd9")
-    with Image.open(io.BytesIO(clean.data)) as picture:
-        assert not picture.getexif()
-        assert not set(picture.info) - {"jfif", "jfif_version", "jfif_unit", "jfif_density"} - {
+    with Image.open(io.BytesIO(clean.data)) as image:
+        assert not image.getexif()
+        assert not set(image.info) - {"jfif", "jfif_version", "jfif_unit", "jfif_density"} - {
             "progressive", "progression", "adobe", "adobe_transform"
         }  # fmt: skip
     assert clean_image(clean.data) == clean
@@ -97,8 +97,8 @@ def test_what_metadata_turned_is_turned_for_good(orientation: int) -> None:
     upright = decode(data)
     assert clean.reencoded
     assert (clean.height, clean.width) == upright.shape[:2]
-    with Image.open(io.BytesIO(clean.data)) as picture:
-        shown = np.asarray(picture).astype(int)  # as one sees it who ignores metadata
+    with Image.open(io.BytesIO(clean.data)) as image:
+        shown = np.asarray(image).astype(int)  # as one sees it who ignores metadata
     assert np.abs(shown - upright).mean() < 2
     assert SECRET not in clean.data
     assert clean.data.count(b"\xff\xd8\xff") == 1
@@ -109,8 +109,8 @@ def test_four_colours_become_three() -> None:
     Image.fromarray(PIXELS).convert("CMYK").save(buffer, "JPEG", quality=95, comment=SECRET)
     clean = clean_image(buffer.getvalue())
     assert clean.reencoded
-    with Image.open(io.BytesIO(clean.data)) as picture:
-        assert picture.mode == "RGB"
+    with Image.open(io.BytesIO(clean.data)) as image:
+        assert image.mode == "RGB"
     assert np.abs(decode(clean.data).astype(int) - decode(buffer.getvalue())).mean() < 3
     with pytest.raises(NotStrippable):
         strip_jpeg(buffer.getvalue())
@@ -144,8 +144,8 @@ def test_an_srgb_profile_goes_and_a_wide_one_is_applied(kind: str) -> None:
     swapped = decode(wide)[:, :, [1, 0, 2]].astype(int)
     assert np.abs(decode(turned.data) - swapped).mean() < 3
     for each in (clean, turned):
-        with Image.open(io.BytesIO(each.data)) as picture:
-            assert "icc_profile" not in picture.info
+        with Image.open(io.BytesIO(each.data)) as image:
+            assert "icc_profile" not in image.info
 
 
 def test_a_broken_profile_is_no_reason_to_fail() -> None:
@@ -172,9 +172,9 @@ def test_what_hides_below_full_transparency_is_gone() -> None:
     rgba = np.dstack([PIXELS, np.full(PIXELS.shape[:2], 255, np.uint8)])
     rgba[:40, :40, 3] = 0
     clean = clean_image(encode(rgba, "PNG"))
-    with Image.open(io.BytesIO(clean.data)) as picture:
-        assert picture.mode == "RGB"
-        assert np.asarray(picture)[:40, :40].min() == 255
+    with Image.open(io.BytesIO(clean.data)) as image:
+        assert image.mode == "RGB"
+        assert np.asarray(image)[:40, :40].min() == 255
 
 
 @pytest.mark.parametrize("kind", ["BMP", "TIFF"])
@@ -202,7 +202,7 @@ def test_webp_keeps_its_pixels(options: dict[str, object], suffix: str) -> None:
     assert clean_image(clean.data).data == clean.data
 
 
-def test_a_moving_webp_gives_its_first_picture_alone() -> None:
+def test_a_moving_webp_gives_its_first_image_alone() -> None:
     buffer = io.BytesIO()
     first, second = (Image.fromarray(paint(seed, 64, 64)) for seed in (1, 2))
     first.save(buffer, "WEBP", save_all=True, append_images=[second], lossless=True)
@@ -219,7 +219,7 @@ def test_broken_streams_are_refused_by_the_stripper() -> None:
 
 
 @pytest.mark.real
-def test_real_pictures_lose_no_pixel(real: Path) -> None:
+def test_real_images_lose_no_pixel(real: Path) -> None:
     files = (
         sorted((real / "isic9").rglob("*.jpg"))[::80]
         + sorted((real / "boxes").rglob("*.jpg"))[::80]

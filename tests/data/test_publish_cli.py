@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from command_line import Skindx
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from small_dataset import SmallDataset, free_dataset
 
 from skindx.data.publish.manifest import read_published
 
 
-def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path) -> None:
+def test_what_was_published_and_withheld_is_reported(skindx: Skindx, tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     small.add(licence="CC BY-ND 4.0")
     turned = encode(
@@ -25,11 +25,11 @@ def test_what_was_published_and_withheld_is_told(skindx: Skindx, tmp_path: Path)
     assert error.count("\n") == 1
     assert not pub.exists()
     arguments = ("publish", dataset, "--out", pub, "--format", "imagefolder", "--unaudited")
-    code, told, _ = skindx(*arguments, "--set", "version=2.0.1")
+    code, reported, _ = skindx(*arguments, "--set", "version=2.0.1")
     assert code == 0
-    assert "17 of 18 images published." in told
-    assert "1 withheld: licence-no-derivatives" in told
-    assert "1 coded once more" in told
+    assert "17 of 18 images published." in reported
+    assert "1 withheld: licence-no-derivatives" in reported
+    assert "1 coded once more" in reported
     card = (pub / "README.md").read_text()
     assert "recipe@example.org" in card
     assert "Version 2.0.1" in card

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from published import files_of
 from small_dataset import SmallDataset, free_dataset
 
@@ -70,7 +70,7 @@ def without(small: SmallDataset, gone: set[str]) -> SmallDataset:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_dropped_picture_leaves_what_had_been_without_it(tmp_path: Path, form: Format) -> None:
+def test_a_dropped_image_leaves_what_had_been_without_it(tmp_path: Path, form: Format) -> None:
     small, victim, shy = a_dataset(tmp_path / "data")
     pub = tmp_path / "pub"
     publish(small.write(), pub, settings(form))
@@ -94,7 +94,7 @@ def test_a_dropped_picture_leaves_what_had_been_without_it(tmp_path: Path, form:
 
 
 @pytest.mark.usefixtures("quick")
-def test_published_bytes_name_their_picture_too_and_others_change_nothing(tmp_path: Path) -> None:
+def test_published_bytes_name_their_image_too_and_others_change_nothing(tmp_path: Path) -> None:
     small, _, _ = a_dataset(tmp_path / "data")
     commented = small.add(encode(paint(400), comment=b"so that both hashes differ"))
     publish(small.write(), tmp_path / "pub", settings())
@@ -123,7 +123,7 @@ def test_a_duplicate_that_never_entered_loses_its_row_as_well(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_also_the_last_picture_can_go(tmp_path: Path, form: Format) -> None:
+def test_also_the_last_image_can_go(tmp_path: Path, form: Format) -> None:
     small = free_dataset(tmp_path / "data", 4)
     shy = small.add(licence="")
     publish(small.write(), tmp_path / "pub", settings(form))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from PIL import Image
 from published import OPEN, Free, formats, settings, with_withheld
 from small_dataset import LABELS, free_dataset
@@ -69,13 +69,13 @@ def test_datasets_loads_every_format_as_it_stands(
     )
     assert done.returncode == 0, done.stderr
     lines = (line.split(" ", 2) for line in done.stdout.splitlines())
-    told = {(folder, sha256): said for folder, sha256, said in lines}
-    assert len(told) == 16 + 16 + 8
+    reported = {(folder, sha256): said for folder, sha256, said in lines}
+    assert len(reported) == 16 + 16 + 8
     for folder, small in folders.items():
         for record in small.records:
             boxes = "[{'x1': 10.0" if record.boxes else {None: "None", (): "[]"}[record.boxes]
             said = f"{record.split} {record.label} {record.skin_type} {boxes}"
-            assert told[str(folder), record.sha256].startswith(said)
+            assert reported[str(folder), record.sha256].startswith(said)
 
 
 @pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
@@ -131,7 +131,7 @@ def test_the_card_counts_and_survives_hostile_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_several_licences_are_named_picture_by_picture(tmp_path: Path) -> None:
+def test_several_licences_are_named_image_by_image(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     small.add(licence="CC0")
     publish(small.write(), tmp_path / "pub", OPEN)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paint_pictures import paint, save
+from paint_images import paint, save
 from rich.console import Console
 
 from skindx.data.box import Box
@@ -116,9 +116,9 @@ def test_what_a_person_removes_stays_out_and_no_copy_steps_in(root: Path, tmp_pa
     (kept,) = (url for url in first if first[url].sha256 == copy.kept_sha256)
     assert first.keys() - second.keys() == {"wart/7.jpg", kept}
     assert second.keys() <= first.keys()
-    told = {issue.url: issue.detail for issue in read_issues(out) if issue.reason == "reviewed"}
-    assert told.keys() == {"wart/7.jpg", kept}
-    assert copy.sha256 in told[kept]
+    reported = {issue.url: issue.detail for issue in read_issues(out) if issue.reason == "reviewed"}
+    assert reported.keys() == {"wart/7.jpg", kept}
+    assert copy.sha256 in reported[kept]
 
 
 def test_a_decision_that_cannot_be_read_stops_the_build_before_it_starts(
@@ -133,15 +133,15 @@ def test_a_decision_that_cannot_be_read_stops_the_build_before_it_starts(
     assert len(list((out / "store").glob("*/*"))) == len(first)
 
 
-def test_a_picture_that_ties_train_and_test_takes_the_test_picture_out(
+def test_an_image_that_ties_train_and_test_takes_the_test_image_out(
     root: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "lesions.csv"
     rows = [f"{n},L{n}" for n in range(10)]
     table.write_text("key,lesion\n" + "\n".join(rows) + "\n")
     sets = (f"groups.tables=[{{path: {table}, key_column: key, group_column: lesion}}]",)
-    for picture in (root / "wart").iterdir():
-        picture.rename(picture.with_name(f"w{picture.name}"))
+    for image in (root / "wart").iterdir():
+        image.rename(image.with_name(f"w{image.name}"))
     first = make(root, tmp_path / "out", *sets)
     by_split = defaultdict(list)
     for record in first.values():
@@ -181,9 +181,9 @@ def test_the_store_holds_only_what_a_row_names(root: Path, tmp_path: Path) -> No
 
 def test_the_summary_tells_of_the_folds(root: Path, tmp_path: Path) -> None:
     summary = build(load_build_settings(root, ["workers=1"]), tmp_path / "out")
-    told = Console(record=True, width=200)
-    print_summary(summary, told)
-    assert "5 folds of train and val: " in told.export_text()
+    reported = Console(record=True, width=200)
+    print_summary(summary, reported)
+    assert "5 folds of train and val: " in reported.export_text()
     counts = Counter(record.split for record in read_manifest(tmp_path / "out"))
     assert sum(summary.folds) == counts["train"] + counts["val"]
     none = build(load_build_settings(root, ["workers=1", "split.folds=0"]), tmp_path / "none")
@@ -191,7 +191,7 @@ def test_the_summary_tells_of_the_folds(root: Path, tmp_path: Path) -> None:
     assert {record.fold for record in read_manifest(tmp_path / "none")} == {None}
 
 
-def test_a_class_without_train_pictures_is_told(root: Path, tmp_path: Path) -> None:
+def test_a_class_without_train_images_is_reported(root: Path, tmp_path: Path) -> None:
     first = make(root, tmp_path / "out")
     for url, record in first.items():
         if record.label == "wart" and record.split == "train":
@@ -235,10 +235,10 @@ def test_the_difference_of_two_versions(root: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / DIFF).read_text())["classes"]["acne"] == [10, 8]
     console = Console(record=True, width=200)
     print_diff(found, console)
-    told = console.export_text()
-    assert "2 removed: 1 damaged, 1 source-gone" in told
-    assert "wart/was acne.jpg: acne → wart" in told
-    assert "│ dedup.radius" in told
+    reported = console.export_text()
+    assert "2 removed: 1 damaged, 1 source-gone" in reported
+    assert "wart/was acne.jpg: acne → wart" in reported
+    assert "│ dedup.radius" in reported
     same = diff(old, old)
     assert same.same
     console = Console(record=True, width=200)
@@ -259,7 +259,7 @@ def test_a_stranger_gives_no_orders_to_the_terminal(tmp_path: Path, root: Path) 
     later = dataclasses.replace(version, records=[bad, *version.records[1:]])
     console = Console(record=True, width=200, force_terminal=True)
     print_diff(compare(version, later), console)
-    told = console.export_text(styles=True)
-    assert "\x1b[2J" not in told
-    assert "�[2J[red]x" in told
-    assert "[bold]" in told
+    reported = console.export_text(styles=True)
+    assert "\x1b[2J" not in reported
+    assert "�[2J[red]x" in reported
+    assert "[bold]" in reported

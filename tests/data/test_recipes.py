@@ -75,7 +75,7 @@ def test_a_recipe_without_the_contact_says_what_to_export(monkeypatch: pytest.Mo
         load_build_settings(DATA / "isic.yaml")
 
 
-def test_no_picture_of_fitzpatrick17k_has_a_licence() -> None:
+def test_no_image_of_fitzpatrick17k_has_a_licence() -> None:
     (source,) = load_build_settings(DATA / "fitzpatrick17k.yaml").sources
     assert isinstance(source, TableSource)
     assert source.licence == source.columns.licence == ""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.dedup.clusters import graph
 from skindx.data.dedup.rank import LabelledImage, best_first
@@ -20,7 +20,7 @@ def resized(pixels: NDArray[np.uint8], factor: float, how: int) -> NDArray[np.ui
     return np.asarray(cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=how), np.uint8)
 
 
-def picture(name: str, pixels: NDArray[np.uint8], quality: int) -> LabelledImage:
+def image(name: str, pixels: NDArray[np.uint8], quality: int) -> LabelledImage:
     data = encode(pixels, quality=quality)
     screened = screen_bytes(data, ScreenSettings(), ("perceptual", "difference"))
     assert screened.reason is None
@@ -28,9 +28,9 @@ def picture(name: str, pixels: NDArray[np.uint8], quality: int) -> LabelledImage
     return LabelledImage(row, "acne", screened)
 
 
-def best(*pictures: LabelledImage) -> str:
+def best(*images: LabelledImage) -> str:
     """Return the one that stays when all are near duplicates."""
-    same = distinct(list(pictures))
+    same = distinct(list(images))
     links = [(i, j, 0) for i in range(len(same)) for j in range(i + 1, len(same))]
     (kept,) = deduplicate(same, np.array(links, np.int64), 4).kept
     return kept.row.url
@@ -40,27 +40,27 @@ def best(*pictures: LabelledImage) -> str:
 def test_an_original_wins_over_its_enlargements(how: int) -> None:
     original = paint(1, 240, 180)
     larger = [
-        picture(f"{factor}-{quality}", resized(original, factor, how), quality)
+        image(f"{factor}-{quality}", resized(original, factor, how), quality)
         for factor in (1.5, 2, 3)
         for quality in (75, 95)
     ]
-    assert best(picture("original", original, 90), *larger) == "original"
+    assert best(image("original", original, 90), *larger) == "original"
 
 
 def test_repeated_pixels_are_no_detail() -> None:
     original = paint(2, 240, 180)
-    larger = [picture(f"{n}", resized(original, n, cv2.INTER_NEAREST), 90) for n in (2, 3)]
-    assert best(picture("original", original, 90), *larger) == "original"
+    larger = [image(f"{n}", resized(original, n, cv2.INTER_NEAREST), 90) for n in (2, 3)]
+    assert best(image("original", original, 90), *larger) == "original"
 
 
 def test_a_larger_image_wins_where_it_shows_more() -> None:
     original = paint(3, 480, 360)
     small = [
-        picture(f"{factor}", resized(original, factor, cv2.INTER_AREA), 95)
+        image(f"{factor}", resized(original, factor, cv2.INTER_AREA), 95)
         for factor in (0.8, 0.5, 0.3)
     ]
-    rough = picture("rough", original, 20)
-    assert best(picture("original", original, 90), *small, rough) == "original"
+    rough = image("rough", original, 20)
+    assert best(image("original", original, 90), *small, rough) == "original"
 
 
 def test_the_measure_is_at_least_one_and_at_most_all_pixels() -> None:
@@ -96,8 +96,8 @@ def test_within_the_noise_pixels_decide_and_then_bytes() -> None:
     """Whether a copy is brighter does not decide; a loss of detail does."""
     original = paint(4, 240, 180)
     brighter = np.clip(original * 1.08, 0, 255).astype(np.uint8)
-    assert best(picture("original", original, 95), picture("brighter", brighter, 90)) == "original"
-    assert best(picture("original", original, 90), picture("brighter", brighter, 95)) == "brighter"
+    assert best(image("original", original, 95), image("brighter", brighter, 90)) == "original"
+    assert best(image("original", original, 90), image("brighter", brighter, 95)) == "brighter"
 
 
 def test_levels_of_detail_start_at_the_best_of_each_component() -> None:

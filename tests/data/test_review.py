@@ -121,7 +121,7 @@ def test_undoing_everything_leaves_what_was_there(
     assert review.undo() is None
 
 
-def test_a_strange_label_or_picture_writes_nothing(dataset: Path) -> None:
+def test_a_strange_label_or_image_writes_nothing(dataset: Path) -> None:
     review = Review(dataset, "me")
     before = (dataset / MANIFEST).read_bytes()
     with pytest.raises(UserError, match="label 'evil' is not known here; choose one of lesion, a"):
@@ -155,7 +155,7 @@ def test_one_reviewer_at_a_time_even_after_a_kill(dataset: Path) -> None:
         review.save(_sha(2), [])
 
 
-def test_bad_beginnings_are_told(tmp_path: Path, dataset: Path) -> None:
+def test_bad_beginnings_are_reported(tmp_path: Path, dataset: Path) -> None:
     with pytest.raises(UserError, match="does not exist"), reviewing(tmp_path / "none", "me"):
         pass
     with pytest.raises(UserError, match="needs a name"), reviewing(dataset, " "):
@@ -176,7 +176,7 @@ def test_what_is_drawn_leaves_in_every_format(tmp_path: Path, kind: str) -> None
     review.save(shas[1], [])
     export_boxes(dataset, out, kind)  # type: ignore[arg-type]
     if kind == "labelstudio":
-        read = {picture.sha256: picture for _, _, _, picture in read_answers(out)}
+        read = {image.sha256: image for _, _, _, image in read_answers(out)}
     else:
         found = read_boxes(BoxSource(path=out, kind=kind))  # type: ignore[arg-type]
         read = {each.sha256 or Path(name).stem: each for name, each in found.items()}

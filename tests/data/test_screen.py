@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from paint_pictures import encode, paint, save
+from paint_images import encode, paint, save
 
 from skindx.data.screening.judge import measure
 from skindx.data.screening.screen import (

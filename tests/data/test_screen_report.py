@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paint_pictures import encode, paint, save
+from paint_images import encode, paint, save
 from rich.console import Console
 
 from skindx.data.screening.screen import ScreenSettings
@@ -25,11 +25,11 @@ def test_a_folder_is_judged_and_the_limit_fitted(tmp_path: Path) -> None:
     assert found.blurred_M.max() < found.min_detail < found.measured_N3[:, 2].min()
     console = Console(record=True, width=140)
     print_report(found, ScreenSettings(), console)
-    told = console.export_text()
-    assert "13 sound images" in told
-    assert "looks like no skin: 1 show hardly any colour of skin" in told
-    assert "such as view.jpg; not_skin = review" in told
-    assert "refused: 1 too-dark, such as dark.jpg" in told
+    reported = console.export_text()
+    assert "13 sound images" in reported
+    assert "looks like no skin: 1 show hardly any colour of skin" in reported
+    assert "such as view.jpg; not_skin = review" in reported
+    assert "refused: 1 too-dark, such as dark.jpg" in reported
 
 
 def test_the_limit_by_hand() -> None:
@@ -39,7 +39,7 @@ def test_the_limit_by_hand() -> None:
     assert lost == (0.25, 0)
 
 
-def test_a_folder_without_a_picture_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_an_image_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no image at any depth"):
         report(tmp_path, ScreenSettings())
     for path in (tmp_path / "away", Path(__file__)):

@@ -80,8 +80,8 @@ def test_each_line_becomes_what_it_deserves(tmp_path: Path) -> None:
             r for r in acquire([source], fetch, tmp_path / "out") if "1.jpg" in r.url
         ]
     assert (corrected.status, corrected.md5) == ("stored", md5(jpeg("1")))
-    told = {(row.url.removeprefix(old), row.label): row for row in rows}
-    assert {key: row.status for key, row in told.items()} == {
+    reported = {(row.url.removeprefix(old), row.label): row for row in rows}
+    assert {key: row.status for key, row in reported.items()} == {
         ("/0.jpg", "acne"): "stored",
         ("/1.jpg", "acne"): "md5-mismatch",
         ("t.csv#k2", "acne"): "no-url",
@@ -92,12 +92,12 @@ def test_each_line_becomes_what_it_deserves(tmp_path: Path) -> None:
         ("/6.jpg", "wart"): "stored",
         (f"{site.origin}/8.jpg", "acne"): "stored",
     }
-    assert (told["/0.jpg", "acne"].skin_type, told["/1.jpg", "acne"].skin_type) == (4, None)
+    assert (reported["/0.jpg", "acne"].skin_type, reported["/1.jpg", "acne"].skin_type) == (4, None)
     assert {row.source for row in rows} == {"table:t.csv"}
     assert {row.licence for row in rows} == {"CC0"}
     assert asked["/6.jpg"] == asked["/8.jpg"] == asked["/1.jpg"] == 1
     assert asked["/5.jpg"] == 0
-    wrong = told["/1.jpg", "acne"]
+    wrong = reported["/1.jpg", "acne"]
     assert md5(jpeg("1")) in wrong.detail
     assert (wrong.sha256, wrong.path) == ("", "")
     stored = {file.read_bytes() for file in (tmp_path / "out/store").rglob("*.jpg")}
@@ -117,7 +117,7 @@ def test_csv_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
     columns = {name: [each[name] or None for each in lines] for name in lines[0]}
     numbers = {"tone": pa.array([3.0, float("nan")])}
     pq.write_table(pa.table(columns | numbers), tmp_path / "t.parquet")
-    told = []
+    reported = []
     for suffix in ("csv", "jsonl", "parquet"):
         source = TableSource.model_validate(
             {
@@ -127,9 +127,11 @@ def test_csv_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
                 "columns": {"creator": "who", "skin_type": "tone", "group": "p"},
             }
         )
-        told.append([(r.label, r.status, r.creator, r.skin_type, r.group) for r in begin(source)])
-    assert told[0] == told[1] == told[2]
-    assert told[0] == [("acne", "", "Ann", 3, "P1"), ("wart", "no-url", "unknown", None, "")]
+        reported.append(
+            [(r.label, r.status, r.creator, r.skin_type, r.group) for r in begin(source)]
+        )
+    assert reported[0] == reported[1] == reported[2]
+    assert reported[0] == [("acne", "", "Ann", 3, "P1"), ("wart", "no-url", "unknown", None, "")]
 
 
 def test_rows_without_url_and_key_are_named_by_their_place(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_rows_without_url_and_key_are_named_by_their_place(tmp_path: Path) -> No
         ("url,label\nhttps://a.org/1.jpg,y\n", {"mirror": {"https:": "ftp:"}}, "http://host/path"),
     ],
 )
-def test_a_table_that_cannot_work_is_told_before_anything_is_asked(
+def test_a_table_that_cannot_work_is_reported_before_anything_is_asked(
     tmp_path: Path, content: str, settings: dict[str, Any], said: str
 ) -> None:
     path = tmp_path / "t.csv"

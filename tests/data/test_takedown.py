@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from local_site import Answer, LocalSite, category, figures, html
-from paint_pictures import encode, paint, save
+from paint_images import encode, paint, save
 
 from skindx.data.blocklist import Blocked, BlockList, join, read_blocklist, write_blocklist
 from skindx.data.build.build import build, load_build_settings
@@ -199,7 +199,7 @@ def test_the_list_knows_the_manifests_that_held_it(out: Path) -> None:
         ({"sha256s": ["../" * 20 + "etc/"]}, "is no SHA-256"),
     ],
 )
-def test_what_nobody_knows_is_told(out: Path, asked: dict[str, list[str]], said: str) -> None:
+def test_what_nobody_knows_is_reported(out: Path, asked: dict[str, list[str]], said: str) -> None:
     with pytest.raises(UserError, match=said):
         plan([out], **asked)
     assert not (out / BLOCKLIST).exists()
@@ -309,7 +309,7 @@ def test_a_block_list_survives_its_file(tmp_path: Path) -> None:
         '{"sha256": "%s", "codes": {"average": "xyz"}}' % ("a" * 64),
     ],
 )
-def test_a_damaged_list_blocks_the_build_not_the_picture(tmp_path: Path, line: str) -> None:
+def test_a_damaged_list_blocks_the_build_not_the_image(tmp_path: Path, line: str) -> None:
     (tmp_path / BLOCKLIST).write_text(line + "\n")
     with pytest.raises(UserError, match="line 1, is no entry of a block list"):
         read_blocklist(tmp_path / BLOCKLIST)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import Skindx
 from local_site import Answer, LocalSite, category, html
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from small_dataset import free_dataset
 
 from skindx.curation.audit.audit import JOURNAL
@@ -211,7 +211,7 @@ def test_the_same_bytes_at_a_new_address_are_blocked_with_it(tmp_path: Path) -> 
     assert reasons == dict.fromkeys(("jane.jpg", "like.jpg", "new.jpg"), "taken-down")
 
 
-def test_a_table_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     out, url = small.write(), small.records[3].source_url
     planned = plan([out], urls=[url], near=False)

@@ -14,7 +14,7 @@ from skindx.errors import UserError
 from skindx.taxonomy import load_taxonomy
 
 
-def picture(label: str, source: str, sha: str) -> LabelledImage:
+def image(label: str, source: str, sha: str) -> LabelledImage:
     row = LedgerRow(f"{source}/{sha}", label, "stored", sha256=sha, source=source)
     return LabelledImage(row, label, Screened(None, "", 8, 8, np.zeros((1, 8), np.uint64)))
 
@@ -23,17 +23,17 @@ def record(label: str, source: str, sha: str) -> Record:
     return Record("p", sha, "0", 8, 8, label, sha, "train", source=source)
 
 
-PICTURES = [
-    [picture("acne", "atlas", "a"), picture("acne", "folder", "a")],
-    [picture("acne", "folder", "b")],
-    [picture("wart", "folder", "c")],
+IMAGES = [
+    [image("acne", "atlas", "a"), image("acne", "folder", "a")],
+    [image("acne", "folder", "b")],
+    [image("wart", "folder", "c")],
 ]
 KEPT = [record("acne", "atlas", "a"), record("wart", "folder", "c")]
 
 
-def test_each_source_is_told_what_it_gave_and_what_stayed() -> None:
+def test_each_source_is_reported_what_it_gave_and_what_stayed() -> None:
     acne, wart, tinea = count_by_source(
-        ["acne", "wart", "tinea"], PICTURES, KEPT, {"acne": 4, "tinea": 2}
+        ["acne", "wart", "tinea"], IMAGES, KEPT, {"acne": 4, "tinea": 2}
     )
     assert acne.found == {"atlas": 1, "folder": 2}
     assert acne.kept == {"atlas": 1}
@@ -43,7 +43,7 @@ def test_each_source_is_told_what_it_gave_and_what_stayed() -> None:
 
 
 def test_the_table_shows_how_much_of_each_target_is_reached() -> None:
-    counts = count_by_source(["acne", "wart"], PICTURES, KEPT, {"acne": 4})
+    counts = count_by_source(["acne", "wart"], IMAGES, KEPT, {"acne": 4})
     text = StringIO()
     print_counts(counts, Console(file=text, width=100))
     rows = {
@@ -54,7 +54,7 @@ def test_the_table_shows_how_much_of_each_target_is_reached() -> None:
     assert [cell.strip() for cell in rows["all"]][1:-1] == ["all", "4", "2", "50%", "1", "1"]
 
 
-def test_a_target_of_no_class_is_told() -> None:
+def test_a_target_of_no_class_is_reported() -> None:
     skin10 = load_taxonomy("skin10")
     check_targets(dict.fromkeys(skin10.keys, 1), skin10)
     with pytest.raises(UserError, match=r"'acne vulgaris', which is no .*; write 'Acne_Vulgaris'"):
@@ -63,10 +63,10 @@ def test_a_target_of_no_class_is_told() -> None:
         check_targets({"Rosazea": 5}, skin10)
 
 
-def test_sources_whose_names_begin_alike_can_be_told_apart() -> None:
+def test_sources_whose_names_begin_alike_can_be_reported_apart() -> None:
     names = [f"https://a-long-name-of-a-site.example/atlas/of/skin/{part}" for part in "abcd"]
-    pictures = [[picture("acne", name, name[-1])] for name in names]
+    images = [[image("acne", name, name[-1])] for name in names]
     text = StringIO()
-    print_counts(count_by_source(["acne"], pictures, [], {}), Console(file=text, width=80))
+    print_counts(count_by_source(["acne"], images, [], {}), Console(file=text, width=80))
     for number, name in enumerate(names, 1):
         assert f"source {number}: {name}" in text.getvalue()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from local_site import Answer, LocalSite, category, figures, html
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.build.build import build
 from skindx.data.fetch.settings import OriginPolicy
@@ -51,7 +51,7 @@ def recipe(site: LocalSite, tmp_path: Path, **settings: object) -> BuildSettings
     return BuildSettings.parse(raw | settings)
 
 
-def test_only_pictures_of_a_class_are_fetched(site: LocalSite, tmp_path: Path) -> None:
+def test_only_images_of_a_class_are_fetched(site: LocalSite, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with site:
         build(recipe(site, tmp_path), out)

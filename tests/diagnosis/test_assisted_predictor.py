@@ -31,24 +31,24 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[NDArray[np.uint8]]:
+def images() -> list[NDArray[np.uint8]]:
     random = np.random.default_rng(0)
     return [random.integers(0, 256, (70, 90, 3), dtype=np.uint8) for _ in range(3)]
 
 
 def _assisted(plain: Predictor, boxes: list[tuple[Box, ...]], weight: float) -> Predictor:
     detector = SimpleNamespace(
-        detect=lambda pictures, confidence: boxes[: len(pictures)],
+        detect=lambda images, confidence: boxes[: len(images)],
         spec=DetectorSpec(confidence=0.25),
     )
     return replace(plain, detector=detector, fusion=FusionSpec(weight=weight, margin=1.2))
 
 
-def test_the_mean_of_two_views(plain: Predictor, pictures: list[NDArray[np.uint8]]) -> None:
+def test_the_mean_of_two_views(plain: Predictor, images: list[NDArray[np.uint8]]) -> None:
     boxes = [(SURE,), (), (DOUBTFUL, SURE)]
-    alone = plain.predict(pictures)
-    crops = plain.predict([box_crop(pictures[n], SURE, 1.2) for n in (0, 2)])
-    seen = _assisted(plain, boxes, 0.25).predict(pictures)
+    alone = plain.predict(images)
+    crops = plain.predict([box_crop(images[n], SURE, 1.2) for n in (0, 2)])
+    seen = _assisted(plain, boxes, 0.25).predict(images)
     for n, crop in ((0, crops[0]), (2, crops[1])):
         expected = 0.75 * alone[n].probabilities_C + 0.25 * crop.probabilities_C
         np.testing.assert_allclose(seen[n].probabilities_C, expected, atol=1e-6)
@@ -61,11 +61,11 @@ def test_the_mean_of_two_views(plain: Predictor, pictures: list[NDArray[np.uint8
 
 
 @pytest.mark.parametrize("boxes", [(), (DOUBTFUL,)])
-def test_without_a_sure_box_the_whole_picture_answers_alone(
-    plain: Predictor, pictures: list[NDArray[np.uint8]], boxes: tuple[Box, ...]
+def test_without_a_sure_box_the_whole_image_answers_alone(
+    plain: Predictor, images: list[NDArray[np.uint8]], boxes: tuple[Box, ...]
 ) -> None:
-    alone = plain.predict(pictures)
-    seen = _assisted(plain, [boxes] * 3, 0.5).predict(pictures, confidence=0.001)
+    alone = plain.predict(images)
+    seen = _assisted(plain, [boxes] * 3, 0.5).predict(images, confidence=0.001)
     for one, other in zip(alone, seen, strict=True):
         assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
         assert other.whole_C is None
@@ -73,10 +73,10 @@ def test_without_a_sure_box_the_whole_picture_answers_alone(
 
 
 def test_weight_zero_is_the_plain_answer_to_the_bit(
-    plain: Predictor, pictures: list[NDArray[np.uint8]]
+    plain: Predictor, images: list[NDArray[np.uint8]]
 ) -> None:
-    alone = plain.predict(pictures)
-    seen = _assisted(plain, [(SURE,)] * 3, 0.0).predict(pictures)
+    alone = plain.predict(images)
+    seen = _assisted(plain, [(SURE,)] * 3, 0.0).predict(images)
     for one, other in zip(alone, seen, strict=True):
         assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
         members = (one.member_probabilities_MC, other.member_probabilities_MC)
@@ -103,27 +103,25 @@ def test_a_bundle_of_before_loads(tmp_path: Path) -> None:
 
 
 def test_one_look_gives_the_same_answers_and_what_they_were_made_from(
-    plain: Predictor, pictures: list[NDArray[np.uint8]]
+    plain: Predictor, images: list[NDArray[np.uint8]]
 ) -> None:
     fused = _assisted(plain, [(SURE,), (), (DOUBTFUL, SURE)], 0.25)
-    said, output = fused.predict_with_features(pictures)
-    for one, other in zip(fused.predict(pictures), said, strict=True):
+    said, output = fused.predict_with_features(images)
+    for one, other in zip(fused.predict(images), said, strict=True):
         assert one.probabilities_C.tobytes() == other.probabilities_C.tobytes()
         assert one.boxes == other.boxes
         members = (one.member_probabilities_MC, other.member_probabilities_MC)
         assert members[0].tobytes() == members[1].tobytes()
-    # Embeddings and maps are of the whole pictures: of the crops nobody asks.
+    # Embeddings and maps are of the whole images: of the crops nobody asks.
     np.testing.assert_array_equal(
-        output.embeddings_ND, plain.predict_with_features(pictures)[1].embeddings_ND
+        output.embeddings_ND, plain.predict_with_features(images)[1].embeddings_ND
     )
     assert [len(map_) for map_ in output.maps] == [3, 3]
 
 
 def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> None:
     """As on a machine without ultralytics: the bundle has a weight, the predictor no detector."""
-    fused, whole = (
-        Conformal(pictures=60, thresholds={"all": threshold}) for threshold in (0.3, 0.2)
-    )
+    fused, whole = (Conformal(images=60, thresholds={"all": threshold}) for threshold in (0.3, 0.2))
     bundle = pack_tiny(tmp_path / "bundle", conformal=whole)
     box_sees = SimpleNamespace(detect=None, spec=DetectorSpec())
     predictor = Predictor.load(bundle.path)
@@ -212,15 +210,15 @@ def test_a_rule_of_another_taxonomy_is_refused(tmp_path: Path, name: str) -> Non
 
 
 def test_the_parts_of_a_whole_bundle_are_offered_and_an_older_one_has_none(
-    plain: Predictor, pictures: list[NDArray[np.uint8]], tmp_path: Path
+    plain: Predictor, images: list[NDArray[np.uint8]], tmp_path: Path
 ) -> None:
     predictor = Predictor.load(pack_whole(tmp_path / "bundle").path)
     assert predictor.conformal is not None
     assert predictor.gallery is not None
     assert predictor.ood is not None
-    _, output = predictor.predict_with_features(pictures)
+    _, output = predictor.predict_with_features(images)
     assert len(predictor.gallery.nearest(output.embeddings_ND[0], 3)) == 3
-    (p_value, *_) = predictor.ood.p_values(features_of(predictor.ensemble, pictures, output))
+    (p_value, *_) = predictor.ood.p_values(features_of(predictor.ensemble, images, output))
     assert 0 < p_value <= 1
     assert (plain.gallery, plain.ood, plain.conformal) == (None, None, None)
     assert "had no calibration images" in plain.no_sets

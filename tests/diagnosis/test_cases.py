@@ -31,7 +31,7 @@ PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    rule = Conformal(pictures=100, thresholds={"all": 0.2})
+    rule = Conformal(images=100, thresholds={"all": 0.2})
     path = tmp_path_factory.mktemp("cases") / "bundle"
     return Predictor.load(pack_tiny(path, conformal=rule).path)
 
@@ -77,9 +77,9 @@ def test_a_batch_answers_as_its_cases_do_alone(
     passes = []
     plain = Ensemble.predict_with_features
 
-    def counted(ensemble: Ensemble, pictures: Sequence[np.ndarray]) -> EnsembleOutput:
-        passes.append(len(pictures))
-        return plain(ensemble, pictures)
+    def counted(ensemble: Ensemble, images: Sequence[np.ndarray]) -> EnsembleOutput:
+        passes.append(len(images))
+        return plain(ensemble, images)
 
     monkeypatch.setattr(Ensemble, "predict_with_features", counted)
     together = answer_many(predictor, cases)

@@ -37,7 +37,7 @@ def test_small_photos_are_remarked_on() -> None:
     assert fine.remarks == ()
 
 
-def _png(picture: Image.Image) -> bytes:
+def _png(image: Image.Image) -> bytes:
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()

@@ -32,8 +32,8 @@ def test_photos_and_facts_become_an_answer_and_a_report(
     tiny_bundle: Path, photos: list[str], tmp_path: Path
 ) -> None:
     report = tmp_path / "report.pdf"
-    told = ("--age", "54", "--sex", "female", "--site", "back", "--skin-type", "5")
-    said = json.loads(typed(tiny_bundle, *photos, *told, "--json", "--pdf", str(report)))
+    reported = ("--age", "54", "--sex", "female", "--site", "back", "--skin-type", "5")
+    said = json.loads(typed(tiny_bundle, *photos, *reported, "--json", "--pdf", str(report)))
     assert report.stat().st_mode & 0o077 == 0
     assert len(said["photos"]) == 2
     assert said["patient"]["age"] == 54
@@ -54,7 +54,7 @@ def test_photos_and_facts_become_an_answer_and_a_report(
         (("--skin-type", "7"), "'skin_type' = 7"),
     ],
 )
-def test_a_fact_that_cannot_be_is_told(
+def test_a_fact_that_cannot_be_is_reported(
     tiny_bundle: Path, photos: list[str], words: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(UserError, match=said):

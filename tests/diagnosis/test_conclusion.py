@@ -69,11 +69,11 @@ def test_urgency_is_that_of_the_most_urgent_in_the_set() -> None:
 
 def test_skin_type_chooses_the_threshold() -> None:
     probabilities = of(0.85, 0.03, 0.08)
-    told, other = (concluded(probabilities, skin_type=count) for count in (5, 2))
-    assert (held(told), held(other)) == ({"c0", "c2"}, {"c0"})
-    assert told.next_step.urgency == "urgent"
-    assert told.promise is not None
-    assert (told.promise.group, told.promise.pictures) == ("skin type 5", 60)
+    reported, other = (concluded(probabilities, skin_type=count) for count in (5, 2))
+    assert (held(reported), held(other)) == ({"c0", "c2"}, {"c0"})
+    assert reported.next_step.urgency == "urgent"
+    assert reported.promise is not None
+    assert (reported.promise.group, reported.promise.pictures) == ("skin type 5", 60)
     assert other.promise is not None
     assert (other.promise.group, other.promise.pictures) == ("all", 500)
     assert other.promise.urgent_missed is not None
@@ -105,7 +105,7 @@ def test_members_who_contradict_each_other_are_not_believed() -> None:
     assert "networks disagree" in minority.abstained
 
 
-def test_a_strange_photo_is_not_named_and_never_told_to_wait() -> None:
+def test_a_strange_photo_is_not_named_and_never_reported_to_wait() -> None:
     said = concluded(of(0.99), ood_p_value=0.04)
     assert "is unlike most of the images" in said.abstained
     assert (said.next_step.urgency, said.next_step.advice) == ("unknown", "See a clinician.")

@@ -167,13 +167,13 @@ def test_heat_lies_where_the_network_looked(cnn: Member) -> None:
         assert abs(columns - 159.5).max() <= side / 2
 
 
-def test_the_picture_is_clear_where_it_is_cold_and_lets_skin_through() -> None:
+def test_the_image_is_clear_where_it_is_cold_and_lets_skin_through() -> None:
     heat_HW = np.tile(np.linspace(0, 1, 320, dtype=np.float32), (240, 1))
     data = heat_png(heat_HW)
     assert len(data) < 20_000
-    picture = Image.open(io.BytesIO(data))
-    assert picture.size == (320, 240)
-    opacity_W = np.asarray(picture.convert("RGBA"))[0, :, 3].astype(int)
+    image = Image.open(io.BytesIO(data))
+    assert image.size == (320, 240)
+    opacity_W = np.asarray(image.convert("RGBA"))[0, :, 3].astype(int)
     assert opacity_W[0] == 0
     assert (np.diff(opacity_W) >= 0).all()
     assert 100 < opacity_W[-1] < 200

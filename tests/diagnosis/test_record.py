@@ -95,7 +95,7 @@ def test_agreement_counts_the_first_classes(votes: list[str], said: str) -> None
     assert said in a_diagnosis(votes).agreement
 
 
-def test_no_box_and_no_detector_are_told_apart() -> None:
+def test_no_box_and_no_detector_are_reported_apart() -> None:
     box = LesionBox(x1=0, y1=0, x2=1, y2=1, label="lesion", score=0.5)
     assert a_diagnosis(["a"]).photos[0].boxes_found == "no detector"
     assert "no lesion" in a_diagnosis(["a"], ()).photos[0].boxes_found

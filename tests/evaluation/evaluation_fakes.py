@@ -48,10 +48,10 @@ class FakePredictor:
     bundle: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(digest="0" * 64))
 
     def predict(
-        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+        self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]:
-        self.batches.append(len(pictures))
-        return [self.table[int(picture[0, 0, 0])] for picture in pictures]
+        self.batches.append(len(images))
+        return [self.table[int(image[0, 0, 0])] for image in images]
 
 
 def decode(data: bytes) -> NDArray[np.uint8]:

@@ -40,7 +40,7 @@ def test_misses_are_counted_by_hand() -> None:
     assert melanoma.rate == share_interval(np.array([1, 1, 1, 0]), range(4))
 
 
-def test_pictures_of_one_lesion_count_once_in_a_miss_rate() -> None:
+def test_images_of_one_lesion_count_once_in_a_miss_rate() -> None:
     found = answers(["melanoma"] * 4, [NEVUS] * 4, ["one"] * 4)
     assert cancer_misses(found)[0].rate == share_interval(np.ones(4), ["one"] * 4)
 

@@ -85,7 +85,7 @@ def test_differences_are_paired_over_groups_and_change_sign() -> None:
     assert not [each for each in found.parts if each.attribute == "source"]  # only one
 
 
-def test_the_order_of_pictures_and_classes_does_not_matter() -> None:
+def test_the_order_of_images_and_classes_does_not_matter() -> None:
     first, second = pair()
     order = np.random.default_rng(3).permutation(60)
     turn = [2, 0, 3, 1]
@@ -137,9 +137,9 @@ def test_folders_are_compared_on_disk(tmp_path: Path) -> None:
     out = tmp_path / "out"
     found = compare_folders(one, two, out, draws=30)
     assert sorted(each.name for each in out.iterdir()) == ["comparison.html", "comparison.json"]
-    told = json.loads((out / "comparison.json").read_text())
-    assert told == found.to_dict()
-    assert (told["first"], told["second"]) == (str(one), str(two))
+    reported = json.loads((out / "comparison.json").read_text())
+    assert reported == found.to_dict()
+    assert (reported["first"], reported["second"]) == (str(one), str(two))
     compare_folders(one, two, out, draws=30)
     with pytest.raises(UserError, match=r"holds other things .*a comparison would replace"):
         compare_folders(one, two, tmp_path)

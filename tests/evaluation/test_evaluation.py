@@ -94,7 +94,7 @@ def test_a_folder_with_other_things_is_never_replaced(
     assert served.batches == []
 
 
-def test_a_split_without_pictures_names_those_that_have_some(
+def test_a_split_without_images_names_those_that_have_some(
     served: FakePredictor, dataset: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"split 'val'; it has test \(35\), train \(5\)"):
@@ -115,7 +115,7 @@ def test_a_dataset_that_shares_no_class_is_refused(served: FakePredictor, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_pictures_that_made_the_bundle_are_left_out(
+def test_images_that_made_the_bundle_are_left_out(
     served: FakePredictor, dataset: Path, tmp_path: Path
 ) -> None:
     sha256 = [record.sha256 for record in records_of(["nevus"] * 40)]
@@ -132,7 +132,7 @@ def test_pictures_that_made_the_bundle_are_left_out(
     assert not (tmp_path / "all").exists()
 
 
-def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
     labels, table = simulate(3)
     records = records_of(labels)
     folder = write_dataset(tmp_path / "dataset", records)

@@ -61,7 +61,7 @@ def test_figures_belong_together() -> None:
     assert sum(each.n for each in found.reliability) == 120
 
 
-def test_pictures_of_one_lesion_widen_every_interval() -> None:
+def test_images_of_one_lesion_widen_every_interval() -> None:
     labels, table = simulate(40)
     fourfold = [label for label in labels for _ in range(4)], [x for x in table for _ in range(4)]
     groups = [f"lesion {i // 4}" for i in range(160)]
@@ -77,7 +77,7 @@ def test_pictures_of_one_lesion_widen_every_interval() -> None:
     assert all(wide > 1.4 * slim for wide, slim in zip(widths(joined), widths(alone), strict=True))
 
 
-def test_the_order_of_pictures_does_not_matter() -> None:
+def test_the_order_of_images_does_not_matter() -> None:
     labels, table = simulate(50)
     records = records_of(labels)
     order = np.random.default_rng(3).permutation(50)
@@ -99,7 +99,7 @@ def test_no_urgent_class_means_no_miss_rate() -> None:
     assert found.urgent is None
 
 
-def test_detector_counts_the_pictures_somebody_looked_at() -> None:
+def test_detector_counts_the_images_somebody_looked_at() -> None:
     drawn, hit = Box(0, 0, 10, 10, label="nevus"), Box(0, 0, 10, 10, score=0.9)
     records = records_of(["nevus"] * 3)
     boxes: list[tuple[Box, ...] | None] = [(drawn,), (), None]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from paint_pictures import save
+from paint_images import save
 from skin_photo import skin_pixels
 
 from skindx.data.manifest import Record, write_manifest
@@ -18,7 +18,7 @@ from skindx.evaluation.unusual import unusual_figures
 def typed_dataset(folder: Path) -> Path:
     """Return a dataset of four images of known type, one of unknown type, and one of no skin."""
     import numpy as np
-    from paint_pictures import encode
+    from paint_images import encode
 
     images = [(skin_pixels(200, 160, seed=n, skin_type=kind), kind) for n, kind in
               enumerate((1, 3, 5, 5))]  # fmt: skip

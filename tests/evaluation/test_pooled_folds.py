@@ -27,7 +27,7 @@ def write(folder: Path, answers: Answers) -> Path:
     return folder
 
 
-def test_folds_pool_to_what_all_pictures_together_give(tmp_path: Path) -> None:
+def test_folds_pool_to_what_all_images_together_give(tmp_path: Path) -> None:
     answers = whole()
     folds = [answers.some(np.arange(60) // 20 == fold) for fold in range(3)]
     found = pool([write(tmp_path / str(i), fold) for i, fold in enumerate(folds)], draws=40)

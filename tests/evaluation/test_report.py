@@ -110,7 +110,7 @@ def test_every_class_and_figure_is_there() -> None:
     assert ORIGIN.manifest_sha256 in text
 
 
-def test_every_picture_has_words() -> None:
+def test_every_image_has_words() -> None:
     tree = ET.fromstring(render(simulated()))
     images = tree.findall(".//img")
     plots = [svg for svg in tree.iter("svg") if svg.get("aria-hidden") != "true"]
@@ -131,7 +131,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 40])
-def test_few_pictures_still_make_a_page(n: int) -> None:
+def test_few_images_still_make_a_page(n: int) -> None:
     ET.fromstring(render(simulated(n)))
 
 
@@ -233,8 +233,8 @@ def test_worst_mistakes_lead_with_the_most_confident_one_of_each_group() -> None
         ("pictures/0.npy", 0.6),
     ]
     assert (found[0].truth, found[0].predicted) == ("Melanoma", "Compound nevus")
-    with Image.open(io.BytesIO(found[0].jpeg)) as picture:
-        assert picture.size == (176, 176)
+    with Image.open(io.BytesIO(found[0].jpeg)) as image:
+        assert image.size == (176, 176)
     many = records_of(["melanoma"] * 30)
     assert len(worst_mistakes(many, [prediction(said[0])] * 30, CLASSES, read)) == 12
 

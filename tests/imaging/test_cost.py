@@ -7,10 +7,10 @@ import zlib
 
 import numpy as np
 import pytest
-from hostile_pictures import png, png_chunk, scan_bomb
+from hostile_images import png, png_chunk, scan_bomb
 from hypothesis import given
 from hypothesis import strategies as st
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from PIL import Image
 
 from skindx.diagnosis.opening import open_photo

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 from PIL import Image, ImageOps
 
 from skindx.imaging.damage import DamagedImage, refusal
@@ -54,14 +54,14 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_what_is_transparent_turns_white(mode: str) -> None:
-    picture = Image.new("RGBA", (70, 70), (10, 10, 10, 0))
-    picture.paste((200, 200, 200, 255), (0, 0, 35, 70))
+    image = Image.new("RGBA", (70, 70), (10, 10, 10, 0))
+    image.paste((200, 200, 200, 255), (0, 0, 35, 70))
     buffer = io.BytesIO()
     if mode == "P":
-        picture = picture.convert("RGB").quantize(4)
-        picture.save(buffer, "PNG", transparency=picture.getpixel((69, 0)))
+        image = image.convert("RGB").quantize(4)
+        image.save(buffer, "PNG", transparency=image.getpixel((69, 0)))
     else:
-        picture.convert(mode).save(buffer, "PNG")
+        image.convert(mode).save(buffer, "PNG")
     pixels = decode(buffer.getvalue())
     assert (pixels[:, 40:] == 255).all()
     assert (pixels[:, :30] == 200).all()
@@ -75,14 +75,14 @@ def test_sixteen_bits_are_scaled_not_clipped(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "P", "RGBA", "CMYK"])
-def test_large_pictures_are_converted_in_bands_without_a_seam(mode: str) -> None:
-    picture = Image.fromarray(paint(2, 1500, 1600)).convert(mode)
+def test_large_images_are_converted_in_bands_without_a_seam(mode: str) -> None:
+    image = Image.fromarray(paint(2, 1500, 1600)).convert(mode)
     if mode == "RGBA":
-        picture.putalpha(Image.linear_gradient("L").resize(picture.size))
+        image.putalpha(Image.linear_gradient("L").resize(image.size))
     buffer = io.BytesIO()
-    picture.save(buffer, "TIFF" if mode == "CMYK" else "PNG")
-    white = Image.new("RGBA", picture.size, "white")
-    expected = Image.alpha_composite(white, picture) if mode == "RGBA" else picture
+    image.save(buffer, "TIFF" if mode == "CMYK" else "PNG")
+    white = Image.new("RGBA", image.size, "white")
+    expected = Image.alpha_composite(white, image) if mode == "RGBA" else image
     np.testing.assert_array_equal(decode(buffer.getvalue()), np.asarray(expected.convert("RGB")))
 
 
@@ -180,7 +180,7 @@ HEADS = [encode(PIXELS, kind)[:length] for kind in KINDS for length in (16, 400)
 
 
 @given(st.sampled_from([b"", *HEADS]), st.binary(max_size=200))
-def test_any_bytes_are_a_picture_or_damaged(head: bytes, tail: bytes) -> None:
+def test_any_bytes_are_an_image_or_damaged(head: bytes, tail: bytes) -> None:
     try:
         pixels = decode(head + tail)
     except DamagedImage:

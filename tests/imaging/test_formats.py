@@ -32,7 +32,7 @@ def test_formats_that_are_not_read_are_named(name: str) -> None:
         b"%PDF-1.7",
     ],
 )
-def test_anything_else_is_no_picture(data: bytes) -> None:
+def test_anything_else_is_no_image(data: bytes) -> None:
     reason, why = unusable(data, "image/jpeg")
     assert reason == "not-a-picture"
     assert "claims to be image/jpeg" in why

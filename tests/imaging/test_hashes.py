@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.dedup.clusters import EQUAL
 from skindx.data.dedup.links import near_links
@@ -16,18 +16,16 @@ from skindx.imaging.hashes import HASHES, SIDE, HashKind, hash_images, hash_thum
 DEFAULT: tuple[HashKind, ...] = ("perceptual", "difference")
 
 
-def turned(picture: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def turned(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Return orientation 4t + 2v + h of an image."""
-    picture = picture.swapaxes(0, 1) if orientation & 4 else picture
-    picture = picture[::-1] if orientation & 2 else picture
-    return np.ascontiguousarray(picture[:, ::-1] if orientation & 1 else picture)
+    image = image.swapaxes(0, 1) if orientation & 4 else image
+    image = image[::-1] if orientation & 2 else image
+    return np.ascontiguousarray(image[:, ::-1] if orientation & 1 else image)
 
 
 @pytest.mark.parametrize("kind", list(HASHES))
 @pytest.mark.parametrize("orientation", range(8))
-def test_each_orientation_is_the_hash_of_the_turned_picture(
-    kind: HashKind, orientation: int
-) -> None:
+def test_each_orientation_is_the_hash_of_the_turned_image(kind: HashKind, orientation: int) -> None:
     thumbs = np.random.default_rng(0).uniform(0, 255, (5, SIDE, SIDE)).astype(np.float32)
     rotated = np.stack([turned(thumb, orientation) for thumb in thumbs])
     codes = hash_thumbnails(thumbs, [kind])
@@ -46,8 +44,8 @@ def test_average_and_difference_by_hand() -> None:
     assert difference[4] == 0  # transposed, the ramp runs downwards: no bit to the right is larger
 
 
-def codes_of(pictures: list[NDArray[np.uint8]]) -> NDArray[np.uint64]:
-    return hash_thumbnails(np.stack([thumbnail(picture) for picture in pictures]), DEFAULT)
+def codes_of(images: list[NDArray[np.uint8]]) -> NDArray[np.uint64]:
+    return hash_thumbnails(np.stack([thumbnail(image) for image in images]), DEFAULT)
 
 
 CHANGES = {
@@ -65,8 +63,8 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_near_duplicates_are_within_the_default_radius(change: str) -> None:
     originals = [paint(seed, 240, 192) for seed in range(60)]
-    pictures = originals + [CHANGES[change](picture) for picture in originals]
-    found = {(i, j) for i, j, _ in near_links(codes_of(pictures), 4).tolist()}
+    images = originals + [CHANGES[change](image) for image in originals]
+    found = {(i, j) for i, j, _ in near_links(codes_of(images), 4).tolist()}
     planted = {(i, i + 60) for i in range(60)}
     assert found <= planted
     assert len(found) >= 57
@@ -107,36 +105,36 @@ def test_a_thumbnail_holds_the_area_means(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(thumbnail(grey), expected, atol=1.1 / 1024)
 
 
-def test_a_small_picture_is_stretched_by_area() -> None:
+def test_a_small_image_is_stretched_by_area() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
     fine = np.kron(grey, np.ones((18, 12))).reshape(SIDE, 5, SIDE, 5).mean(axis=(1, 3))
     np.testing.assert_allclose(thumbnail(grey), fine, atol=1.1 / 1024)
 
 
 @pytest.mark.parametrize("kind", ["average", "difference", "wavelet"])
-def test_a_mirrored_picture_has_the_mirrored_code_to_the_bit(kind: HashKind) -> None:
+def test_a_mirrored_image_has_the_mirrored_code_to_the_bit(kind: HashKind) -> None:
     # Half of it is one even tone, where the smallest noise of rounding would decide.
-    picture = paint(3, 211, 173)
-    picture[60:, :] = 200
+    image = paint(3, 211, 173)
+    image[60:, :] = 200
     plain, mirrored = hash_thumbnails(
-        np.stack([thumbnail(picture), thumbnail(turned(picture, 1))]), [kind]
+        np.stack([thumbnail(image), thumbnail(turned(image, 1))]), [kind]
     )
     np.testing.assert_array_equal(plain[:, [1, 0, 3, 2]], mirrored[:, :4])
 
 
 @pytest.mark.real
-def test_the_integral_image_changed_no_hash_of_real_pictures(real: Path) -> None:
+def test_the_integral_image_changed_no_hash_of_real_images(real: Path) -> None:
     files = sorted((real / "isic9" / "Train").rglob("*.jpg"))[::5]
-    pictures = [decode(file.read_bytes()) for file in files]
-    assert len(pictures) > 400
-    now = hash_thumbnails(np.stack([thumbnail(each) for each in pictures]), list(HASHES))
-    before = hash_thumbnails(np.stack([old_thumbnail(each) for each in pictures]), list(HASHES))
+    images = [decode(file.read_bytes()) for file in files]
+    assert len(images) > 400
+    now = hash_thumbnails(np.stack([thumbnail(each) for each in images]), list(HASHES))
+    before = hash_thumbnails(np.stack([old_thumbnail(each) for each in images]), list(HASHES))
     assert np.bitwise_count(now ^ before).max() <= 1
     assert np.bitwise_count(now ^ before).mean() < 0.001
 
 
 @pytest.mark.real
-def test_hashing_alone_finds_the_near_pictures_that_screening_finds(real: Path) -> None:
+def test_hashing_alone_finds_the_near_images_that_screening_finds(real: Path) -> None:
     datas = list({f.read_bytes() for f in sorted((real / "isic9").rglob("*.jpg"))})
     quick = hash_images(datas, DEFAULT)
     exact = codes_of([decode(data) for data in datas])

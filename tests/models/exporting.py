@@ -10,7 +10,7 @@ from skindx.data.manifest import Record, write_manifest
 from skindx.data.store import put
 
 
-def export_picture(seed: int) -> NDArray[np.uint8]:
+def export_image(seed: int) -> NDArray[np.uint8]:
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 256, (5, 6, 3), dtype=np.uint8)
     return cv2.resize(coarse, (90, 72), interpolation=cv2.INTER_CUBIC)
@@ -19,7 +19,7 @@ def export_picture(seed: int) -> NDArray[np.uint8]:
 def export_dataset(folder: Path, splits: tuple[str, ...] = ("train", "val")) -> Path:
     records = []
     for n in range(24):
-        data = cv2.imencode(".png", export_picture(n))[1].tobytes()
+        data = cv2.imencode(".png", export_image(n))[1].tobytes()
         sha256, path = put(folder, data, ".png")
         split = splits[n % len(splits)]
         records.append(Record(path, sha256, "0" * 16, 90, 72, "nv", f"g{n}", split))

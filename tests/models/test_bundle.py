@@ -48,8 +48,8 @@ def test_a_bundle_gives_back_what_was_packed(tmp_path: Path) -> None:
     torch.manual_seed(0)
     expected = build_classifier(SMALL, 2).eval()
     ensemble = open_bundle(bundle.path).ensemble()
-    pictures = torch.randint(0, 256, (1, 64, 64, 3), dtype=torch.uint8)
-    torch.testing.assert_close(ensemble.members[0].classifier(pictures), expected(pictures))
+    images = torch.randint(0, 256, (1, 64, 64, 3), dtype=torch.uint8)
+    torch.testing.assert_close(ensemble.members[0].classifier(images), expected(images))
     assert (ensemble.temperature, ensemble.members[0].temperature) == (0.9, 1.5)
     assert bundle.taxonomy == TAXONOMY
     assert bundle.detector() is None
@@ -67,8 +67,8 @@ def test_the_detector_comes_back_the_same(tmp_path: Path, detector_parts: Detect
     assert detector is not None
     for name, tensor in detector.net.state_dict().items():
         torch.testing.assert_close(tensor, detector_parts.state[name].to(tensor.dtype))
-    picture = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
-    for box in detector.detect([picture], confidence=0.0)[0]:
+    image = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    for box in detector.detect([image], confidence=0.0)[0]:
         assert 0 <= box.x1 < box.x2 <= 90
         assert 0 <= box.y1 < box.y2 <= 60
 

@@ -63,7 +63,7 @@ def test_a_bundle_gives_its_gallery_back(whole: Bundle) -> None:
     assert gallery.thumbnail(3) == b""
     assert gallery.thumbnail(2)[:2] == b"\xff\xd8"
     assert {ROWS, TENSORS} <= set(whole.spec.files)
-    # A picture of the gallery is nearest to itself.
+    # An image of the gallery is nearest to itself.
     near = gallery.nearest(gallery.embeddings_ND[6].float().numpy(), 3)
     assert near[0].row.sha256 == f"{6:064x}"
     assert near[0].cosine == pytest.approx(1, abs=2e-3)
@@ -85,7 +85,7 @@ def test_parts_of_different_lengths_are_refused() -> None:
         EmbeddingIndex.of([IndexRow("0", "a", 0)], np.zeros((2, 3)), [b""])
 
 
-def test_pictures_of_a_group_go_together() -> None:
+def test_images_of_a_group_go_together() -> None:
     gallery = gallery_of(unit(np.eye(5)), [0, 1, 0, 2, 2])
     left = gallery.without({f"{2:064x}", "f" * 64})
     assert [row.sha256 for row in left.rows] == [f"{n:064x}" for n in (1, 3, 4)]
@@ -153,7 +153,7 @@ def test_only_what_may_be_given_away_is_shown(
         assert (small.format, max(small.size)) == ("JPEG", 224)
         assert not small.getexif()
     assert b"Victim" not in b"".join(gallery.thumbnail(n) for n in shown)
-    # What a page must not name it cannot name: paths of this disk, and who is on a private picture.
+    # What a page must not name it cannot name: paths of this disk, and who is on a private image.
     assert [row.page_url for row in gallery.rows] == [
         "", "https://example.org/7", "", "https://example.org/7", "https://example.org/7", "", "",
     ]  # fmt: skip
@@ -162,14 +162,14 @@ def test_only_what_may_be_given_away_is_shown(
     assert [row.label for row in gallery.rows] == ["MEL"] * 7
 
 
-def test_a_picture_is_embedded_as_it_is_served(
+def test_an_image_is_embedded_as_it_is_served(
     whole: Bundle, dataset: tuple[Path, list[Record]]
 ) -> None:
     folder, records = dataset
     gallery = make_embedding_index(whole.ensemble(), folder, records, cap=3)
     assert len(gallery) == 3
-    with Image.open(folder / records[1].path) as picture:
-        output = whole.ensemble().predict_with_features([np.array(picture.convert("RGB"))])
+    with Image.open(folder / records[1].path) as image:
+        output = whole.ensemble().predict_with_features([np.array(image.convert("RGB"))])
     near = gallery.nearest(output.embeddings_ND[0], 3)
     assert near[0].cosine == pytest.approx(1, abs=2e-3)
     assert gallery.embeddings_ND.shape == (3, output.embeddings_ND.shape[1])

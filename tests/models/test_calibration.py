@@ -79,10 +79,10 @@ def test_a_temperature_of_zero_is_refused() -> None:
         apply_temperature(np.zeros((1, 2)), 0.0)
 
 
-@pytest.mark.parametrize("pictures", [20, 60, 500])
-def test_a_perfect_validation_split_does_not_prove_certainty(pictures: int) -> None:
-    truth_N = np.arange(pictures) % 4
-    scores_NC = 3.0 * np.eye(4)[truth_N] + np.random.default_rng(0).normal(0, 0.3, (pictures, 4))
+@pytest.mark.parametrize("images", [20, 60, 500])
+def test_a_perfect_validation_split_does_not_prove_certainty(images: int) -> None:
+    truth_N = np.arange(images) % 4
+    scores_NC = 3.0 * np.eye(4)[truth_N] + np.random.default_rng(0).normal(0, 0.3, (images, 4))
     assert (scores_NC.argmax(axis=1) == truth_N).all()
     confidence = apply_temperature(scores_NC, fit_temperature(scores_NC, truth_N)).max(axis=1)
-    assert confidence.mean() == pytest.approx((pictures + 1) / (pictures + 2), abs=0.01)
+    assert confidence.mean() == pytest.approx((images + 1) / (images + 2), abs=0.01)

@@ -14,10 +14,10 @@ SMALL = ClassifierSettings(model="test_resnet", preprocess=Preprocess(size=64))
 
 def test_normalisation_is_the_first_step() -> None:
     classifier = build_classifier(SMALL, 3).eval()
-    pictures = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+    images = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
     mean, std = (torch.tensor(values) for values in (SMALL.preprocess.mean, SMALL.preprocess.std))
-    by_hand = ((pictures / 255 - mean) / std).permute(0, 3, 1, 2)
-    torch.testing.assert_close(classifier(pictures), classifier.net(by_hand), rtol=1e-4, atol=1e-5)
+    by_hand = ((images / 255 - mean) / std).permute(0, 3, 1, 2)
+    torch.testing.assert_close(classifier(images), classifier.net(by_hand), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
@@ -65,6 +65,6 @@ def test_model_args_that_do_not_fit() -> None:
 def test_the_first_guess_is_nearly_even(model: str) -> None:
     torch.manual_seed(0)
     classifier = build_classifier(ClassifierSettings(model=model), 10).train()
-    pictures = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
-    loss = torch.nn.functional.cross_entropy(classifier(pictures), torch.arange(8))
+    images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    loss = torch.nn.functional.cross_entropy(classifier(images), torch.arange(8))
     assert abs(loss.item() - math.log(10)) < 0.3

@@ -67,7 +67,7 @@ def test_threshold_and_sets_are_those_of_mapie(n: int, level: float) -> None:
 
 
 def test_the_promise_holds_over_many_draws() -> None:
-    """With 39 pictures at 90 % the mean coverage is 36 / 40 by theory, more with full sets."""
+    """With 39 images at 90 % the mean coverage is 36 / 40 by theory, more with full sets."""
     covered = []
     for seed in range(1000):
         calibration_NC, truth_N = simulate(39, seed=seed)
@@ -85,14 +85,14 @@ def test_invariants(n: int, level: float, seed: int) -> None:
     assert fitted.pictures == n
     assert sets_NC.any(axis=1).all()
     if n:
-        # On the pictures it was fitted on it holds more than it promises: the correction.
+        # On the images it was fitted on it holds more than it promises: the correction.
         assert sets_NC[np.arange(n), truth_N].mean() >= level
         wider = fit_conformal(probabilities_NC, truth_N, min(0.99, level + 0.04))
         assert wider.least_probability <= fitted.least_probability
     assert (sets_NC >= (probabilities_NC >= fitted.least_probability)).all()
 
 
-def test_too_few_pictures_promise_nothing_but_all_classes() -> None:
+def test_too_few_images_promise_nothing_but_all_classes() -> None:
     probabilities_NC, truth_N = simulate(9)
     enough, few = (
         fit_conformal(probabilities_NC, truth_N),
@@ -140,8 +140,8 @@ URGENT_C = np.array([True, False, False, True, False])
 
 
 @pytest.mark.filterwarnings("ignore:WARNING. your conformalization dataset has less:UserWarning")
-def test_urgent_classes_have_the_threshold_of_their_own_pictures() -> None:
-    """MAPIE, fitted on the pictures of each kind by themselves, gives the same columns."""
+def test_urgent_classes_have_the_threshold_of_their_own_images() -> None:
+    """MAPIE, fitted on the images of each kind by themselves, gives the same columns."""
     calibration_NC, truth_N = simulate(500)
     new_NC, _ = simulate(300, seed=1)
     fitted = fit_conformal(calibration_NC, truth_N, urgent_C=URGENT_C)
@@ -188,7 +188,7 @@ def test_thresholds_by_hand(urgent: int, other: int, expected: tuple[float, floa
     assert found == pytest.approx(expected)
 
 
-def test_without_urgent_pictures_nothing_is_promised_of_them() -> None:
+def test_without_urgent_images_nothing_is_promised_of_them() -> None:
     fitted = fit_conformal(*by_hand(0, 19), urgent_C=np.array([True, False]))
     assert (fitted.urgent, fitted.urgent_level, fitted.urgent_missed) == ({}, None, None)
     assert fitted.sets(np.array([[0.3, 0.7], [0.01, 0.99]])).tolist() == [
@@ -198,7 +198,7 @@ def test_without_urgent_pictures_nothing_is_promised_of_them() -> None:
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32))
-def test_urgent_pictures_are_seldom_missed_on_calibration(n: int, seed: int) -> None:
+def test_urgent_images_are_seldom_missed_on_calibration(n: int, seed: int) -> None:
     probabilities_NC, truth_N = simulate(n, seed=seed)
     fitted = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C)
     sets_NC = fitted.sets(probabilities_NC)
@@ -209,7 +209,7 @@ def test_urgent_pictures_are_seldom_missed_on_calibration(n: int, seed: int) -> 
         assert fitted.urgent_missed.value <= 0.05
         assert fitted.urgent_missed.low <= fitted.urgent_missed.value <= fitted.urgent_missed.high
         assert sets_NC[np.arange(n), truth_N][pressing_N].mean() >= 0.95
-        # What so few pictures do not bear out is no promise.
+        # What so few images do not bear out is no promise.
         assert fitted.urgent_level <= pressing_N.sum() / (pressing_N.sum() + 1)
 
 
@@ -226,7 +226,7 @@ def test_the_urgent_promise_holds_over_many_draws() -> None:
     assert np.mean(missed) <= 0.05
 
 
-def test_a_share_is_worth_as_many_pictures_as_it_has_groups() -> None:
+def test_a_share_is_worth_as_many_images_as_it_has_groups() -> None:
     probabilities_NC, truth_N = simulate(200)
     alone = fit_conformal(probabilities_NC, truth_N, urgent_C=URGENT_C)
     paired = fit_conformal(
@@ -238,7 +238,7 @@ def test_a_share_is_worth_as_many_pictures_as_it_has_groups() -> None:
     assert paired.urgent_missed.high > alone.urgent_missed.high
 
 
-def test_skin_types_with_pictures_enough_have_their_own_thresholds() -> None:
+def test_skin_types_with_images_enough_have_their_own_thresholds() -> None:
     probabilities_NC, truth_N = simulate(400)
     # The darker skin is, the less sure this network is of the truth.
     probabilities_NC[200:] = 0.5 * probabilities_NC[200:] + 0.1

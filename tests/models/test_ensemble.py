@@ -6,7 +6,7 @@ from skindx.models.classifier.classifier import ClassifierSettings, build_classi
 from skindx.models.classifier.preprocess import Preprocess
 from skindx.models.ensemble.ensemble import Ensemble, Member, combine
 
-PICTURES = [
+IMAGES = [
     np.random.default_rng(index).integers(0, 256, shape, dtype=np.uint8)
     for index, shape in enumerate([(80, 100, 3), (64, 64, 3), (120, 70, 3)])
 ]
@@ -21,7 +21,7 @@ def _member(name: str, size: int, temperature: float) -> Member:
 
 def test_members_of_different_sizes_average() -> None:
     members = (_member("a", 64, 1.0), _member("b", 96, 2.0))
-    probabilities_NC, member_MNC = Ensemble(members).probabilities(PICTURES)
+    probabilities_NC, member_MNC = Ensemble(members).probabilities(IMAGES)
     assert member_MNC.shape == (2, 3, 4)
     np.testing.assert_allclose(probabilities_NC, member_MNC.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(member_MNC.sum(axis=2), 1)
@@ -30,7 +30,7 @@ def test_members_of_different_sizes_average() -> None:
 def test_batches_do_not_change_the_answer() -> None:
     member = _member("a", 64, 1.0)
     np.testing.assert_allclose(
-        member.log_probabilities(PICTURES, batch=1), member.log_probabilities(PICTURES), atol=1e-5
+        member.log_probabilities(IMAGES, batch=1), member.log_probabilities(IMAGES), atol=1e-5
     )
 
 
@@ -47,8 +47,8 @@ def test_certain_members_stay_finite() -> None:
 
 def test_a_look_says_the_same_and_shows_what_from() -> None:
     ensemble = Ensemble((_member("a", 64, 1.0), _member("b", 96, 2.0)), 0.5)
-    output = ensemble.predict_with_features(PICTURES)
-    probabilities_NC, member_MNC = ensemble.probabilities(PICTURES)
+    output = ensemble.predict_with_features(IMAGES)
+    probabilities_NC, member_MNC = ensemble.probabilities(IMAGES)
     assert np.array_equal(output.probabilities_NC, probabilities_NC)
     assert np.array_equal(output.member_MNC, member_MNC)
     np.testing.assert_allclose(np.linalg.norm(output.embeddings_ND, axis=1), 1, atol=1e-5)

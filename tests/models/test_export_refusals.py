@@ -58,7 +58,7 @@ def test_what_cannot_be_exported_is_named(
         export_bundle(untouched, "onnx", "fp32", export_data)
 
 
-def test_without_validation_pictures_nothing_is_checked(untouched: Path, tmp_path: Path) -> None:
+def test_without_validation_images_nothing_is_checked(untouched: Path, tmp_path: Path) -> None:
     folder = export_dataset(tmp_path / "data", ("train", "test"))
     with pytest.raises(UserError, match="has no validation images"):
         export_bundle(untouched, "onnx", "fp32", folder)
@@ -75,7 +75,7 @@ def test_agreement_by_hand() -> None:
     assert (other.same, other.share) == (3, 0.75)
     # Logits (-a, -a, 2a) and (2a, -a, -a): the cosine is (-2 + 1 - 2) / 6.
     assert other.cosine == pytest.approx(-0.5)
-    # Two pictures of one group are worth one: Kish's 16 / 6 pictures instead of 4.
+    # Two images of one group are worth one: Kish's 16 / 6 images instead of 4.
     assert other.low < compare("a", eager_NC, [eager_NC, other_NC], ["p", "q", "r", "s"]).low
 
 

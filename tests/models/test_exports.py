@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from exporting import export_picture
+from exporting import export_image
 from tiny_bundle import pack_tiny
 
 from skindx.diagnosis.diagnose import bundle_version
@@ -29,10 +29,10 @@ def test_an_exported_bundle_sees_the_same(exported: Path, backend: Runtime, coun
     eager = Predictor.load(exported, backend="eager")
     other = Predictor.load(exported, backend=backend)
     assert (eager.backend, other.backend) == ("eager", f"{backend} fp32")
-    pictures = [export_picture(100 + n) for n in range(count)]
+    images = [export_image(100 + n) for n in range(count)]
     ours, theirs = (
-        eager.ensemble.predict_with_features(pictures),
-        other.ensemble.predict_with_features(pictures),
+        eager.ensemble.predict_with_features(images),
+        other.ensemble.predict_with_features(images),
     )
     np.testing.assert_allclose(theirs.probabilities_NC, ours.probabilities_NC, atol=1e-5)
     np.testing.assert_allclose(theirs.embeddings_ND, ours.embeddings_ND, atol=1e-5)
@@ -46,14 +46,14 @@ def test_an_exported_bundle_sees_the_same(exported: Path, backend: Runtime, coun
     assert leaf.grad.abs().sum() > 0
 
 
-def test_threads_do_not_mix_their_pictures(exported: Path) -> None:
+def test_threads_do_not_mix_their_images(exported: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     ensemble = Predictor.load(exported, backend="openvino").ensemble
-    pictures = [[export_picture(n)] for n in range(16)]
-    alone = [ensemble.probabilities(image)[0] for image in pictures]
+    images = [[export_image(n)] for n in range(16)]
+    alone = [ensemble.probabilities(image)[0] for image in images]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda each: ensemble.probabilities(each)[0], pictures))
+        together = list(pool.map(lambda each: ensemble.probabilities(each)[0], images))
     np.testing.assert_allclose(np.concatenate(together), np.concatenate(alone), atol=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_an_export_outlives_an_evaluation_and_is_verified(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_a_cpu_without_the_instructions_is_told_so(
+def test_a_cpu_without_the_instructions_is_reported_so(
     precision: Precision, exported: Path, export_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtimes, "cpu_flags", lambda: frozenset({"avx2"}))

@@ -12,10 +12,10 @@ from skindx.models.ensemble.crop_fusion import best_box, box_crop, box_crops, fi
 
 
 def _numbered(height: int, width: int) -> np.ndarray:
-    """Return a picture whose first two channels tell row and column."""
-    picture = np.zeros((height, width, 3), np.uint8)
-    picture[..., 0], picture[..., 1] = np.arange(height)[:, None], np.arange(width)
-    return picture
+    """Return an image whose first two channels tell row and column."""
+    image = np.zeros((height, width, 3), np.uint8)
+    image[..., 0], image[..., 1] = np.arange(height)[:, None], np.arange(width)
+    return image
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def _numbered(height: int, width: int) -> np.ndarray:
         ((40, 30, 60, 40), 1.5, (20, 35, 30)),  # side 30 around (50, 35): from row 20, column 35
         ((0, 0, 20, 10), 1.0, (0, 0, 20)),  # would begin at row -5: moved in
         ((90, 70, 100, 80), 2.0, (60, 80, 20)),  # would end outside: moved in
-        ((10, 10, 90, 70), 1.5, (0, 10, 80)),  # larger than the picture: its shorter side
+        ((10, 10, 90, 70), 1.5, (0, 10, 80)),  # larger than the image: its shorter side
     ],
 )
 def test_the_crop_by_hand(
@@ -61,11 +61,11 @@ def test_the_best_box_is_a_sure_one() -> None:
     assert crops[1].shape == (9, 9, 3)
 
 
-def test_a_crop_that_is_the_whole_picture_is_no_second_view() -> None:
+def test_a_crop_that_is_the_whole_image_is_no_second_view() -> None:
     large, small = Box(5, 5, 45, 45, score=0.9), Box(5, 5, 15, 15, score=0.9)
-    pictures = [_numbered(50, 50), _numbered(50, 50), _numbered(50, 60)]
-    crops = box_crops(pictures, [(large,), (small,), (large,)], 0.25, 1.5)
-    assert list(crops) == [1, 2]  # of a picture that is no square a strip is left out
+    images = [_numbered(50, 50), _numbered(50, 50), _numbered(50, 60)]
+    crops = box_crops(images, [(large,), (small,), (large,)], 0.25, 1.5)
+    assert list(crops) == [1, 2]  # of an image that is no square a strip is left out
 
 
 def test_fusion_by_hand() -> None:
@@ -76,7 +76,7 @@ def test_fusion_by_hand() -> None:
 
 
 def test_the_fitted_weight_by_hand() -> None:
-    """One picture each way: -log(0.8 - 0.6 w) - log(0.2 + 0.6 w) is least at w = 1/2."""
+    """One image each way: -log(0.8 - 0.6 w) - log(0.2 + 0.6 w) is least at w = 1/2."""
     whole, crop = np.array([[0.8, 0.2], [0.8, 0.2]]), np.array([[0.2, 0.8], [0.2, 0.8]])
     assert fit_weight(whole, crop, np.array([0, 1])) == pytest.approx(0.5)
     assert fit_weight(whole, crop, np.array([0, 0])) == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exporting import export_picture
+from exporting import export_image
 from tiny_bundle import pack_tiny
 
 from skindx.diagnosis.predictor import Predictor
@@ -18,7 +18,7 @@ def test_the_export_answers_as_the_device(device: str, export_data: Path, tmp_pa
     pytest.importorskip("onnxruntime")
     bundle = pack_tiny(tmp_path / "bundle").path
     export_bundle(bundle, "onnx", "fp32", export_data)
-    images = [export_picture(100 + n) for n in range(3)]
+    images = [export_image(100 + n) for n in range(3)]
     exported = Predictor.load(bundle, backend="onnx")
     assert exported.backend == "onnx fp32"
     eager = Predictor.load(bundle, device=device)

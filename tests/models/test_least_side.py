@@ -35,16 +35,14 @@ def test_the_smallest_member_decides(spec: BundleSpec) -> None:
 @pytest.mark.parametrize(
     ("checked", "least"), [(180, 180), (400, 249), (None, 249), (True, 249), (-4, 249), ("9", 249)]
 )
-def test_smaller_calibration_pictures_lower_it(
-    spec: BundleSpec, checked: object, least: int
-) -> None:
+def test_smaller_calibration_images_lower_it(spec: BundleSpec, checked: object, least: int) -> None:
     for key in (LEAST_SIDE_PX, OLD_KEYS[LEAST_SIDE_PX]):
         provenance = {} if checked is None else {key: checked}
         large = member_sizes(spec, 384, 224).model_copy(update={"provenance": provenance})
         assert least_side(large) == least
 
 
-def test_few_small_calibration_pictures_do_not(tmp_path: Path) -> None:
+def test_few_small_calibration_images_do_not(tmp_path: Path) -> None:
     def record(n: int, side: int, split: str = "calibration") -> Record:
         return Record(f"{n}", f"{n:064}", "0" * 16, side, 300, "a", f"g{n}", split)  # type: ignore[arg-type]
 

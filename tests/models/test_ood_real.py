@@ -17,7 +17,7 @@ from skindx.models.ood.extraction import features_of
 from skindx.models.ood.features import Features, Learned
 from skindx.models.ood.kinds import DEFAULT
 
-Pictures = list[NDArray[np.uint8]]
+Images = list[NDArray[np.uint8]]
 
 
 def network(weights: Path) -> Ensemble:
@@ -32,13 +32,13 @@ def network(weights: Path) -> Ensemble:
     return Ensemble((Member("given", classifier.eval(), preprocess),))
 
 
-def photos(folder: Path, each: int, skip: int = 0) -> tuple[Pictures, list[str]]:
+def photos(folder: Path, each: int, skip: int = 0) -> tuple[Images, list[str]]:
     """Return `each` photos of every class."""
     files = [f for of in sorted(folder.iterdir()) for f in sorted(of.iterdir())[skip:][:each]]
     return [decode(file.read_bytes()) for file in files], [file.parent.name for file in files]
 
 
-def measured(ensemble: Ensemble, images: Pictures) -> Features:
+def measured(ensemble: Ensemble, images: Images) -> Features:
     return features_of(ensemble, images, ensemble.predict_with_features(images))
 
 

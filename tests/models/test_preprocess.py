@@ -10,9 +10,9 @@ sides = st.integers(20, 300)
 
 
 @given(height=sides, width=sides, size=st.integers(32, 96))
-def test_any_picture_becomes_a_square(height: int, width: int, size: int) -> None:
-    picture = np.zeros((height, width, 3), np.uint8)
-    assert centre_square(picture, Preprocess(size=size)).shape == (size, size, 3)
+def test_any_image_becomes_a_square(height: int, width: int, size: int) -> None:
+    image = np.zeros((height, width, 3), np.uint8)
+    assert centre_square(image, Preprocess(size=size)).shape == (size, size, 3)
 
 
 @given(height=sides, width=sides, short=st.integers(16, 200))
@@ -25,9 +25,9 @@ def test_shrink_keeps_the_aspect(height: int, width: int, short: int) -> None:
 
 
 def test_the_square_shows_the_centre() -> None:
-    picture = np.zeros((100, 200, 3), np.uint8)
-    picture[:, 95:105] = 255
-    square = centre_square(picture, Preprocess(size=50, crop=1.0))
+    image = np.zeros((100, 200, 3), np.uint8)
+    image[:, 95:105] = 255
+    square = centre_square(image, Preprocess(size=50, crop=1.0))
     assert square[:, 24:26].min() > 200
     assert square[:, :20].max() == 0
 

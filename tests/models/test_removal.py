@@ -51,11 +51,11 @@ def bundle(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_bundle_says_what_it_did_with_a_picture(bundle: Path) -> None:
+def test_a_bundle_says_what_it_did_with_an_image(bundle: Path) -> None:
     assert uses(bundle, ENTRIES) == {TRAIN: "train", TEST: "test", ELSEWHERE: None, UNKNOWN: None}
 
 
-def test_a_bundle_that_lists_its_pictures_leaves_no_doubt(tmp_path: Path) -> None:
+def test_a_bundle_that_lists_its_images_leaves_no_doubt(tmp_path: Path) -> None:
     records = [
         Record("p", TRAIN, "", 9, 9, "a", "g", "train"),
         Record("q", ELSEWHERE, "", 9, 9, "a", "h", "val"),
@@ -106,12 +106,12 @@ def test_the_keys_of_version_0_1_are_read_and_replaced(tmp_path: Path) -> None:
     assert old not in provenance
 
 
-def test_what_is_no_bundle_is_told(tmp_path: Path) -> None:
+def test_what_is_no_bundle_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no bundle"):
         uses(tmp_path, ENTRIES)
 
 
-def test_folds_learn_from_validation_pictures_too(bundle: Path) -> None:
+def test_folds_learn_from_validation_images_too(bundle: Path) -> None:
     entries = [Blocked(TRAIN, manifests={MANIFEST: "val"})]
     assert uses(bundle, entries) == {TRAIN: "val"}
     add_provenance(bundle, {FOLD_TRAINED_IMAGES: 3})
@@ -133,7 +133,7 @@ def shas(path: Path) -> list[str]:
     return [row.sha256 for row in gallery.rows]
 
 
-def test_a_gallery_loses_a_picture_and_what_shows_the_same(whole: Path) -> None:
+def test_a_gallery_loses_an_image_and_what_shows_the_same(whole: Path) -> None:
     before, gallery = open_bundle(whole), open_bundle(whole).gallery()
     assert gallery is not None
     gone = f"{6:064x}"

@@ -10,7 +10,7 @@ SIZE = Preprocess(size=64, crop=1.0)
 
 
 @pytest.fixture(scope="module")
-def picture() -> np.ndarray:
+def image() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
 
 
@@ -38,20 +38,20 @@ def test_views_by_hand() -> None:
         assert [view.flatten().tolist() for view in views_of(square, views)] == seen[:views]
 
 
-def test_the_answer_is_the_mean_probability_of_the_views(picture: np.ndarray) -> None:
+def test_the_answer_is_the_mean_probability_of_the_views(image: np.ndarray) -> None:
     plain = _member(1)
-    flips = [picture, picture[:, ::-1], picture[::-1], picture[::-1, ::-1]]
+    flips = [image, image[:, ::-1], image[::-1], image[::-1, ::-1]]
     turned = [np.ascontiguousarray(flip.transpose(1, 0, 2)) for flip in flips]
     alone_8C = np.exp(plain.log_probabilities([np.ascontiguousarray(f) for f in flips] + turned))
     for views in (2, 4, 8):
-        (log_C,) = _member(views).log_probabilities([picture])
+        (log_C,) = _member(views).log_probabilities([image])
         np.testing.assert_allclose(np.exp(log_C), alone_8C[:views].mean(axis=0), rtol=1e-5)
 
 
-def test_all_views_of_a_picture_get_one_answer(picture: np.ndarray) -> None:
+def test_all_views_of_an_image_get_one_answer(image: np.ndarray) -> None:
     member = _member(8)
-    turns = [np.ascontiguousarray(np.rot90(picture, turn)) for turn in range(4)]
-    answers = np.exp(member.log_probabilities([*turns, np.ascontiguousarray(picture[:, ::-1])]))
+    turns = [np.ascontiguousarray(np.rot90(image, turn)) for turn in range(4)]
+    answers = np.exp(member.log_probabilities([*turns, np.ascontiguousarray(image[:, ::-1])]))
     np.testing.assert_allclose(answers, np.broadcast_to(answers[0], answers.shape), rtol=1e-5)
     once = np.exp(_member(1).log_probabilities(turns))
     assert not np.allclose(once[0], once[1], rtol=1e-3)

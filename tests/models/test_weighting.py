@@ -12,13 +12,13 @@ from skindx.models.ensemble.weighting import fit_weights, select_greedily
 SPACES = ("probability", "logit")
 
 
-def _drawn(seed: int, members: int, pictures: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _drawn(seed: int, members: int, images: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return members of which the first says most about the truth."""
     random = np.random.default_rng(seed)
-    truth_N = random.integers(0, 3, pictures)
+    truth_N = random.integers(0, 3, images)
     knows_M = np.linspace(2.5, 0, members)
     scores_MNC = knows_M[:, None, None] * np.eye(3)[truth_N] + random.normal(
-        size=(members, pictures, 3)
+        size=(members, images, 3)
     )
     exp_MNC = np.exp(scores_MNC)
     return exp_MNC / exp_MNC.sum(axis=2, keepdims=True), truth_N
@@ -62,7 +62,7 @@ def test_weights_are_on_the_simplex_and_follow_their_members(seed: int, space: s
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_few_pictures_leave_the_weights_nearly_equal(space: str) -> None:
+def test_few_images_leave_the_weights_nearly_equal(space: str) -> None:
     few_MNC, few_N = _drawn(1, 3, 4)
     many_MNC, many_N = _drawn(1, 3, 4000)
     few_M = fit_weights(few_MNC, few_N, space, 20.0)
@@ -81,7 +81,7 @@ def test_equal_members_weigh_the_same_and_one_weighs_all(space: str) -> None:
 
 
 def test_greedy_selection_by_hand() -> None:
-    # What each member gives the truth of two pictures: the first two complement each other.
+    # What each member gives the truth of two images: the first two complement each other.
     truth_N = np.array([0, 0])
     own_MN = np.array([[0.9, 0.32], [0.3, 0.9], [0.2, 0.2]])
     member_MNC = np.stack([own_MN, 1 - own_MN], axis=2)

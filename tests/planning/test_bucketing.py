@@ -129,7 +129,7 @@ def test_buckets_are_those_of_ddp() -> None:
     assert ddp_buckets(trace_of(sizes, [0.1] * 6)) == [2, 2, 2]
 
 
-def test_groups_are_told_by_name() -> None:
+def test_groups_are_reported_by_name() -> None:
     trace = trace_of([1, 1, 1], [1, 1, 1])
     assert names_of(trace, [2, 1]) == [["t0", "t1"], ["t2"]]
 

@@ -144,7 +144,7 @@ def test_a_failing_monitor_warns_once_and_is_asked_again_each_epoch(
     assert said.count("warning") == 2
 
 
-def test_a_training_that_fails_is_not_told_as_finished(tmp_path: Path) -> None:
+def test_a_training_that_fails_is_not_reported_as_finished(tmp_path: Path) -> None:
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         drive(tmp_path, recorder, at=KeyboardInterrupt())
@@ -190,7 +190,9 @@ def test_only_the_first_rank_tells(tmp_path: Path, capfd: pytest.CaptureFixture[
 # Settings
 
 
-def test_a_missing_package_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monitors = TrainSettings.parse({"monitors": ["wandb"]}).monitors
     check_monitors(monitors)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

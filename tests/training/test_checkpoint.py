@@ -166,7 +166,7 @@ def _truncate_index(checkpoint: Path) -> None:
         (_truncate_index, "index.json cannot be read"),
     ],
 )
-def test_a_damaged_checkpoint_is_told_and_the_one_before_taken(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_taken(
     damage: Any, word: str, tmp_path: Path
 ) -> None:
     _saved(tmp_path)

@@ -260,7 +260,7 @@ def test_other_networks_are_refused(model: str, said: str) -> None:
         build_network(model, 1)
 
 
-def test_what_cannot_train_is_told_before(small_dataset: Path, tmp_path: Path) -> None:
+def test_what_cannot_train_is_reported_before(small_dataset: Path, tmp_path: Path) -> None:
     records = read_manifest(small_dataset)
     cases = {
         "must give each of the 3 ranks": {"detector": {"batch": 2}, "engine": {"ranks": 3}},

@@ -98,7 +98,7 @@ def test_a_step_learns_the_targets_of_its_own_images(small_dataset: Path) -> Non
     np.testing.assert_array_equal(next(iter(batches))[1].numpy(), targets_NC[[3, 1, 40]])
 
 
-def test_what_cannot_be_distilled_is_told(small_dataset: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_distilled_is_reported(small_dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="takes no fold"):
         _settings(student={**STUDENT, "fold": 0})
     records = read_manifest(small_dataset)

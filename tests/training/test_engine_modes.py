@@ -104,13 +104,13 @@ def _all_modes(folder: str) -> dict[str, Any]:
     }
     for name, change in NORMS.items():
         results[name] = _engine_result(_timm(), mesh(**change), 1)
-    told = first.broadcast_from_main(lambda: f"rank {first.data.rank}")
+    reported = first.broadcast_from_main(lambda: f"rank {first.data.rank}")
     try:
         first.broadcast_from_main(_refuse)
     except UserError as error:
-        told += f", {error}"
+        reported += f", {error}"
     leave()
-    return results | {"told": told}
+    return results | {"told": reported}
 
 
 def _refuse() -> None:

@@ -91,7 +91,7 @@ def test_weights_of_another_network_are_refused(
     ("log", "truth"),
     [((11, 3), 12), ((12, 2), 12), ((12, 3), 11), ((0, 3), 0)],
 )
-def test_validation_of_other_pictures_is_refused(
+def test_validation_of_other_images_is_refused(
     builder: EnsembleBuilder, log: tuple[int, int], truth: int
 ) -> None:
     file = member_folder(builder.run, "b") / "validation.npz"
@@ -114,7 +114,7 @@ def test_validation_of_other_pictures_is_refused(
         {"others": torch.zeros(4, 3)},
     ],
 )
-def test_soft_targets_of_other_pictures_or_classes_are_refused(
+def test_soft_targets_of_other_images_or_classes_are_refused(
     builder: EnsembleBuilder, tmp_path: Path, tensors: Tensors
 ) -> None:
     file = tmp_path / "targets.safetensors"

@@ -146,7 +146,7 @@ def test_mistakes_are_one_sentence(settings: dict[str, object], said: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_run_that_is_not_there_is_reported(tmp_path: Path) -> None:
     settings = TrainSettings.parse({"reused": [{"run": str(tmp_path), "member": "m"}]})
     assert settings.members == ()
     with pytest.raises(UserError, match="is no run"):

@@ -230,7 +230,7 @@ def test_a_hostfile_gives_the_same_weights(
     _assert_same_weights(run, tmp_path / "run")
 
 
-def test_what_cannot_work_is_told_before_anything_is_written(
+def test_what_cannot_work_is_reported_before_anything_is_written(
     small_dataset: Path, tmp_path: Path
 ) -> None:
     cases = {

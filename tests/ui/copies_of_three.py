@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.copies.records import COPIES, CopyRecord, Pair, pair_of, write_copies
 from skindx.data.manifest import Record, write_manifest

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paint_pictures import encode, paint
+from paint_images import encode, paint
 
 from skindx.data.manifest import Issue, Record, write_issues, write_manifest
 from skindx.data.review import Flag, write_flags

@@ -158,10 +158,10 @@ def jpeg(width: int, height: int, seed: int = 1) -> bytes:
 
 
 def _shown(photo: bytes) -> bytes:
-    picture = Image.open(io.BytesIO(photo)).convert("RGB")
-    picture.thumbnail((1280, 1280))
+    image = Image.open(io.BytesIO(photo)).convert("RGB")
+    image.thumbnail((1280, 1280))
     file = io.BytesIO()
-    picture.save(file, "JPEG")
+    image.save(file, "JPEG")
     return file.getvalue()
 
 

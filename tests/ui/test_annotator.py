@@ -38,20 +38,18 @@ def _canvas(boxes: list[dict[str, object]], **more: object) -> dict[str, object]
 
 
 @st.composite
-def _pictures(draw: st.DrawFn) -> tuple[tuple[int, int], Box]:
+def _images(draw: st.DrawFn) -> tuple[tuple[int, int], Box]:
     width, height = draw(st.integers(64, 6000)), draw(st.integers(64, 6000))
     x1, y1 = draw(st.floats(0, width - 2)), draw(st.floats(0, height - 2))
     x2, y2 = draw(st.floats(x1 + 1, width)), draw(st.floats(y1 + 1, height))
     return (width, height), Box(x1, y1, x2, y2, "naevus")
 
 
-@given(_pictures(), st.floats(0.05, 1))
-def test_boxes_come_back_where_they_were(
-    picture: tuple[tuple[int, int], Box], factor: float
-) -> None:
-    size_wh, box = picture
+@given(_images(), st.floats(0.05, 1))
+def test_boxes_come_back_where_they_were(image: tuple[tuple[int, int], Box], factor: float) -> None:
+    size_wh, box = image
     (shown,) = canvas_boxes([box], size_wh, COLOURS)
-    # As the browser sends it: on a canvas that draws the picture `factor` times as large.
+    # As the browser sends it: on a canvas that draws the image `factor` times as large.
     sent = shown | {k: shown[k] * factor for k in ("xmin", "ymin", "xmax", "ymax")}
     value = _canvas([sent | {"scaleFactor": factor, "color": "rgb(0, 0, 0)"}])
     assert drawn_boxes(value, [box], size_wh) == (Box(box.x1, box.y1, box.x2, box.y2, "naevus"),)
@@ -132,7 +130,7 @@ class Annotator:
 
 
 def _dataset(folder: Path) -> list[str]:
-    """Write a wide picture with an unsure proposal, small ones with surer and without any."""
+    """Write a wide image with an unsure proposal, small ones with surer and without any."""
     random = np.random.default_rng(0)
     records, proposals = [], []
     for n, (width, height) in enumerate([WIDE, SMALL, SMALL, SMALL]):
@@ -164,7 +162,7 @@ def annotator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Annotator]:
     assert "of 4 images" in lines[1]
 
 
-def test_pictures_are_given_by_hash_alone(annotator: Annotator) -> None:
+def test_images_are_given_by_hash_alone(annotator: Annotator) -> None:
     wide = httpx.get(f"{annotator.url}/images/{annotator.order[0]}.jpg")
     pixels = cv2.imdecode(np.frombuffer(wide.content, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None
@@ -217,12 +215,12 @@ class Seen:
     errors: list[str] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
 
-    def told(self, text: str) -> str:
+    def reported(self, text: str) -> str:
         self.page.locator("#sx-message", has_text=text).wait_for()
         return self.page.inner_text("#sx-message")
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Press the mouse at `start` and let it go at `end`, pixels of a small picture's own."""
+        """Press the mouse at `start` and let it go at `end`, pixels of a small image's own."""
         box = self.page.locator("#sx-canvas canvas").bounding_box()
         assert box is not None
         times = shown_size(SMALL)[0] / SMALL[0]
@@ -254,13 +252,13 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     assert first in seen.told("0 of 4 looked at")
     page.keyboard.press("u")
     seen.told("Nothing was saved since the page was opened")
-    # The proposal as it is: exactly what the model said, in pixels of the large picture.
+    # The proposal as it is: exactly what the model said, in pixels of the large image.
     page.keyboard.press("s")
     seen.told("Saved: 1 box. Image 2 of 4")
     assert [(b.x1, b.y1, b.x2, b.y2) for b in annotator.boxes(0) or ()] == [
         (100.5, 50.25, 300.125, 200.0)
     ]
-    # Move the second picture's proposal by 10 and 20 pixels; it is small, and shown larger.
+    # Move the second image's proposal by 10 and 20 pixels; it is small, and shown larger.
     page.get_by_label("Drag boxes").click()
     seen.drag((200, 120), (210, 140))
     page.keyboard.press("s")

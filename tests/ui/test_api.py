@@ -85,9 +85,9 @@ def test_a_form_becomes_a_case(painted: Answer, monkeypatch: pytest.MonkeyPatch)
     fake = Fake(painted)
     app, _ = served(fake)
     photos = [bytes([n]) * (3 << 20) for n in range(3)]
-    told = {"age": "54", "sex": "", "site": "back", "skin_type": "2", "include": "views,heat"}
+    reported = {"age": "54", "sex": "", "site": "back", "skin_type": "2", "include": "views,heat"}
     files = [("photo", (f"{n}.jpg", photo)) for n, photo in enumerate(photos)]
-    answer = ask(app, "POST", "/v1/diagnose", files=files, data=told)
+    answer = ask(app, "POST", "/v1/diagnose", files=files, data=reported)
     assert answer.status_code == 200
     assert fake.case.photos == tuple(photos)
     assert (fake.case.patient.age, fake.case.patient.site) == (54, "back")
@@ -136,7 +136,7 @@ def test_a_wrong_form_is_one_sentence(painted: Answer, request_: dict[str, Any],
         (Unanswered("no answer."), 500, None, "failed"),
     ],
 )
-def test_errors_are_told_and_counted(
+def test_errors_are_reported_and_counted(
     error: Exception, status: int, gate: str | None, outcome: str
 ) -> None:
     app, metrics = served(Fake(error))
@@ -152,7 +152,7 @@ def test_errors_are_told_and_counted(
     assert ('skindx_refusals_total{gate="blur"} 1.0' in text) == (gate == "blur")
 
 
-def test_every_refused_photo_is_told_and_counted() -> None:
+def test_every_refused_photo_is_reported_and_counted() -> None:
     two = (Refusal(0, "blur", "it is blurred."), Refusal(2, "light", "it is dark."))
     app, metrics = served(Fake(Refused.of(two, 3)))
     said = ask(app, "POST", "/v1/diagnose", files=[("photo", b"x")] * 3).json()

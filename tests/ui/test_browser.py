@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from windows import PHONE, Painted, Seen, told
+from windows import PHONE, Painted, Seen, reported
 
 from skindx.taxonomy import load_taxonomy
 
@@ -119,10 +119,10 @@ def test_all_refused_photos_are_shown_at_once(
     page.set_input_files("#sx-file", [photos["dark"], photos["good"], photos["blurred"]])
     page.click(".sx-ask")
     page.wait_for_selector(".sx-refused")
-    told = [photo.inner_text() for photo in page.locator(".sx-photo").all()]
-    assert "The photo is too dark" in told[0]
-    assert "The photo is" not in told[1]
-    assert "The photo is blurred" in told[2]
+    reported = [photo.inner_text() for photo in page.locator(".sx-photo").all()]
+    assert "The photo is too dark" in reported[0]
+    assert "The photo is" not in reported[1]
+    assert "The photo is blurred" in reported[2]
     assert page.locator(".sx-refused").count() == 2
     assert painted.uploads == []
 
@@ -139,9 +139,9 @@ def test_what_the_model_knows_stands_before_the_upload_and_in_the_answer(
     assert chooser["y"] + chooser["height"] < 844  # without scrolling
     ask(page, photos["soon"])
     assert not scope.is_visible()
-    told = page.locator(".sx-may .sx-scope").inner_text()
-    assert all(name in told for name in names)
-    assert "Merkel cell carcinoma" in told
+    reported = page.locator(".sx-may .sx-scope").inner_text()
+    assert all(name in reported for name in names)
+    assert "Merkel cell carcinoma" in reported
 
 
 def test_an_abstention_looks_like_one(opened: Opened, photos: Photos) -> None:
@@ -178,7 +178,7 @@ def test_a_failure_is_one_sentence_without_secrets(
     assert page.locator(".sx-ask").get_attribute("aria-disabled") == "false"
 
 
-def test_what_the_form_itself_can_tell_is_told_before_anything_is_sent(
+def test_what_the_form_itself_can_tell_is_reported_before_anything_is_sent(
     opened: Opened, photos: Photos, tmp_path: Path
 ) -> None:
     page = opened().page
@@ -254,13 +254,13 @@ def test_a_phone_shows_notice_and_next_step_first_and_nothing_sticks_out(
 def test_nobody_is_shut_out(opened: Opened, photos: Photos, axe: Axe) -> None:
     page = opened(color_scheme="light", **PHONE).page
     findings = axe(page)
-    assert findings == [], told(findings)
+    assert findings == [], reported(findings)
     page.click(".sx-skin summary")
     page.set_input_files("#sx-file", photos["blurred"])
     page.click(".sx-ask")
     page.wait_for_selector(".sx-refused")
     findings = axe(page)
-    assert findings == [], told(findings)
+    assert findings == [], reported(findings)
     page.click("[aria-label='Remove photo 1']")
     for kind in ("urgent", "soon", "routine", "unknown"):
         ask(page, photos[kind])
@@ -268,14 +268,14 @@ def test_nobody_is_shut_out(opened: Opened, photos: Photos, axe: Axe) -> None:
         if kind != "unknown":  # an abstention has none
             page.check(".sx-heat-on")
         findings = axe(page)
-        assert findings == [], (kind, told(findings))
+        assert findings == [], (kind, reported(findings))
         page.click("[data-again]")
         page.wait_for_selector(".sx-waiting")
     page.set_input_files("#sx-file", photos["busy"])
     page.click(".sx-ask")
     page.wait_for_selector(".sx-problem")
     findings = axe(page)
-    assert findings == [], told(findings)
+    assert findings == [], reported(findings)
 
 
 def test_motion_is_reduced_where_it_is_asked_for(opened: Opened) -> None:
@@ -287,7 +287,7 @@ def test_motion_is_reduced_where_it_is_asked_for(opened: Opened) -> None:
     assert moving == 0
 
 
-def test_an_answer_can_be_asked_again_with_more_told(opened: Opened, photos: Photos) -> None:
+def test_an_answer_can_be_asked_again_with_more_reported(opened: Opened, photos: Photos) -> None:
     page = opened().page
     ask(page, photos["plain"])
     assert "no calibrated sets" in page.locator(".sx-may").inner_text()

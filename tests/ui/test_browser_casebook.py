@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from windows import DESKTOP, PHONE, Painted, Seen, told
+from windows import DESKTOP, PHONE, Painted, Seen, reported
 
 from skindx.casebook.casebook import Casebook
 
@@ -65,7 +65,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
         in_set = [candidate.name for candidate in case.diagnosis.candidates if candidate.in_set]
         assert shown.locator(".sx-name").all_inner_texts() == in_set
     findings = axe(page)
-    assert findings == [], told(findings)
+    assert findings == [], reported(findings)
 
     last = page.locator(".sx-seen").nth(1)
     last.locator("[name=label]").select_option("Melanoma")
@@ -82,7 +82,7 @@ def test_a_lesion_is_kept_compared_confirmed_and_deleted(
     sure = last.locator("dialog")
     assert "Delete the case of" in sure.inner_text()
     findings = axe(page)
-    assert findings == [], told(findings)
+    assert findings == [], reported(findings)
     assert page.evaluate("document.activeElement.textContent") == "Keep it"
     page.keyboard.press("Enter")
     assert not sure.is_visible()

@@ -57,7 +57,7 @@ def test_a_lying_photo_is_shown_upright_reported_and_not_remembered(
     assert served.remembered() == before  # the answer is in the browser alone
 
 
-def test_a_bad_file_is_refused_beside_its_picture_and_the_page_goes_on(
+def test_a_bad_file_is_refused_beside_its_image_and_the_page_goes_on(
     opened: Callable[..., Seen], served: Served, tmp_path: Path
 ) -> None:
     page = opened(url=served.url).page

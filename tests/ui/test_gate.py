@@ -210,8 +210,8 @@ def test_a_damaged_file_of_users_is_one_sentence(
         assert str(tmp_path) not in answer.text
     assert "<form" in answers[-1].text
     assert ask(gate, "GET", "/free").status_code == 200
-    told = [record for record in caplog.records if "users.json" in record.getMessage()]
-    assert len(told) == 1  # for the operator, and not for each request
+    reported = [record for record in caplog.records if "users.json" in record.getMessage()]
+    assert len(reported) == 1  # for the operator, and not for each request
     file.write_bytes(whole)
     file.chmod(0o600)
     assert ask(gate, "GET", "/x", headers=session).json() == ["anna", 0]

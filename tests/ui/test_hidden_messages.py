@@ -32,11 +32,11 @@ def test_a_fault_is_logged_without_its_message(caplog: pytest.LogCaptureFixture)
     except RuntimeError as error:
         log_fault(logging.getLogger("x"), "a case could not be kept", error)
     (record,) = caplog.records
-    told = record.getMessage()
-    assert told.startswith("a case could not be kept: RuntimeError")
-    assert "ValueError" in told
-    assert "inner" in told
-    assert Path(__file__).name in told
+    reported = record.getMessage()
+    assert reported.startswith("a case could not be kept: RuntimeError")
+    assert "ValueError" in reported
+    assert "inner" in reported
+    assert Path(__file__).name in reported
     assert SECRET not in caplog.text
 
 

@@ -28,7 +28,7 @@ METRICS = {
 CASE = Case((jpeg(80, 60),))
 
 
-def test_measured_figures_are_told_with_their_intervals() -> None:
+def test_measured_figures_are_reported_with_their_intervals() -> None:
     assert measured(METRICS) == (
         "Measured on its test split (1,312 images): top-1 81.2 % (95 % interval 77.0 to 85.0 %), "
         "calibration error 3.1 %."
@@ -50,7 +50,7 @@ def test_metrics_of_another_layout_say_nothing(metrics: dict[str, object] | None
     assert measured(metrics) == ""
 
 
-def test_a_figure_alone_is_told() -> None:
+def test_a_figure_alone_is_reported() -> None:
     alone = {"ensemble": {"top1": {"value": 0.5}}}
     assert measured(alone) == "Measured on images kept apart: top-1 50.0 %."
 

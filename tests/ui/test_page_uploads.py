@@ -57,9 +57,11 @@ def test_four_photos_are_too_many_and_none_stays(folder: Path) -> None:
     assert not any(path.exists() for path in paths)
 
 
-def test_what_was_not_told_stays_untold() -> None:
-    told = patient_of({"age": "45", "sex": "", "site": "back", "duration": "", "skin_type": "5"})
-    assert (told.age, told.sex, told.site, told.duration, told.skin_type) == (
+def test_what_was_not_reported_stays_unreported() -> None:
+    reported = patient_of(
+        {"age": "45", "sex": "", "site": "back", "duration": "", "skin_type": "5"}
+    )
+    assert (reported.age, reported.sex, reported.site, reported.duration, reported.skin_type) == (
         45, None, "back", None, 5,
     )  # fmt: skip
     assert patient_of(None) == patient_of({}) == patient_of("x")

@@ -83,14 +83,14 @@ def test_a_pool_answers_and_tells_what_is_wrong() -> None:
                 assert answer.views == (View(case.photos[0] * 1000, b"heat"),)
                 assert answer.thumbnails == (b"", b"thumbnail")
             said = [b"refuse", b"wrong", b"break", b"photo"]
-            told = await asyncio.gather(
+            reported = await asyncio.gather(
                 *(pool.diagnose(Case((path,))) for path in said), return_exceptions=True
             )
-            assert isinstance(told[0], Refused)
-            assert (told[0].gate, str(told[0])) == ("blur", "it is blurred.")
-            assert str(told[1]) == "it is wrong."
-            assert isinstance(told[2], Unanswered)
-            assert isinstance(told[3], Answer)  # whatever was in one batch with it
+            assert isinstance(reported[0], Refused)
+            assert (reported[0].gate, str(reported[0])) == ("blur", "it is blurred.")
+            assert str(reported[1]) == "it is wrong."
+            assert isinstance(reported[2], Unanswered)
+            assert isinstance(reported[3], Answer)  # whatever was in one batch with it
             assert pool.status.restarts == 0
             pids = workers()
         assert all(over(pid) for pid in pids)
@@ -127,9 +127,9 @@ def test_a_case_that_breaks_its_workers_harms_no_other(does: bytes) -> None:
             asked = [asyncio.ensure_future(pool.diagnose(Case((path,)))) for path in said]
             await asyncio.sleep(0.1)
             os.kill(workers()[0], signal.SIGCONT)
-            told = await asyncio.gather(*asked, return_exceptions=True)
-            assert isinstance(told.pop(2), Unanswered)
-            assert all(isinstance(message, Answer) for message in told)
+            reported = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(reported.pop(2), Unanswered)
+            assert all(isinstance(message, Answer) for message in reported)
             await until(lambda: pool.status.ready == 1)
 
     asyncio.run(scenario())

@@ -84,7 +84,7 @@ def test_a_file_of_the_server_is_neither_shown_nor_deleted(served: Served, photo
     secret.unlink()
 
 
-def test_what_is_no_picture_gets_a_sentence(served: Served) -> None:
+def test_what_is_no_image_gets_a_sentence(served: Served) -> None:
     for name in ("notes.jpg", "../../up.png", "a<b>.jpg"):
         answer = served.answer(served.upload(b"not a picture", name), f"bad-{name}")
         assert answer.success
@@ -122,8 +122,8 @@ def test_every_answer_bears_the_headers(served: Served) -> None:
 def test_the_interface_answers(served: Served, photo: bytes) -> None:
     with served.client() as client:
         files = [("photo", ("private-name.jpg", photo)), ("photo", ("b.jpg", photo))]
-        told = {"age": "54", "site": "back", "include": "views"}
-        answer = client.post("/v1/diagnose", files=files, data=told)
+        reported = {"age": "54", "site": "back", "include": "views"}
+        answer = client.post("/v1/diagnose", files=files, data=reported)
         assert answer.status_code in (200, 422), answer.text
         said = answer.json()
         if answer.status_code == 200:

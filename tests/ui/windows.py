@@ -45,5 +45,5 @@ class Seen:
     hosts: set[str] = field(default_factory=set)
 
 
-def told(findings: list[dict[str, Any]]) -> str:
+def reported(findings: list[dict[str, Any]]) -> str:
     return json.dumps(findings, indent=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from decoder_watch import descendants
-from paint_pictures import paint, save
+from paint_images import paint, save
 
 import skindx
 from skindx.data.screening.screen import ScreenSettings, screen_files

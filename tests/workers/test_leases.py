@@ -197,9 +197,9 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="names no database"):
         Queue("nonsense://user:secret@host/name", "q")
     unreachable = "postgresql+psycopg://me:secret@127.0.0.1:1/none?connect_timeout=2"
-    with pytest.raises(UserError, match=r"postgresql\+psycopg://me:\*\*\*@127") as told:
+    with pytest.raises(UserError, match=r"postgresql\+psycopg://me:\*\*\*@127") as reported:
         Queue(unreachable, "q")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(reported.value)
 
 
 def test_a_transaction_that_was_given_up_for_another_is_repeated(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from decoder_watch import descendants
-from hostile_pictures import memory_bomb, scan_bomb
-from paint_pictures import paint, save
+from hostile_images import memory_bomb, scan_bomb
+from paint_images import paint, save
 
 import skindx
 from skindx.data.publish import clean_files
@@ -21,7 +21,7 @@ from skindx.workers import process
 from skindx.workers.sandbox import Failure, Limits, run_sandboxed
 
 
-def pictures(folder: Path, count: int) -> list[Path]:
+def images(folder: Path, count: int) -> list[Path]:
     return [save(folder / f"{n}.jpg", paint(n, 64, 64 + n)) for n in range(count)]
 
 
@@ -41,8 +41,8 @@ def reasons(screened: list[Screened]) -> dict[int, str]:
     return {n: each.reason for n, each in enumerate(screened) if each.reason}
 
 
-def test_a_picture_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
-    paths = pictures(tmp_path, 40)
+def test_an_image_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
+    paths = images(tmp_path, 40)
     pipe_at(paths, 5)
     pipe_at(paths, 30)
     pipe_at(paths, 42 - 1)
@@ -94,10 +94,10 @@ def opened_by(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_picture_that_kills_its_decoder_is_tried_once_more_alone(
+def test_an_image_that_kills_its_decoder_is_tried_once_more_alone(
     tmp_path: Path, how: signal.Signals
 ) -> None:
-    paths = pictures(tmp_path, 10)
+    paths = images(tmp_path, 10)
     fifo = pipe_at(paths, 3)
     killer = on_each_reader(fifo, how, how)
     screened = screen(paths, timeout_s=60)
@@ -107,8 +107,8 @@ def test_a_picture_that_kills_its_decoder_is_tried_once_more_alone(
     assert screened[3].detail == f"its decoder was ended by {how.name}"
 
 
-def test_an_innocent_picture_survives_the_death_of_its_decoder(tmp_path: Path) -> None:
-    paths = pictures(tmp_path, 10)
+def test_an_innocent_image_survives_the_death_of_its_decoder(tmp_path: Path) -> None:
+    paths = images(tmp_path, 10)
     fifo = pipe_at(paths, 3)
     on_each_reader(fifo, signal.SIGKILL, paths[0].read_bytes())
     screened = screen(paths, timeout_s=60)
@@ -120,7 +120,7 @@ def test_memory_is_limited(tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(scan_bomb(2))  # sound, but 49 million pixels
     strange = [Path("/dev/zero"), tmp_path / "gone.jpg", tmp_path, large]
-    screened = screen([*pictures(tmp_path, 3), *strange, *pictures(tmp_path, 1)], memory_mb=250)
+    screened = screen([*images(tmp_path, 3), *strange, *images(tmp_path, 1)], memory_mb=250)
     assert reasons(screened) == {
         3: "decode-memory",
         4: "damaged",
@@ -130,17 +130,17 @@ def test_memory_is_limited(tmp_path: Path) -> None:
     assert "No such file" in screened[4].detail
 
 
-def test_a_decoder_that_cannot_start_is_told_in_its_own_words(
+def test_a_decoder_that_cannot_start_is_reported_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise SystemExit('no decoders today')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(RuntimeError, match=r"does not start(.|\n)*no decoders today"):
-        screen(pictures(tmp_path, 2))
+        screen(images(tmp_path, 2))
 
 
 def test_nothing_is_left_running_when_the_caller_stops(tmp_path: Path) -> None:
-    paths = pictures(tmp_path, 70)
+    paths = images(tmp_path, 70)
     pipe_at(paths, 69)
     job = {"settings": ScreenSettings().model_dump(mode="json"), "hashes": ["perceptual"]}
     answers = run_sandboxed(screening, job, paths, Limits(timeout_s=600, memory_mb=400), 2)
@@ -188,7 +188,7 @@ def test_a_hanging_decoder_does_not_outlive_a_killed_caller(tmp_path: Path) -> N
     os.close(writer)
 
 
-def test_no_pictures_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_images_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.subprocess, "Popen", None)
     assert screen([]) == []
 
@@ -199,15 +199,15 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
     """A gallery shows dropped images too, also one that its decoder never came back from."""
     monkeypatch.setattr(thumbnails, "_LIMITS", Limits(timeout_s=1, memory_mb=400))
     monkeypatch.setattr(clean_files, "_TIMES", 1)
-    paths = pictures(tmp_path, 3)
+    paths = images(tmp_path, 3)
     fifo = pipe_at(paths, 1)
     files = {path.stem: path for path in paths}
-    told: list[int] = []
+    reported: list[int] = []
     shown = thumbnails.write_thumbnails(
-        tmp_path / "thumbs", files, tmp_path / "none", lambda _, done, total: told.append(done)
+        tmp_path / "thumbs", files, tmp_path / "none", lambda _, done, total: reported.append(done)
     )
     assert shown == files.keys() - {fifo.stem}
-    assert told == [1, 2, 3, 4]
+    assert reported == [1, 2, 3, 4]
     settings = ScreenSettings(timeout_s=1)
     (tmp_path / "clean").mkdir()
     clean = list(clean_files.clean_files(paths, tmp_path / "clean", settings))
@@ -215,7 +215,7 @@ def test_a_gallery_and_a_publication_survive_what_hangs(
     assert {each.path for each in clean if not each.problem} == set((tmp_path / "clean").iterdir())
 
 
-def test_a_lack_of_memory_is_the_problem_of_one_picture(
+def test_a_lack_of_memory_is_the_problem_of_one_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clean_files, "_TIMES", 1)

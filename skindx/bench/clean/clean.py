@@ -32,7 +32,7 @@ SMALLEST = (
     "images=24",
     "originals=2",
     "overlaid=2",
-    "strangers=1",
+    "off_topic=1",
     "kinds=[crop_10, border_white]",
     "methods=[phash]",
     "draws=50",
@@ -55,7 +55,7 @@ class Config(Settings):
     """Images that each kind of copy is made of."""
     overlaid: int = Field(20, ge=2)
     """Different images under each shared overlay."""
-    strangers: int = Field(10, ge=1)
+    off_topic: int = Field(10, ge=1)
     """Images of each painted kind without skin."""
     methods: tuple[str, ...] = ()
     """Who is asked; (): everyone who is there."""
@@ -152,7 +152,7 @@ def _plant(settings: Config, folder: Path) -> tuple[Planted, int]:
         settings.kinds,
         originals=settings.originals,
         overlaid=settings.overlaid,
-        strangers=settings.strangers,
+        off_topic=settings.off_topic,
         seed=settings.seed,
     )
     return planted, left_out
@@ -161,13 +161,13 @@ def _plant(settings: Config, folder: Path) -> tuple[Planted, int]:
 def _notes(
     settings: Config, planted: Planted, left_out: int, scored: dict[str, Scored]
 ) -> Iterator[str]:
-    counts = {part: len(planted.where(part)) for part in ("base", "copy", "overlay", "stranger")}
+    counts = {part: len(planted.where(part)) for part in ("base", "copy", "overlay", "off_topic")}
     where = "painted images" if settings.dataset is None else settings.dataset.resolve().name
     yield (
         f"{where}: {counts['base']} different images ({left_out} left out that may show the same "
         f"as another); {counts['copy']} copies, {settings.originals} of each of "
         f"{len(settings.kinds)} kinds in 8 orientations; {counts['overlay']} other images under "
-        f"overlays that they share; {counts['stranger']} without skin; seed {settings.seed}."
+        f"overlays that they share; {counts['off_topic']} without skin; seed {settings.seed}."
     )
     yield (
         f"copies_recall_KIND, false_links, families_across_splits_KIND are those of "

@@ -82,10 +82,10 @@ def plain_values(one: Scored, kinds: Sequence[str], draws: int) -> dict[str, Any
         "version": one.answer.version,
     }
     if len(one.answer.strange_S):
-        precision, recall = map(_plain, one.strangers.among_first(OFTEN))
+        precision, recall = map(_plain, one.off_topic.among_first(OFTEN))
         values["off_topic"] = {
             "average_precision": _listed(_off_topic_ap(one, draws)),
-            "auroc": _plain(one.strangers.auroc(images)),
+            "auroc": _plain(one.off_topic.auroc(images)),
             f"precision_at_{OFTEN}": precision,
             f"recall_at_{OFTEN}": recall,
         }
@@ -99,9 +99,9 @@ def _copies_ap(one: Scored, draws: int) -> Figure:
 
 
 def _off_topic_ap(one: Scored, draws: int) -> Figure:
-    measure = one.strangers.average_precision()
+    measure = one.off_topic.average_precision()
     interval = bootstrap_interval(measure, np.arange(measure.images), draws=draws)
-    return _share(interval, int(one.strangers.hits_U.sum()))
+    return _share(interval, int(one.off_topic.hits_U.sum()))
 
 
 def _ratio(ours: Scored, other: Scored, draws: int) -> Figure:

@@ -38,7 +38,7 @@ class Planted:
     """A folder of images and what is known of them; row i of each column is image i.
 
     `names` are paths relative to the folder, sorted. Images of one root show the same. `parts` say
-    why an image is there: "base", "copy", "overlay" or "stranger", and `kinds` which kind it is of.
+    why an image is there ("base", "copy", "overlay" or "off_topic"), `kinds` which kind it is of.
     """
 
     folder: Path
@@ -74,14 +74,15 @@ def plant(
     *,
     originals: int,
     overlaid: int,
-    strangers: int,
+    off_topic: int,
     seed: int,
 ) -> Planted:
     """Write the images into an empty folder, named by SHA-256, and return the truth.
 
     Each kind copies `originals` images. An image is copied once, unless there are too few; then
     all are copied equally often. Each overlay lies on `overlaid` images, which stand in the folder
-    with it alone; each kind of stranger is painted `strangers` times, as large as some base image.
+    with it alone; each kind of off-topic image is painted `off_topic` times, each as large as a
+    base image.
     Raises UserError when there are too few base images to leave some that are copied.
     """
     rng = np.random.default_rng([seed, len(base)])
@@ -112,13 +113,13 @@ def plant(
         data = make_copy(kind, decode(base[at].data), number % originals, seed)
         put(data, ".jpg", (at, "copy", kind, *own[at]))
     for number, (kind, draw) in enumerate(STRANGERS.items()):
-        for count in range(strangers):
+        for count in range(off_topic):
             painted_HW3 = draw(np.random.default_rng([seed, number, count]))
-            root = len(base) + number * strangers + count
+            root = len(base) + number * off_topic + count
             # Their size alone must not tell them apart.
             height, width = decode(base[rest[root % len(rest)]].data).shape[:2]
             sized_HW3 = cv2.resize(painted_HW3, (width, height), interpolation=cv2.INTER_AREA)
             data = encode_jpeg(np.asarray(sized_HW3, np.uint8), 90)
-            put(data, ".jpg", (root, "stranger", kind, "", f"painted {kind} {count}"))
+            put(data, ".jpg", (root, "off_topic", kind, "", f"painted {kind} {count}"))
     write_csv(folder / TRUTH, ("name", "root", "part", "kind", "label", "origin"), sorted(rows))
     return Planted.of(folder, rows)

@@ -47,17 +47,17 @@ class Scored:
         )
 
     @cached_property
-    def strangers(self) -> Ranking:
+    def off_topic(self) -> Ranking:
         """The ranked images; what is resampled are images."""
         order = np.argsort(-self.answer.strangeness_S, kind="stable")
         ranked_S = self.answer.strange_S[order]
-        stranger_N = np.zeros(len(self.planted.names), np.int64)
-        stranger_N[self.planted.where("stranger")] = 1
+        off_topic_N = np.zeros(len(self.planted.names), np.int64)
+        off_topic_N[self.planted.where("off_topic")] = 1
         return Ranking(
             self.answer.strangeness_S[order],
-            stranger_N[ranked_S] == 1,
+            off_topic_N[ranked_S] == 1,
             np.stack([ranked_S, ranked_S], axis=1),
-            stranger_N,
+            off_topic_N,
         )
 
     @cached_property
@@ -134,7 +134,7 @@ class Scored:
     @cached_property
     def _split(self) -> dict[int, str]:
         """Split of each image, when the method's links make the groups."""
-        kept = [i for i, part in enumerate(self.planted.parts) if part != "stranger"]
+        kept = [i for i, part in enumerate(self.planted.parts) if part != "off_topic"]
         members = [(f"{self._component[i]:08d}", self.planted.labels[i]) for i in kept]
         splits = split_groups(members, SplitSettings(), self.seed)
         return {i: splits[group] for i, (group, _) in zip(kept, members, strict=True)}

@@ -75,8 +75,8 @@ def test_a_weak_link_that_holds_nothing_together_is_not_the_weakest() -> None:
 def test_answers_cut_join_and_contradict() -> None:
     rows = [link("a", "b", 0.99), link("b", "c", 0.93)]
     assert [f.sha256s for f in families(rows, {("a", "b"): False})] == [("b", "c")]
-    (told,) = families([], {("p", "q"): True})
-    assert (told.sha256s, told.weakest) == (("p", "q"), None)
+    (reported,) = families([], {("p", "q"): True})
+    assert (reported.sha256s, reported.weakest) == (("p", "q"), None)
     (family,) = families(rows, {("a", "c"): False})
     assert family.sha256s == ("a", "b", "c")
     assert family.contradicted == (("a", "c"),)

@@ -137,7 +137,7 @@ def test_none_and_one_image_have_no_copies(tmp_path: Path) -> None:
     assert find_copies(tmp_path, [put(tmp_path, painted(1))], runner=LocalRunner(1)) == []
 
 
-def test_a_part_that_ends_its_worker_is_told_in_one_sentence(made: Made) -> None:
+def test_a_part_that_ends_its_worker_is_reported_in_one_sentence(made: Made) -> None:
     dataset, paths, _ = made
     with pytest.raises(JobError, match=r"1 of 1 parts of the search .* run the same"):
         find_copies(dataset, paths[:8], runner=Threads(losing="votes-"))

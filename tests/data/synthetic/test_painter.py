@@ -14,7 +14,7 @@ PER_CLASS = 24
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[tuple[str, NDArray[np.uint8]]]:
+def images() -> list[tuple[str, NDArray[np.uint8]]]:
     """Return (class, pixels) of a small set."""
     return [(label, paint(label, i).pixels) for label in CLASSES for i in range(PER_CLASS)]
 
@@ -26,7 +26,7 @@ def test_same_seed_and_index_give_the_same_bytes(label: str) -> None:
     assert first.boxes == again.boxes
 
 
-def test_seed_index_and_class_each_change_the_picture() -> None:
+def test_seed_index_and_class_each_change_the_image() -> None:
     paintings = [
         paint(CLASSES[0], 3, seed=5),
         paint(CLASSES[0], 3, seed=6),
@@ -57,7 +57,7 @@ def test_boxes_lie_inside_and_fit_the_lesions(label: str, index: int, seed: int)
 
 
 def test_the_lesion_is_where_its_box_says() -> None:
-    """Inside its boxes a picture has more structure than in as large a part of bare skin."""
+    """Inside its boxes an image has more structure than in as large a part of bare skin."""
     sharper = []
     for label in CLASSES:
         for index in range(4):
@@ -76,15 +76,15 @@ def test_box_of_a_mask_computed_by_hand() -> None:
     assert (box.x1, box.y1, box.x2, box.y2) == (2, 1, 7, 4)
 
 
-def test_mean_colour_tells_no_class(pictures: list[tuple[str, NDArray[np.uint8]]]) -> None:
+def test_mean_colour_tells_no_class(images: list[tuple[str, NDArray[np.uint8]]]) -> None:
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    labels = [label for label, _ in pictures]
-    colours = [pixels.reshape(-1, 3) for _, pixels in pictures]
+    labels = [label for label, _ in images]
+    colours = [pixels.reshape(-1, 3) for _, pixels in images]
     features = np.array([np.r_[each.mean(0), each.std(0)] for each in colours])
     for model in (
         make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
@@ -93,11 +93,11 @@ def test_mean_colour_tells_no_class(pictures: list[tuple[str, NDArray[np.uint8]]
         assert cross_val_score(model, features, labels, cv=4).mean() <= 0.35
 
 
-def test_different_pictures_do_not_look_like_duplicates(
-    pictures: list[tuple[str, NDArray[np.uint8]]],
+def test_different_images_do_not_look_like_duplicates(
+    images: list[tuple[str, NDArray[np.uint8]]],
 ) -> None:
     """Nearest pair under eight flips and turns: far outside the radius a search would use."""
-    grey = [cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) for _, pixels in pictures]
+    grey = [cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) for _, pixels in images]
     hashes = np.array([_hashes(each) for each in grey])
     nearest = np.full((len(grey), len(grey)), 64)
     for mirrored in (False, True):

@@ -78,7 +78,7 @@ def test_precision_and_recall_by_hand(truth: SiteTruth) -> None:
             issue("/d2", "dead-link"),
             issue("/a", "dead-link"),
             issue("/n2", "near-duplicate", "N1"),
-            issue("/n3", "near-duplicate", "A"),  # dropped for another picture
+            issue("/n3", "near-duplicate", "A"),  # dropped for another image
             issue("/b", "near-duplicate", "A"),  # no duplicate at all
             issue("/a", "near-duplicate", "A"),
         ],
@@ -106,7 +106,7 @@ def test_dropping_every_member_of_a_group_is_not_all_true(truth: SiteTruth) -> N
     assert found["near-duplicate"] == (2, 3, 2)
 
 
-def test_a_picture_kept_for_itself_is_no_duplicate(truth: SiteTruth) -> None:
+def test_an_image_kept_for_itself_is_no_duplicate(truth: SiteTruth) -> None:
     assert scored(truth, issue("/n1", "near-duplicate", "N1"))["near-duplicate"] == (2, 1, 0)
 
 
@@ -116,7 +116,7 @@ def test_half_of_a_conflict_reported_as_a_plain_duplicate_is_false(truth: SiteTr
     assert found["conflicting-duplicate"] == (2, 0, 0)
 
 
-def test_an_issue_told_twice_counts_once(truth: SiteTruth) -> None:
+def test_an_issue_reported_twice_counts_once(truth: SiteTruth) -> None:
     twice = [issue("/d1", "dead-link")] * 2
     assert scored(truth, *twice)["dead-link"] == (4, 1, 1)
 

@@ -77,7 +77,7 @@ def fetch(url: str) -> tuple[int, bytes]:
 
 
 def crawl(origin: str) -> dict[str, list[str]]:
-    """Follow the category and next links; return the picture URL paths of every class."""
+    """Follow the category and next links; return the image URL paths of every class."""
     start = _Links()
     start.feed(fetch(f"{origin}/index.html")[1].decode())
     shown: dict[str, list[str]] = {}
@@ -127,7 +127,7 @@ def test_enough_is_planted(truth: SiteTruth) -> None:
     assert sum(truth.conflicting(group) for group in truth.near_groups) == 2
 
 
-def test_distinct_pictures_remain_in_every_class(truth: SiteTruth) -> None:
+def test_distinct_images_remain_in_every_class(truth: SiteTruth) -> None:
     gone = set()
     for group in (*truth.exact_groups, *truth.near_groups):
         gone |= set(group if truth.conflicting(group) else group[1:])
@@ -136,7 +136,7 @@ def test_distinct_pictures_remain_in_every_class(truth: SiteTruth) -> None:
     assert truth.distinct == PER_CLASS * len(CLASSES)
 
 
-def test_robots_forbids_the_private_pictures_alone(folder: Path, truth: SiteTruth) -> None:
+def test_robots_forbids_the_private_images_alone(folder: Path, truth: SiteTruth) -> None:
     robots = RobotFileParser()
     robots.parse((folder / "site" / "robots.txt").read_text().splitlines())
     assert truth.disallowed
@@ -145,8 +145,8 @@ def test_robots_forbids_the_private_pictures_alone(folder: Path, truth: SiteTrut
 
 
 def grey(folder: Path, path: str) -> NDArray[np.float32]:
-    picture = cv2.imread(str(folder / "site") + path, cv2.IMREAD_GRAYSCALE)
-    small = cv2.resize(picture, (32, 32), interpolation=cv2.INTER_AREA).astype(np.float32)
+    image = cv2.imread(str(folder / "site") + path, cv2.IMREAD_GRAYSCALE)
+    small = cv2.resize(image, (32, 32), interpolation=cv2.INTER_AREA).astype(np.float32)
     return (small - small.mean()) / small.std()
 
 
@@ -156,7 +156,7 @@ def likeness(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     return max(float((one * each).mean()) for each in turned)
 
 
-def test_duplicates_show_the_same_picture_and_others_do_not(folder: Path, truth: SiteTruth) -> None:
+def test_duplicates_show_the_same_image_and_others_do_not(folder: Path, truth: SiteTruth) -> None:
     for group in truth.exact_groups:
         assert len({truth.pictures[path].sha256 for path in group}) == 1
     for group in truth.near_groups:
@@ -168,7 +168,7 @@ def test_duplicates_show_the_same_picture_and_others_do_not(folder: Path, truth:
     assert max(strangers) < 0.95
 
 
-def test_annotations_cover_every_picture_and_follow_the_copies(
+def test_annotations_cover_every_image_and_follow_the_copies(
     folder: Path, truth: SiteTruth
 ) -> None:
     coco = json.loads((folder / "annotations.json").read_text())
@@ -187,7 +187,7 @@ def test_annotations_cover_every_picture_and_follow_the_copies(
             assert 0 <= x < x + w <= width
             assert 0 <= y < y + h <= height
     for group in (*truth.exact_groups, *truth.near_groups):
-        # A flip, a turn or a new size keeps the share of the picture that the boxes take.
+        # A flip, a turn or a new size keeps the share of the image that the boxes take.
         shares = [
             sum(w * h for _, _, w, h in boxes[path])
             / (images[path]["width"] * images[path]["height"])
@@ -212,7 +212,7 @@ def test_same_arguments_write_the_same_bytes_over_an_older_site(
     assert [path.name for path in tmp_path.iterdir()] == ["again"]
 
 
-def test_too_few_pictures_to_plant_in(tmp_path: Path) -> None:
+def test_too_few_images_to_plant_in(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"per_class = 3 is too small .*give at least 4"):
         make_site(tmp_path / "site", per_class=3)
     assert list(tmp_path.iterdir()) == []

@@ -87,7 +87,7 @@ def copies(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]
         yield describe_bytes(first), describe_bytes(make_copy(str(other), pixels_HW3, 7 * number))
 
 
-def strangers(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]:
+def unrelated(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]:
     """Yield described pairs that do not show the same."""
     rng = np.random.default_rng(SEED + 1)
     sets = [[describe(grey(pixels)) for pixels in paintings]]
@@ -115,7 +115,7 @@ def examples(count: int = PAINTINGS) -> tuple[NDArray[np.float64], NDArray[np.bo
                 max(found, key=lambda row: float(row[0] + 4 * row[FEATURES.index("ncc")]))
             )
             same.append(True)
-    for pair in strangers(paintings):
+    for pair in unrelated(paintings):
         for evidence in evidence_of(*pair):
             features.append(evidence.features_F)
             same.append(False)

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from PIL import Image
 
-from paint_pictures import encode, paint  # isort: skip
+from paint_images import encode, paint  # isort: skip
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
@@ -104,9 +104,9 @@ def see_through_palette() -> bytes:
     pixels = np.full((80, 80, 4), 200, np.uint8)
     pixels[:, 40:] = (0, 0, 0, 0)
     pixels[::2, :40] = (90, 60, 50, 255)
-    picture = Image.fromarray(pixels[..., :3]).quantize(4)
+    image = Image.fromarray(pixels[..., :3]).quantize(4)
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG", transparency=picture.getpixel((79, 0)))
+    image.save(buffer, "PNG", transparency=image.getpixel((79, 0)))
     return buffer.getvalue()
 
 

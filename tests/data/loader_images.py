@@ -15,16 +15,16 @@ def photo(height: int, width: int, seed: int = 0) -> np.ndarray:
 
     rng = np.random.default_rng(seed)
     coarse = rng.integers(40, 220, (6, 8, 3), dtype=np.uint8)
-    picture = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
-    cv2.circle(picture, (width // 3, height // 2), min(height, width) // 5, (80, 40, 30), -1)
-    noisy = picture + rng.normal(0, 3, picture.shape)
+    image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    cv2.circle(image, (width // 3, height // 2), min(height, width) // 5, (80, 40, 30), -1)
+    noisy = image + rng.normal(0, 3, image.shape)
     return np.clip(noisy, 0, 255).astype(np.uint8)
 
 
-def jpeg(picture: np.ndarray, quality: int = 92) -> bytes:
+def jpeg(image: np.ndarray, quality: int = 92) -> bytes:
     import simplejpeg
 
-    return simplejpeg.encode_jpeg(np.ascontiguousarray(picture), quality, "RGB", "420")
+    return simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality, "RGB", "420")
 
 
 def dataset(folder: Path, count: int = 6, height: int = 60, width: int = 90) -> Files:
