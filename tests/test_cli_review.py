@@ -40,7 +40,7 @@ def test_a_sweep_writes_its_plot(skindx: Skindx, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("audit", "nowhere"), "no dataset"),
         (("audit", "{data}", "--labels", "--quality"), "audits of their own"),
