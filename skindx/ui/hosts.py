@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # a name with an empty part cannot even be asked for
         return False
     return all(ipaddress.ip_address(str(entry[4][0])).is_loopback for entry in found)
 

@@ -26,8 +26,8 @@ def check_free(host: str, port: int) -> None:
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
             f"the page cannot listen on {host}:{port} ({reason}); "
             "give another --port, or this machine's own --host."

@@ -121,7 +121,9 @@ def test_one_look_gives_the_same_answers_and_what_they_were_made_from(
 
 def test_sets_fitted_with_crops_promise_nothing_without_them(tmp_path: Path) -> None:
     """As on a machine without ultralytics: the bundle has a weight, the predictor no detector."""
-    fused, whole = (Conformal(images=60, thresholds={"all": threshold}) for threshold in (0.3, 0.2))
+    fused, whole = (
+        Conformal(pictures=60, thresholds={"all": threshold}) for threshold in (0.3, 0.2)
+    )
     bundle = pack_tiny(tmp_path / "bundle", conformal=whole)
     box_sees = SimpleNamespace(detect=None, spec=DetectorSpec())
     predictor = Predictor.load(bundle.path)

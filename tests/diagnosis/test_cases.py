@@ -31,7 +31,7 @@ PHOTOS = tuple(skin_photo(seed=seed) for seed in range(4))
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    rule = Conformal(images=100, thresholds={"all": 0.2})
+    rule = Conformal(pictures=100, thresholds={"all": 0.2})
     path = tmp_path_factory.mktemp("cases") / "bundle"
     return Predictor.load(pack_tiny(path, conformal=rule).path)
 

@@ -238,7 +238,7 @@ def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
     seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
     seen.page.on("request", lambda request: seen.hosts.add(urlsplit(request.url).netloc))
     seen.page.goto(annotator.url)
-    seen.told("Image")
+    seen.reported("Image")
     yield seen
     context.close()
     assert seen.errors == []
@@ -249,12 +249,12 @@ def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
 def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) -> None:
     page = seen.page
     first = "Image 1 of 4 (Nevus (mole)): nobody looked yet, proposed with confidence 0.20"
-    assert first in seen.told("0 of 4 looked at")
+    assert first in seen.reported("0 of 4 looked at")
     page.keyboard.press("u")
-    seen.told("Nothing was saved since the page was opened")
+    seen.reported("Nothing was saved since the page was opened")
     # The proposal as it is: exactly what the model said, in pixels of the large image.
     page.keyboard.press("s")
-    seen.told("Saved: 1 box. Image 2 of 4")
+    seen.reported("Saved: 1 box. Image 2 of 4")
     assert [(b.x1, b.y1, b.x2, b.y2) for b in annotator.boxes(0) or ()] == [
         (100.5, 50.25, 300.125, 200.0)
     ]
@@ -262,7 +262,7 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     page.get_by_label("Drag boxes").click()
     seen.drag((200, 120), (210, 140))
     page.keyboard.press("s")
-    seen.told("Saved: 1 box. Image 3 of 4")
+    seen.reported("Saved: 1 box. Image 3 of 4")
     (moved,) = annotator.boxes(1) or ()
     corners = (moved.x1, moved.y1, moved.x2, moved.y2)
     assert corners == pytest.approx((110.5, 70.25, 310.125, 220.0), abs=0.5)
@@ -271,20 +271,20 @@ def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) 
     page.get_by_label("Create box").click()
     seen.drag((40, 30), (140, 90))
     page.keyboard.press("s")
-    seen.told("Saved: 1 box. Image 4 of 4")
+    seen.reported("Saved: 1 box. Image 4 of 4")
     (drawn,) = annotator.boxes(2) or ()
     assert (drawn.label, drawn.drawn_by) == ("lesion", "Dr. <Mole>")
     assert (drawn.x1, drawn.y1, drawn.x2, drawn.y2) == pytest.approx((40, 30, 140, 90), abs=0.5)
     # Nothing in the fourth; then back, and undo gives it back to nobody.
     page.keyboard.press("s")
-    seen.told("Saved: looked at, no lesion. Image 1 of 4")
+    seen.reported("Saved: looked at, no lesion. Image 1 of 4")
     assert annotator.boxes(3) == ()
     page.keyboard.press("k")
-    seen.told("Image 2 of 4")
+    seen.reported("Image 2 of 4")
     page.keyboard.press("b")
-    seen.told("Image 1 of 4")
+    seen.reported("Image 1 of 4")
     page.keyboard.press("u")
-    seen.told("Undone: this image has the boxes that it had before. Image 4 of 4")
+    seen.reported("Undone: this image has the boxes that it had before. Image 4 of 4")
     assert annotator.boxes(3) is None
     assert len(read_annotations(annotator.dataset)) == 3
 

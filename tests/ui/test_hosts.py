@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 from echo_app import ask, echo
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from served import Served
 
@@ -112,6 +112,7 @@ def test_what_is_no_host_name_cannot_be_allowed(name: str) -> None:
         HostCheck(echo, "127.0.0.1", [name])
 
 
+@example(".0")
 @given(st.text(max_size=80))
 def test_no_text_passes_for_this_machine(text: str) -> None:
     name = host_name(text)

@@ -23,7 +23,13 @@ def screen(*paths: Path) -> list[str | None]:
 
 
 def servers(of: int = 0) -> list[int]:
-    return [pid for pid in descendants(of or os.getpid()) if _is_server(pid)]
+    """Return those that a process, this one unless given, has started itself."""
+    owner = of or os.getpid()
+    return [pid for pid in descendants(owner) if _is_server(pid) and _parent(pid) == owner]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _is_server(pid: int) -> bool:
