@@ -50,6 +50,10 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "fused_over_best": ("fused over the best fixed grouping, the worst case", 0.98),
         "hierarchical_over_flat": ("two levels over a flat ring, 2 nodes of 2 ranks", 1.2),
     },
+    "heads": {
+        "shared_over_separate": ("12 heads on features computed once over 12 own runs", 5),
+        "cached_over_recomputed": ("features read from the cache over computing them", 20),
+    },
     "serve": {
         "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 1.5),
         "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),

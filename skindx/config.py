@@ -207,6 +207,8 @@ def _sentence(cls: type[BaseModel], error: ValidationError, origin: str) -> str:
         tag = f"{first['ctx']['tag']!r} is no {name}"
         return f"{origin}: {where!r}: {tag}; {hint}Valid: {', '.join(valid)}.{more}"
     message = _plainly(first)
+    if not loc and isinstance(first["input"], dict):  # of several settings, which it names itself
+        return f"{origin}: {message}.{more}"
     shown = repr(first["input"])
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{origin}: {where or 'value'!r} = {shown}: {message}.{more}"
