@@ -1,5 +1,7 @@
 """Numbers as a person reads them."""
 
+import math
+
 
 def seconds(value: float) -> str:
     """Return a time: 12 ms, 3.4 s, 2 h 05 min."""
@@ -37,3 +39,9 @@ def count(number: int, noun: str) -> str:
 def percent(share: float, *, signed: bool = False) -> str:
     """Return a share: 12 %, or +12 %."""
     return f"{100 * share:{'+' if signed else ''}.0f} %"
+
+
+def rounded(value: float, digits: int = 3) -> str:
+    """Return a number of so many digits, with commas and without powers of ten."""
+    places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, places):,.{max(0, places)}f}"

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from skindx.planning.outcome import Outcome
 from skindx.planning.plan import Plan
-from skindx.planning.units import count, percent, seconds, size, within
+from skindx.planning.units import count, percent, rounded, seconds, size, within
 
 _ROWS = 12
 
@@ -23,8 +23,8 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
         ("a step", within(first.step_s, first.half_width)),
         (
             "images a second",
-            f"{first.images_per_s:.4g} [{first.choice.batch / first.high_s:.4g}, "
-            f"{first.choice.batch / first.low_s:.4g}]",
+            f"{rounded(first.images_per_s)} [{rounded(first.choice.batch / first.high_s)}, "
+            f"{rounded(first.choice.batch / first.low_s)}]",
         ),
         ("memory of a rank", size(chosen.memory_bytes)),
     ]
@@ -87,7 +87,7 @@ def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
         str(outcome.choice.ranks),
         seconds(first.step_s),
         f"{seconds(first.low_s)} .. {seconds(first.high_s)}",
-        f"{first.images_per_s:.4g}",
+        rounded(first.images_per_s),
         percent(first.step.parts["communicate"] / first.step_s) if first.step_s else "",
         size(outcome.memory_bytes),
         seconds(outcome.seconds) if whole else f"{first.schedule.sent_bytes / 1e6:.3g}",
