@@ -94,7 +94,7 @@ def test_every_picture_is_in_its_view_once_and_under_its_filters(
     for issue in read_issues(dataset):
         assert issue.url in words
     told = "".join(pages["index.html"].words)
-    assert "once, also when it was found under several names" in told
+    assert "found under several names or labels is shown once" in told
     filtered = [
         name for name in pages if name.startswith("kept-0-") and not name.startswith("kept-0-0")
     ]
