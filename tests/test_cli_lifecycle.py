@@ -147,7 +147,7 @@ def test_an_image_goes_from_everywhere(
     assert "These would go:" in out
     assert record.source_url in out
     assert "learned from 1 of them" in out
-    assert "its gallery loses 1," in " ".join(out.split())
+    assert "its index of similar cases loses 1," in " ".join(out.split())
     own = tmp_path / "pictures" / record.source_url
     assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -194,7 +194,7 @@ def test_a_bundle_says_which_of_its_parts_change(
         assert code == 0, err
         said = " ".join(out.split())
         assert "check loses 2 of its images and is fitted again without them." in said
-        assert "gallery loses" not in said
+        assert "similar cases loses" not in said
     assert open_bundle(bundle.path).ood() is not None
     code, out, err = skindx(*asked, second)
     assert code == 0, err

@@ -159,8 +159,8 @@ def _file_errors(path: Path, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise KeyFileError(
-            f"the key file {path} of this case book is missing, and without it nobody can read the "
-            f"cases; bring it back, or name it with --casebook-key or {VARIABLE}."
+            f"the key file {path} of this case book is missing, and without it the cases cannot "
+            f"be read; bring it back, or name it with --casebook-key or {VARIABLE}."
         ) from None
     except OSError as error:
         raise KeyFileError(

@@ -34,11 +34,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Images of skin become a dataset, a dataset an ensemble, an ensemble a diagnosis "
-        "page.\n\n"
+        "Build skin image datasets, train ensembles on them, and serve a diagnosis page."
+        "\n\n"
         "The steps: skindx build SOURCE --out DATA, then skindx train DATA --out RUN, "
         "then skindx evaluate RUN/bundle DATA, then skindx serve RUN/bundle.\n\n"
-        "All steps at once on painted images: skindx demo."
+        "To run all steps on synthetic images: skindx demo."
     ),
 )
 

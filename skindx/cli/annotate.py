@@ -13,26 +13,26 @@ def annotate(
     *,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Let this bundle propose boxes first for images without annotations."),
+        typer.Option(help="First let this bundle propose boxes for images without annotations."),
     ] = None,
     copies: Annotated[
         bool,
-        typer.Option("--copies", help="Instead of boxes: say which pairs of images are copies."),
+        typer.Option("--copies", help="Instead of boxes, decide which pairs of images are copies."),
     ] = False,
     skin: Annotated[
         bool,
-        typer.Option("--skin", help="Instead of boxes: say which flagged images show skin."),
+        typer.Option("--skin", help="Instead of boxes, decide which flagged images show skin."),
     ] = False,
-    by: Annotated[str, typer.Option(help="Who looks; default: your login name.")] = "",
-    port: Annotated[int, typer.Option(help="Port to listen on, on this machine alone.")] = 7861,
+    by: Annotated[str, typer.Option(help="Name of the reviewer; default: your login name.")] = "",
+    port: Annotated[int, typer.Option(help="Port; only this machine can reach it.")] = 7861,
 ) -> None:
-    """Open a page to check and draw lesion boxes, or to answer for pairs or for flagged images.
+    """Open a page to draw lesion boxes, or to review possible copies or flagged images.
 
-    Boxes: the least confident images come first. Pairs (--copies): the uncertain ones. Images that
-    may show no skin (--skin): the least surely flagged ones. The next build obeys the answers.
+    The most uncertain come first: boxes of low confidence, uncertain pairs (--copies), and images
+    that may show no skin (--skin). The next build follows the answers.
 
-    Each saved image is in the dataset at once: in its manifest, and under your name in
-    annotations.parquet. One reviewer works on a dataset at a time; to join several, use
+    A saved image changes the manifest at once; annotations.parquet keeps the boxes of each
+    reviewer. Only one reviewer can work on a dataset at a time; to combine several, use
     `skindx boxes export` and `skindx boxes import`.
 
     Example: skindx annotate runs/mine/data --bundle runs/mine/bundle --by "Dr. Mole"

@@ -21,7 +21,7 @@ def audit(
     *,
     labels: Annotated[bool, typer.Option("--labels", help="Review the labels instead.")] = False,
     quality: Annotated[
-        bool, typer.Option("--quality", help="Ask cleanvision about quality instead.")
+        bool, typer.Option("--quality", help="Check image quality with cleanvision instead.")
     ] = False,
     off_topic: Annotated[
         bool, typer.Option("--off-topic", help="Look for images unlike all others instead.")
@@ -29,20 +29,22 @@ def audit(
     embeddings: Annotated[
         Path | None,
         typer.Option(
-            help="With --labels or --off-topic: a table of `skindx dedup embed`; default: "
-            "DATASET's."
+            help="With --labels or --off-topic: a table that `skindx dedup embed` wrote; default: "
+            "DATASET/embeddings.parquet."
         ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Instead: embed with this network's weights first.")
+        Path | None, typer.Option(help="Instead of --embeddings: weights to embed with first.")
     ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Instead: embed with this bundle, which knows its labels."),
+        typer.Option(
+            help="Instead of --embeddings: a bundle to embed with, though it knows the labels."
+        ),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="With --off-topic: the least score that is flagged; default: 3."),
+        typer.Option(help="With --off-topic: flag images from this score on; default: 3."),
     ] = None,
     plant: Annotated[
         float | None,
@@ -54,21 +56,22 @@ def audit(
         bool,
         typer.Option(
             "--combine",
-            help="With --labels: rank by neighbours, copies and training dynamics too, weighed by "
-            "errors planted among the labels; three times as long.",
+            help="With --labels: also rank by neighbours, copies and training dynamics, weighted "
+            "by errors planted among the labels; takes three times as long.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of folds and planted errors.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes; 0 takes all cores.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of folds and planted errors.")] = 0,
+    workers: Annotated[int, typer.Option(help="Number of processes; 0: one for each core.")] = 0,
     sets: Sets = None,
 ) -> None:
-    """Flag images that a person should look at; nothing is removed.
+    """Flag images that a person should check; nothing is removed.
 
-    Without an option it looks for faces, text and intimate regions (models that run here; nothing
-    leaves this machine) and goes on where it was stopped. With --off-topic it scores in
-    DATASET/ood.parquet how unusual each image is among the others, by its embedding. --set changes
-    thresholds: --set face=0.4; with --weights, the network: --set model=resnet18. Flags go to
-    DATASET/flags.parquet, a person's answers to DATASET/decisions.csv.
+    Without an option it looks for faces, text and intimate regions, with models that run on this
+    machine; nothing leaves it. With --labels it ranks doubtful labels, and with --off-topic it
+    writes to DATASET/ood.parquet how unusual the embedding of each image is. Flags are written to
+    DATASET/flags.parquet; put decisions into DATASET/decisions.csv. An interrupted audit resumes.
+    --set changes thresholds (--set face=0.4) or, with --weights, the network (--set
+    model=resnet18).
 
     Example: skindx audit runs/mine/data && skindx audit runs/mine/data --labels
     """
@@ -81,13 +84,13 @@ def audit(
     tables = {"--embeddings": embeddings, "--weights": weights, "--bundle": bundle}
     given = [name for name, value in tables.items() if value is not None]
     if given and not (labels or off_topic):
-        raise UserError(f"{given[0]} is for two audits; add --labels or --off-topic.")
+        raise UserError(f"{given[0]} needs another option; add --labels or --off-topic.")
     if plant is not None and not labels:
-        raise UserError("--plant is for the review of labels; add --labels.")
+        raise UserError("--plant needs --labels; add --labels.")
     if combine and not labels:
-        raise UserError("--combine is for the review of labels; add --labels.")
+        raise UserError("--combine needs --labels; add --labels.")
     if threshold is not None and not off_topic:
-        raise UserError("--threshold is for the look at unusual images; add --off-topic.")
+        raise UserError("--threshold needs --off-topic; add --off-topic.")
     with progress_bars() as progress:
         if labels:
             ranker = _combined() if combine else None

@@ -15,13 +15,16 @@ def bench(
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
     smallest: Annotated[
-        bool, typer.Option("--smallest", help="Only check that it runs here; too small to measure.")
+        bool,
+        typer.Option(
+            "--smallest", help="Only check that the bench runs; its figures mean nothing."
+        ),
     ] = False,
     sets: Sets = None,
 ) -> None:
     """Measure, and print a table with hardware, versions, n and spread.
 
-    A wrong key lists what --set can change: skindx bench dedup --set help=1
+    To list the keys of --set, give a wrong one: skindx bench dedup --set help=1
 
     Example: skindx bench dedup --json dedup.json
     """

@@ -18,8 +18,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help=(
         "Lesion boxes: export, import, propose, and compare annotators.\n\n"
-        "Steps for a dataset without boxes: propose, export to Label Studio with the proposals, "
-        "correct them there, import, agree."
+        "For a dataset without boxes: propose boxes, export them to Label Studio, correct them "
+        "there, import them, and compare annotators with agree."
     ),
 )
 
@@ -29,7 +29,7 @@ Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrot
 @app.command("export")
 def export_verb(  # noqa: PLR0917
     dataset: Dataset,
-    kind: Annotated[Format, typer.Option("--format", "-f", help="Which tool's format.")],
+    kind: Annotated[Format, typer.Option("--format", "-f", help="Format to write.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="coco, labelstudio: a .json; yolo, voc: a folder.")
     ],
@@ -38,16 +38,16 @@ def export_verb(  # noqa: PLR0917
         bool, typer.Option("--copy", help="yolo, voc: copy the images instead of linking them.")
     ] = False,
     proposals: Annotated[
-        bool, typer.Option("--proposals", help="labelstudio: take the model's proposals along.")
+        bool, typer.Option("--proposals", help="labelstudio: include the model's proposals.")
     ] = False,
     prefix: Annotated[
-        str, typer.Option(help="labelstudio: what stands before an image's path in the dataset.")
+        str, typer.Option(help="labelstudio: prefix of the paths of images in the dataset.")
     ] = "/data/local-files/?d=",
 ) -> None:
-    """Write the boxes for another tool: a working copy, not a publication.
+    """Write the boxes for another tool: a working copy, not for publishing.
 
-    COCO, YOLO and VOC hold the annotated images, also those without a lesion.
-    Label Studio gets a task for each image; to let it see them, start it with the variables
+    COCO, YOLO and VOC hold the annotated images, including those without a lesion. For Label
+    Studio, each image is a task; to show the images, start Label Studio with the variables
     LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
     LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=DATASET.
 
@@ -73,16 +73,17 @@ def import_verb(
     dataset: Dataset,
     file: Annotated[Path, typer.Argument(help="A file or folder of boxes.")],
     kind: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Default: by its content.")
+        Format | None,
+        typer.Option("--format", "-f", help="Format; default: detected from the content."),
     ] = None,
     by: Annotated[
-        str, typer.Option(help="Who drew them; Label Studio's export holds the name itself.")
+        str, typer.Option(help="Name of the reviewer; exports of Label Studio contain it.")
     ] = "",
 ) -> None:
-    """Take boxes that a person drew into the dataset; they win over what was there.
+    """Import boxes that a person drew into the dataset; they replace older ones.
 
-    Every person's boxes are kept in DATASET/annotations.parquet; the manifest holds the latest.
-    What does not fit is refused and counted.
+    DATASET/annotations.parquet keeps the boxes of each reviewer; the manifest holds the latest.
+    Boxes that do not fit an image or a class are refused and counted.
 
     Example: skindx boxes import runs/mine/data drawn.json --by "Dr. Mole"
     """
@@ -94,7 +95,7 @@ def import_verb(
     labels = ", ".join(f"{label} {count}" for label, count in sorted(done.labels.items()))
     print(
         f"{done.boxes} boxes ({printable(labels) or 'none'}); {done.empty} images without a "
-        f"lesion; {done.replaced} took the place of older ones."
+        f"lesion; {done.replaced} replaced older ones."
     )
     for reason, names in done.refused.items():
         print(printable(f"refused {len(names)}: {reason}, such as {names[0]}"))
@@ -103,15 +104,17 @@ def import_verb(
 @app.command()
 def agree(
     dataset: Dataset,
-    first: Annotated[str, typer.Argument(help="A person, `recipe`, or a model.")] = "",
-    second: Annotated[str, typer.Argument(help="Another one.")] = "",
-    threshold: Annotated[float, typer.Option(help="Least IoU of two boxes that match.")] = 0.5,
+    first: Annotated[
+        str, typer.Argument(help="Name of a reviewer or of a model, or `recipe`.")
+    ] = "",
+    second: Annotated[str, typer.Argument(help="The same, to compare with.")] = "",
+    threshold: Annotated[float, typer.Option(help="Smallest IoU of two boxes that match.")] = 0.5,
 ) -> None:
     """Compare two annotators on the images that both annotated.
 
-    Boxes are matched one to one by overlap (IoU). Intervals are of 95 %, over groups. Kappa is
-    Cohen's: 1 is full agreement, 0 what chance gives. `recipe` names the boxes that the dataset was
-    built with; a model's name is that in its proposals.
+    Boxes are matched one to one by overlap (IoU). Intervals are 95 % intervals over groups. Kappa
+    is Cohen's: 1 is full agreement, 0 is agreement by chance. `recipe` stands for the boxes that
+    the dataset was built with; a model is named as in its proposals.
 
     Example: skindx boxes agree runs/mine/data "Dr. Mole" "Dr. Naevus"
     """
@@ -138,13 +141,14 @@ def propose(
     dataset: Dataset,
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Also for annotated images, to compare.")
+        bool, typer.Option("--everywhere", help="Also propose for annotated images, to compare.")
     ] = False,
 ) -> None:
     """Let a bundle propose boxes for images without annotations.
 
-    They go to DATASET/proposals.parquet, least confident first, and become part of the dataset only
-    when a person has handed them in: export them with `--format labelstudio --proposals`.
+    They are written to DATASET/proposals.parquet, least confident first. They become part of the
+    dataset only after a person has checked them: in `skindx annotate`, or in Label Studio (`skindx
+    boxes export --format labelstudio --proposals`).
 
     Example: skindx boxes propose runs/mine/data runs/other/bundle
     """

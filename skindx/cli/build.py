@@ -15,8 +15,8 @@ def build(
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="A recipe (YAML), or a folder that holds one folder a class. May be left out "
-            "with --diff, to compare only."
+            help="A recipe (YAML), or a folder with one subfolder for each class. Leave it out "
+            "with --diff to compare only."
         ),
     ] = None,
     *,
@@ -52,15 +52,15 @@ def build(
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Turn images into a dataset: acquire, screen, de-duplicate, split.
+    """Build a dataset from images: fetch, screen, de-duplicate, split.
 
-    Every image that does not enter it is listed in OUT/issues.parquet with its reason. A build
-    that was stopped goes on where it was: run the same command again. Built again, a dataset
-    keeps every image's split, and what `skindx remove` took down stays out.
+    OUT/issues.parquet lists every image that was left out, with the reason. To resume an
+    interrupted build, run the same command again. A rebuilt dataset keeps the split of every
+    image, and images that `skindx remove` took down stay out.
 
     Example: skindx build my/images --out runs/mine/data
 
-    On a cluster whose machines all see OUT: skindx build recipe.yaml --out OUT --cluster auto
+    On a cluster whose machines share OUT: skindx build recipe.yaml --out OUT --cluster auto
     """
     from skindx.data.build.build import build, load_build_settings
     from skindx.data.build.diff import compare, print_diff, read_version, write_diff
@@ -90,7 +90,7 @@ def build(
         print_summary(summary, console())
     elif not before:
         raise UserError(
-            "nothing to build from; give a recipe or a folder that holds class folders."
+            "nothing to build from; give a recipe, or a folder with one subfolder for each class."
         )
     if before:
         difference = compare(before, read_version(out))

@@ -8,8 +8,9 @@ import typer
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Bundles whose trunk is not yours to pass on: detach it, and attach it elsewhere.\n\n"
-        "A trunk is what several heads share (trunk: frozen); its licence stands on the model card."
+        "Detach a trunk that you may not pass on from a bundle, and attach it elsewhere.\n\n"
+        "A trunk is the frozen network that heads share (trunk: frozen). The model card states its "
+        "licence."
     ),
 )
 
@@ -22,7 +23,7 @@ def detach_verb(
         str | None, typer.Option(help="Digest that the bundle must have, or its first digits.")
     ] = None,
 ) -> None:
-    """Write an archive of a bundle without its trunk; no verb loads it until it is attached.
+    """Write an archive of a bundle without its trunk; only `skindx bundle attach` reads it.
 
     Example: skindx bundle detach runs/mine/bundle --out mine.zip
     """
@@ -30,12 +31,12 @@ def detach_verb(
 
     names = detach(bundle, out, expect)
     print(f"wrote {out} without {', '.join(names)}")
-    print(f"who has it runs: skindx bundle attach {out.name} --out BUNDLE")
+    print(f"to complete it: skindx bundle attach {out.name} --out BUNDLE")
 
 
 @app.command("attach")
 def attach_verb(
-    archive: Annotated[Path, typer.Argument(help="What `skindx bundle detach` wrote.")],
+    archive: Annotated[Path, typer.Argument(help="Archive that `skindx bundle detach` wrote.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Bundle to write.")],
     tower: Annotated[
         str | None,
@@ -43,9 +44,9 @@ def attach_verb(
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file with the trunk's weights.")] = None,
 ) -> None:
-    """Complete an archive with its trunk, checked by hash: the bundle is the same to the byte.
+    """Restore a bundle, byte by byte, from an archive and its trunk, which is checked by hash.
 
-    Without --tower and --weights the trunk is fetched from where the bundle says it was taken.
+    Without --tower and --weights, the trunk is downloaded from the address in the archive.
 
     Example: skindx bundle attach mine.zip --tower local-dir:towers/vit --out bundle
     """

@@ -11,7 +11,7 @@ from skindx.text import cell
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look into a case book, export what clinicians confirmed, delete what must go.",
+    help="List, export and delete the cases of a case book.",
 )
 Book = Annotated[
     str,
@@ -22,15 +22,15 @@ KeyFile = Annotated[
     typer.Option(
         "--casebook-key",
         metavar="FILE",
-        help="Its key file; default: what SKINDX_CASEBOOK_KEYS names, then BOOK.keys.",
+        help="Its key file; default: that of SKINDX_CASEBOOK_KEYS, then BOOK.keys.",
     ),
 ]
-Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: everybody's.")]
+Owner = Annotated[str | None, typer.Option(help="Only cases of this login; default: all logins.")]
 
 
 @app.command("list")
 def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None) -> None:
-    """List the cases that are kept, oldest first.
+    """List the stored cases, oldest first.
 
     Example: skindx casebook list runs/cases.db
     """
@@ -57,8 +57,8 @@ def list_cases(book: Book, *, owner: Owner = None, casebook_key: KeyFile = None)
     print(f"{len(cases)} case{'s' if len(cases) != 1 else ''}")
     if lost := opened.unreadable():
         print(
-            f"{len(lost)} more cannot be read, since {opened.keys.path} lacks their keys: bring "
-            f"back the newest key file, or delete them: {' '.join(lost)}"
+            f"{len(lost)} more cannot be read, because {opened.keys.path} lacks their keys: "
+            f"restore the newest key file, or delete them: {' '.join(lost)}"
         )
 
 
@@ -76,8 +76,8 @@ def export(
 ) -> None:
     """Write the confirmed cases as images, a table and a recipe for `skindx build`.
 
-    All images of one patient bear one group, so that no split tears them apart. Pseudonyms and
-    notes stay in the case book.
+    All images of one patient are in one group, so no split divides them. Pseudonyms and notes stay
+    in the case book.
 
     Example: skindx casebook export runs/cases.db --out runs/feedback
 
@@ -99,13 +99,11 @@ def delete(
     case: Annotated[list[str], typer.Argument(help="Cases as `skindx casebook list` names them.")],
     *,
     casebook_key: KeyFile = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask back, which only a terminal is asked.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete cases: their keys are destroyed, so that nobody can read their remains.
+    """Delete cases and destroy their keys, so that remaining bytes cannot be read.
 
-    An export that has them already, and older copies of the key file, are yours to delete.
+    You must delete earlier exports and older copies of the key file yourself.
 
     Example: skindx casebook delete runs/cases.db 3f2a6c0e9d1b4c7f8a5e6d7c8b9a0f1e
     """
@@ -114,7 +112,7 @@ def delete(
     opened = Casebook.open(book, create=False, keys=casebook_key)
     if not yes and sys.stdin.isatty():
         some = "this case" if len(case) == 1 else f"these {len(case)} cases"
-        if not typer.confirm(f"Delete {some} for good? Nobody can bring them back."):
+        if not typer.confirm(f"Delete {some} for good? This cannot be undone."):
             print("nothing is deleted")
             return
     for case_id in case:

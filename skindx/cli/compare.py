@@ -9,22 +9,25 @@ from skindx.cli.options import Part, console
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A: an evaluation's folder, or a bundle.")],
+    first: Annotated[Path, typer.Argument(help="A: the folder of an evaluation, or a bundle.")],
     second: Annotated[Path, typer.Argument(help="B: the same.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to write; default: by A.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder to write; default: comparison/ beside A."),
     ] = None,
     *,
     dataset: Annotated[
-        Path | None, typer.Option(help="Where to evaluate bundles; not for evaluations.")
+        Path | None, typer.Option(help="Dataset to evaluate bundles on; not for evaluations.")
     ] = None,
-    split: Annotated[Part, typer.Option(help="Split of --dataset; all: an external set.")] = "test",
+    split: Annotated[
+        Part, typer.Option(help="Split of --dataset; all for an external dataset.")
+    ] = "test",
 ) -> None:
     """Compare two predictors on the same images, overall and by class, skin type and source.
 
-    Differences are A minus B with 95 % intervals by paired bootstrap over groups; McNemar's exact
-    test counts the images that only one of the two names rightly. Writes comparison.json and
-    comparison.html.
+    Differences are A minus B, with 95 % intervals by paired bootstrap over groups. McNemar's exact
+    test uses the images that only one of the two classifies correctly. It writes comparison.json
+    and comparison.html.
 
     Example: skindx compare runs/a/evaluation runs/b/evaluation --out runs/a-against-b
 

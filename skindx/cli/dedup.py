@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 dedup = typer.Typer(
     name="dedup",
     no_args_is_help=True,
-    help="Near duplicates: embed images for a second look, sweep the threshold.",
+    help="Near duplicates: embed images, and sweep the threshold of the hashes.",
 )
 
 Dataset = Annotated[Path, typer.Argument(help="A folder that `skindx build` wrote.")]
@@ -41,11 +41,11 @@ def embed(
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Write one vector an image: the features before the last layer of a frozen network.
+    """Write an embedding of each image: the features before the last layer of a network.
 
-    The network is a timm model, mobilenetv2_100 unless --set model=NAME says otherwise. A recipe
-    takes the table as a second stage after the hashes, `dedup: {embeddings: {path: TABLE}}`, and
-    `skindx audit --labels` judges labels by it.
+    The network is a timm model, by default mobilenetv2_100 (--set model=NAME). `skindx audit
+    --labels` and `--off-topic` use the table. A recipe can use it to confirm near duplicates:
+    `dedup: {embeddings: {path: TABLE}}`.
 
     Example: skindx dedup embed runs/mine/data --weights mobilenetv2.safetensors
     """
@@ -93,15 +93,15 @@ def sweep(
     embeddings: Annotated[
         Path | None, typer.Option(help="Table to train on; default: DATASET/embeddings.parquet.")
     ] = None,
-    loss: Annotated[float, typer.Option(help="Accuracy that you accept to lose.")] = 0.01,
+    loss: Annotated[float, typer.Option(help="Acceptable loss of accuracy.")] = 0.01,
     sets: Sets = None,
 ) -> None:
-    """Draw size and accuracy against the threshold of the hashes (CE-Dedup).
+    """Plot size and accuracy against the threshold of the hashes (CE-Dedup).
 
-    At each radius the training images are thinned as a build would, a classifier of embeddings
-    is trained on what is left, and the test split stays untouched. Beside each point stand as many
-    images taken at random. --set radii=[0,4,8] and --set hashes=[[average],[wavelet]] choose
-    what is tried.
+    At each radius, near duplicates are dropped from the training images as in a build, and a
+    classifier of embeddings is trained on the rest; the test split does not change. Each point is
+    compared with as many images chosen at random. --set radii=[0,4,8] and --set
+    hashes=[[average],[wavelet]] choose the radii and hashes.
 
     Example: skindx dedup sweep runs/mine/data --out runs/mine/sweep --loss 0.01
     """

@@ -10,9 +10,9 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to work in.")] = Path(
         "runs/demo"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of the painted images.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic images.")] = 0,
 ) -> None:
-    """Run the pipeline on painted images: scrape, build, train, evaluate, diagnose."""
+    """Run the pipeline on synthetic images: scrape, build, train, evaluate, diagnose."""
     from skindx.demo import run_demo
 
     run_demo(out, seed)

@@ -17,20 +17,22 @@ def diagnose(
         ),
     ],
     *,
-    age: Annotated[int | None, typer.Option(help="Years of age.")] = None,
+    age: Annotated[int | None, typer.Option(help="Age in years.")] = None,
     sex: Annotated[str | None, typer.Option(help="female, male or other.")] = None,
     site: Annotated[
         str | None,
         typer.Option(
-            help="Where: scalp, face, neck, chest, abdomen, back, arm, hand, genitals, leg, foot."
+            help="Place on the body: scalp, face, neck, chest, abdomen, back, arm, hand, genitals, "
+            "leg or foot."
         ),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="For how long: days, weeks, months, years or always.")
+        str | None,
+        typer.Option(help="How long it has been there: days, weeks, months, years or always."),
     ] = None,
     skin_type: Annotated[
         int | None,
-        typer.Option(help="Fitzpatrick skin type, 1 to 6; decides which set of conditions holds."),
+        typer.Option(help="Fitzpatrick skin type, 1 to 6; selects the thresholds fitted for it."),
     ] = None,
     expect: Expect = None,
     miss_rate: MissRate = None,
@@ -39,9 +41,9 @@ def diagnose(
         Path | None, typer.Option(metavar="FILE", help="Also write the report as PDF to this file.")
     ] = None,
 ) -> None:
-    """Say what to do next about photos of skin, what it may be, and why.
+    """Diagnose photos of skin: the next step, the likely conditions, and why.
 
-    A photo that nothing should rest on is refused, with what to do about it.
+    A photo that is not good enough for an answer is refused, with advice.
 
     Example: skindx diagnose runs/demo/bundle near.jpg wide.jpg --age 54 --pdf report.pdf
     """

@@ -16,19 +16,20 @@ def evaluate(
     *,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Report folder; default: evaluation/ by the bundle."),
+        typer.Option("--out", "-o", help="Report folder; default: evaluation/ beside the bundle."),
     ] = None,
     split: Annotated[
-        Part, typer.Option(help="test; val while you still choose; all of an external dataset.")
+        Part, typer.Option(help="test; val for choices; all for an external dataset.")
     ] = "test",
     expect: Expect = None,
     miss_rate: MissRate = None,
 ) -> None:
-    """Score a bundle through the served predictor and write one HTML report.
+    """Evaluate a bundle on a dataset and write an HTML report.
 
-    Intervals are of 95 % and resample groups (patients, lesions, duplicates). The figures of the
-    test split are also put into the bundle's model card. A dataset with another taxonomy is an
-    external validation: classes are matched by key, name or code, and the others left out.
+    It uses the same predictor that serves the page. Intervals are 95 % intervals over groups
+    (patients, lesions, duplicates). The figures of the test split are also written into the
+    bundle's model card. On a dataset with another taxonomy (external validation), classes are
+    matched by key, name or code; images of other classes are left out.
 
     Example: skindx evaluate runs/mine/bundle runs/mine/data
 
@@ -58,4 +59,4 @@ def evaluate(
     print_table(evaluation, console())
     print(f"report: {folder / 'report.html'}")
     if changed:
-        print(f"the bundle holds these figures now: its digest is {changed.digest}")
+        print(f"the bundle now holds these figures; its new digest is {changed.digest}")

@@ -9,19 +9,19 @@ import typer
 def export(
     bundle: Annotated[Path, typer.Argument(help="A bundle, RUN/bundle.")],
     dataset: Annotated[
-        Path, typer.Option("--dataset", help="Its validation images check the export.")
+        Path, typer.Option("--dataset", help="Dataset whose validation images check the export.")
     ],
     to: Annotated[Literal["onnx", "openvino"], typer.Option(help="The runtime.")],
     precision: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="bf16: openvino alone, on CPUs with avx512_bf16 or amx_bf16."),
+        typer.Option(help="bf16: only openvino, on CPUs with avx512_bf16 or amx_bf16."),
     ] = "fp32",
 ) -> None:
-    """Export a bundle's networks to a faster runtime, into the bundle itself.
+    """Add a version of a bundle's networks for a faster runtime to the bundle.
 
-    Nothing is exported that does not answer the validation images as the networks do: fp32 must
-    put the same class first in all of them, bf16 and int8 in at least 99.5 %. `skindx serve` and
-    `skindx diagnose` then take the fastest export that the machine can run.
+    An export is refused if it differs from the networks on the validation images: fp32 must rank
+    the same class first on all of them, bf16 and int8 on at least 99.5 %. `skindx serve` and
+    `skindx diagnose` then use the fastest export that the machine can run.
 
     Example: skindx export runs/mine/bundle --dataset runs/mine/data --to onnx
     """
@@ -44,4 +44,4 @@ def export(
         table.add_row(parity.member, str(parity.pictures), *shown)
     console().print(table)
     digest = open_bundle(bundle).digest
-    print(f"{bundle / done.folder}: part of the bundle now; its digest is {digest}")
+    print(f"{bundle / done.folder}: now part of the bundle; its new digest is {digest}")

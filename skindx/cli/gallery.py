@@ -12,10 +12,10 @@ def gallery(
         Path | None, typer.Option("--out", "-o", help="Folder to write; default: DATASET/gallery.")
     ] = None,
 ) -> None:
-    """Write pages that show what was kept, dropped and is to be reviewed, and why.
+    """Write pages with the images that were kept, dropped or flagged, and the reasons.
 
-    Static HTML without scripts: it opens from the disk and asks nothing of the network. It shows
-    private images; do not publish it.
+    The pages are static HTML without scripts and load nothing from the network. They show private
+    images: do not publish them.
 
     Example: skindx gallery runs/mine/data
     """

@@ -20,8 +20,8 @@ MissRate = Annotated[
     float | None,
     typer.Option(
         metavar="RATE",
-        help="Share of urgent lesions that may be missed: 0.02, 0.05 or 0.1, as far as the bundle "
-        "has a threshold for it; default: 0.05. A lower rate makes more answers urgent.",
+        help="Acceptable share of missed urgent lesions: 0.02, 0.05 or 0.1, if the bundle has a "
+        "threshold for it; default: 0.05. A lower rate makes more answers urgent.",
     ),
 ]
 
@@ -30,8 +30,8 @@ Expect = Annotated[
     str | None,
     typer.Option(
         metavar="DIGEST",
-        help="Refuse any bundle but the one with this digest (or its first 16 digits and more). "
-        "Hashes inside a bundle show that it is complete, not who made it.",
+        help="Refuse a bundle with another digest (at least the first 16 digits). The hashes in a "
+        "bundle show that it is complete, not who made it.",
     ),
 ]
 

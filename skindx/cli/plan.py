@@ -1,4 +1,4 @@
-"""`skindx plan`: measure a minute, know the weeks."""
+"""`skindx plan`: how long a training will take, and what it costs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +10,10 @@ from skindx.cli.options import Sets
 plan = typer.Typer(
     name="plan",
     no_args_is_help=True,
-    help="How long a training will take, on what, and what holds it back; before it begins.",
+    help="Estimate time, cost and bottleneck of a training before it starts.",
 )
 
-Config = Annotated[
-    Path | None, typer.Argument(help="Training settings (YAML), as `skindx train` takes them.")
-]
+Config = Annotated[Path | None, typer.Argument(help="Training settings (YAML) of `skindx train`.")]
 Data = Annotated[Path | None, typer.Argument(help="A folder that `skindx build` wrote.")]
 
 
@@ -27,50 +25,53 @@ def make(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="What `skindx plan measure` wrote, a graph of PipeDream or a log of B-Caffe; "
+            help="File that `skindx plan measure` wrote, a PipeDream graph or a B-Caffe log; "
             "default: measure CONFIG now."
         ),
     ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="What `skindx plan network` wrote, or a preset: 10gbe:8x4+nvlink is 8 nodes of 4 "
-            "ranks; default: this machine alone."
+            help="File that `skindx plan network` wrote, or a preset: 10gbe:8x4+nvlink is 8 nodes "
+            "of 4 ranks; default: only this machine."
         ),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Use so many nodes; default: all of the cluster.")
+        int | None, typer.Option(min=1, help="Number of nodes to use; default: all.")
     ] = None,
     ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Use so many ranks a node; default: all.")
+        int | None, typer.Option(min=1, help="Number of ranks to use on each node; default: all.")
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Images a rank in a step of the trace, where no CONFIG is given."),
+        typer.Option(min=1, help="Images of a rank in a step of the trace, without CONFIG."),
     ] = None,
     one_rank_s: Annotated[
         float | None,
         typer.Option(help="Measured seconds of one step on one rank; the trace is scaled to it."),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option(help="The cheapest choice that is done in so many hours.")
+        float | None,
+        typer.Option(help="Find the cheapest choice that finishes within so many hours."),
     ] = None,
     money: Annotated[
-        float | None, typer.Option(help="The fastest choice that costs at most so much.")
+        float | None, typer.Option(help="Find the fastest choice that costs at most so much.")
     ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="Price this one alone: dense, fused (fused+bf16), per-tensor, one-buffer, "
+            help="Consider only this one: dense, fused (fused+bf16), per-tensor, one-buffer, "
             "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3."
         ),
     ] = None,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="Also choose exchanges that change the gradient.")
+        bool, typer.Option("--lossy", help="Allow exchanges that change the gradient.")
     ] = False,
     extrapolate: Annotated[
         bool,
-        typer.Option("--extrapolate", help="Give figures beyond what was measured, with the band."),
+        typer.Option(
+            "--extrapolate", help="Give figures beyond what was measured, with wider intervals."
+        ),
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every candidate to this file.")
@@ -84,10 +85,10 @@ def make(
     ] = None,
     sets: Sets = None,
 ) -> None:
-    """Say how long a training takes, on how many ranks, with which exchange, and what it costs.
+    """Estimate how long a training takes, with how many ranks and which exchange, and its cost.
 
-    Every figure has a 90 % interval. What lies outside what was measured is refused, unless
-    --extrapolate is given. Without CONFIG and DATA a trace and a cluster alone are priced.
+    Every figure has a 90 % interval. Figures far outside what was measured need --extrapolate.
+    Without CONFIG and DATA, the plan is for the trace alone.
 
     Example: skindx plan make configs/skin10.yaml DATA --trace trace.json --cluster cluster.yaml
 
@@ -135,7 +136,7 @@ def measure(
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON file to write.")],
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Ranks that this node will have; default: engine.ranks."),
+        typer.Option(min=1, help="Ranks on this node; default: engine.ranks."),
     ] = None,
     seconds: Annotated[
         float,
@@ -145,10 +146,11 @@ def measure(
     ] = 20,
     sets: Sets = None,
 ) -> None:
-    """Time each network of CONFIG on this node: layers, update, images, memory; about a minute.
+    """Measure each network of CONFIG on this node: layers, update, reading of images, memory.
 
-    Run it on a node of the kind that will train. All ranks of the node measure at once, since they
-    share its memory. The file is plain; --trace of `skindx plan make` takes it.
+    It takes about a minute. Run it on a node of the kind that will train. All ranks of the node
+    measure at the same time, because they share its memory. `skindx plan make --trace` reads the
+    file.
 
     Example: skindx plan measure configs/skin10.yaml DATA --out trace.json
     """
@@ -175,7 +177,7 @@ def network(
     out: Annotated[Path, typer.Option("--out", "-o", help="YAML file to write.")],
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Training settings, of which `engine` counts."),
+        typer.Option("--config", "-c", help="Training settings; only `engine` is used."),
     ] = None,
     ranks_per_node: Annotated[
         int | None,
@@ -186,10 +188,10 @@ def network(
     ] = 40,
     sets: Sets = None,
 ) -> None:
-    """Measure the links between the ranks by the collectives that a training uses.
+    """Measure the network between the ranks, with the collectives that a training uses.
 
-    Started as a training is: by itself (`--set engine.ranks=4`, or engine.hostfile), by torchrun or
-    by Slurm. The file is plain: add price_per_node_hour, watts_per_node, and more nodes.
+    Start it like a training: directly (`--set engine.ranks=4`, or engine.hostfile), by torchrun or
+    by Slurm. You may edit the file: add price_per_node_hour, watts_per_node, and more nodes.
 
     Example: skindx plan network --out cluster.yaml --set engine.hostfile=hosts
     """
@@ -220,7 +222,7 @@ def check(
     *,
     learn: Annotated[
         Path | None,
-        typer.Option(help="A cluster file that takes what this run teaches, for later plans."),
+        typer.Option(help="Cluster file to correct by this run, for later plans."),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the comparison to this file.")
@@ -229,10 +231,10 @@ def check(
         int | None, typer.Option(min=1, help="Nodes of a log; default: all of the cluster.")
     ] = None,
 ) -> None:
-    """Compare what was predicted of RUN with what happened, part by part.
+    """Compare the prediction for RUN with what happened, part by part.
 
-    With --learn the cluster file gets a correction, which later plans name when they use it. A log
-    of B-Caffe, whose messages are timed one by one, teaches what training adds to a collective.
+    With --learn, the cluster file gets a correction, which later plans use and name. A B-Caffe log,
+    which has the time of each message, gives what training adds to a collective alone.
 
     Example: skindx plan check runs/mine DATA --learn cluster.yaml
     """

@@ -19,17 +19,19 @@ def publish(
         Format, typer.Option("--format", help="hub: Parquet shards for `load_dataset`.")
     ] = "hub",
     contact: Annotated[
-        str, typer.Option(help="Whom to ask for a take-down; default: the recipe's fetch.contact.")
+        str,
+        typer.Option(help="Address for take-down requests; default: the recipe's fetch.contact."),
     ] = "",
     unaudited: Annotated[
         bool, typer.Option("--unaudited", help="Publish without `skindx audit`.")
     ] = False,
     sets: Sets = None,
 ) -> None:
-    """Write the copy of a dataset for others: licences decide, metadata is stripped.
+    """Write a copy of a dataset that may be published, without metadata.
 
-    An image of unknown or no-derivatives licence, or flagged for a face, text or an intimate
-    region, is listed with the reason; none of its bytes leave. An earlier copy in OUT is replaced.
+    The licence of each image decides. An image with an unknown or no-derivatives licence, or one
+    flagged for a face, text or an intimate region, is only listed, with the reason. An earlier
+    copy in OUT is replaced.
 
     Example: skindx publish runs/mine/data --out runs/mine/public --contact mail@example.org
     """
@@ -45,4 +47,4 @@ def publish(
     for reason, count in done.withheld.items():
         print(f"  {count} withheld: {reason}")
     if done.reencoded:
-        print(f"  {done.reencoded} coded once more, because only metadata made them right.")
+        print(f"  {done.reencoded} coded once more: without metadata they would display wrongly.")

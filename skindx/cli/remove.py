@@ -15,37 +15,39 @@ if TYPE_CHECKING:
 
 
 def remove(
-    datasets: Annotated[list[Path], typer.Argument(help="Dataset folders to take it out of.")],
+    datasets: Annotated[list[Path], typer.Argument(help="Datasets to remove the image from.")],
     *,
     url: Annotated[list[str] | None, typer.Option(help="URL of the image.")] = None,
     sha: Annotated[list[str] | None, typer.Option(help="SHA-256 of its bytes.")] = None,
     reason: Annotated[str, typer.Option(help="The reason; it is stored, so name no person.")] = "",
-    near: Annotated[bool, typer.Option("--near/--only-exact", help="Also its copies.")] = True,
+    near: Annotated[
+        bool, typer.Option("--near/--only-exact", help="Also remove its copies.")
+    ] = True,
     published: Annotated[
-        list[Path] | None, typer.Option(help="Published folder to take it out of as well.")
+        list[Path] | None, typer.Option(help="Also remove it from this published folder.")
     ] = None,
     gallery: Annotated[
         list[Path] | None,
-        typer.Option(help="Gallery to take it out of; DATASET/gallery is always seen to."),
+        typer.Option(help="Also remove it from this gallery; DATASET/gallery is always updated."),
     ] = None,
     bundle: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Bundle: its gallery and its out-of-distribution check lose it, its card says "
-            "whether the weights learned from it."
+            help="Also remove it from this bundle's similar cases and out-of-distribution check; "
+            "the model card then says whether the weights learned from it."
         ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be removed; write nothing.")
     ] = False,
 ) -> None:
-    """Take an image down: out of datasets, galleries, bundles and published copies, for good.
+    """Take an image down for good: from datasets, galleries, bundles and published folders.
 
-    Its copies go with it and are listed: near ones by their hashes (scaled, turned, recoded), and
-    those that the dataset's build verified (crops, watermarks, a second photo).
-    DATASET/blocklist.jsonl holds its hashes and URL: no later build takes it in or fetches it
-    again. Killed at any moment, the same command goes on. What skindx cannot know of is yours to
-    delete: box exports, a loader's cache elsewhere, copies that others took.
+    Its copies are removed too and listed: near copies by their hashes (scaled, turned, recoded),
+    and those that the dataset's build verified (crops, watermarks, second photos). The hashes and
+    the URL go to DATASET/blocklist.jsonl: no later build adds or fetches the image again. If the
+    command is interrupted, run it again. You must delete copies that skindx does not know: box
+    exports, a loader's cache elsewhere, downloads by others.
 
     Example: skindx remove runs/mine/data --url https://example.org/7.jpg --published runs/mine/pub
     """
@@ -53,7 +55,7 @@ def remove(
     from skindx.progress import progress_bars
 
     if not (url or sha):
-        raise UserError("nothing is named; give --url URL or --sha SHA256, as often as you need.")
+        raise UserError("no image is named; give --url URL or --sha SHA256, as often as you need.")
     for path in () if dry_run else bundle or []:
         _clear(path)
     galleries = _galleries(datasets, gallery or [])
@@ -105,7 +107,7 @@ def _take_down(
 
         forget(path, gone)
         record_removal(path, uses)
-        print(f"bundle {path}: its digest is {open_bundle(path).digest}")
+        print(f"bundle {path}: its new digest is {open_bundle(path).digest}")
     lists = ", ".join(str(dataset / BLOCKLIST) for dataset in planned.datasets)
     print(f"{len(gone)} on the block list: {lists}")
 
@@ -166,7 +168,8 @@ def _part_lines(bundle: Path, planned: "Plan") -> list[str]:
     lines = []
     if change.gallery:
         lines.append(
-            f"bundle {bundle}: its gallery loses {change.gallery}, they and what shows the same."
+            f"bundle {bundle}: its index of similar cases loses {change.gallery}, near copies "
+            f"included."
         )
     if change.ood:
         lost = "1 of its images" if change.ood == 1 else f"{change.ood} of its images"
@@ -185,13 +188,13 @@ def _bundle_lines(path: Path, used: dict[str, str | None]) -> list[str]:
     lines = []
     if learned:
         lines.append(
-            f"bundle {path} learned from {learned} of them, and weights cannot forget: its card "
-            f"says so; train it again on the rebuilt dataset."
+            f"bundle {path} learned from {learned} of them, and its weights cannot forget them: "
+            f"its card says so; train again on the rebuilt dataset."
         )
     if unknown:
         lines.append(
-            f"bundle {path} was trained on another version of the dataset: whether it learned "
-            f"from {unknown} of them is not known, and its card says so."
+            f"bundle {path} was trained on another version of the dataset: it is not known whether "
+            f"it learned from {unknown} of them, and its card says so."
         )
     if (path.resolve().parent / "evaluation").is_dir():
         lines.append(
@@ -231,8 +234,8 @@ def _print_plan(planned: "Plan", dry_run: bool) -> None:
 
 
 _STAYING = {
-    "uncertain": "These may show the same, and stay unless you name them too:",
-    "group": "Of the same patient, lesion or page, and staying unless you name them too:",
+    "uncertain": "These may be copies; they stay unless you name them too:",
+    "group": "These are of the same patient, lesion or page; they stay unless you name them too:",
 }
 
 

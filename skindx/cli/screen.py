@@ -13,9 +13,9 @@ def screen(
     folder: Annotated[Path, typer.Argument(help="A folder of images, at any depth.")],
     sets: Sets = None,
 ) -> None:
-    """Say what screening would refuse in a folder, and fit the limit of blur to it.
+    """Report which images of a folder screening would refuse, and suggest a blur limit.
 
-    Nothing is written. --set takes the keys of a recipe's `screen`.
+    It writes nothing. --set takes the keys of a recipe's `screen`.
 
     Example: skindx screen my/images --set min_side=128
     """

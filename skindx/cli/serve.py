@@ -20,13 +20,15 @@ def serve(
     ] = None,
     login: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Let in only the users of this file: skindx user add."),
+        typer.Option(
+            metavar="FILE", help="Require a login; FILE holds the users (skindx user add)."
+        ),
     ] = None,
     casebook: Annotated[
         str | None,
         typer.Option(
             metavar="PATH_OR_URL",
-            help="Keep cases that people agree to keep: a SQLite file, or a database's URL.",
+            help="Case book for cases with consent: a SQLite file, or the URL of a database.",
         ),
     ] = None,
     casebook_key: Annotated[
@@ -40,7 +42,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="The proxy before it, whose X-Forwarded-For and -Proto are believed.",
+            help="Address of the proxy whose X-Forwarded-For and -Proto headers are trusted.",
         ),
     ] = None,
     expect: Expect = None,
@@ -48,22 +50,22 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A name by which browsers ask for this server, such as that of the proxy; may be "
-            "given several times. Other names than --host and localhost are refused.",
+            help="Host name of this server in browsers, such as that of the proxy; may be "
+            "repeated. Requests for names other than this, --host and localhost are refused.",
         ),
     ] = None,
     per_address: Annotated[
         int | None,
-        typer.Option(min=4, help="Most connections of one address at a time; default: 100."),
+        typer.Option(min=4, help="Most connections of one address at the same time; default: 100."),
     ] = None,
     miss_rate: MissRate = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log requests, without file names and queries.")
     ] = False,
 ) -> None:
-    """Open the diagnosis page and its HTTP interface; photos stay here and are not kept.
+    """Serve the diagnosis page and its HTTP interface; photos are not kept.
 
-    The interface is described at /docs. TLS is a proxy's work: name it with --proxy.
+    /docs describes the interface. For TLS, put a proxy in front and name it with --proxy.
 
     Example: skindx serve runs/demo/bundle
 
@@ -90,7 +92,7 @@ def serve(
     )
 
 
-user = typer.Typer(no_args_is_help=True, help="Say who may use `skindx serve --login FILE`.")
+user = typer.Typer(no_args_is_help=True, help="Manage the users of `skindx serve --login FILE`.")
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of users.")]
 
 
@@ -99,7 +101,7 @@ def add(
     file: _File,
     name: Annotated[str, typer.Argument(help="Letters, digits and . _ @ -")],
 ) -> None:
-    """Add a user, or give one another password; it is asked for and not shown.
+    """Add a user, or change a password; it prompts for the password.
 
     Example: skindx user add users.json anna
     """
@@ -111,10 +113,8 @@ def add(
 
 
 @user.command()
-def remove(
-    file: _File, name: Annotated[str, typer.Argument(help="Who shall no longer be let in.")]
-) -> None:
-    """Take a user out; a server that runs lets them in no longer.
+def remove(file: _File, name: Annotated[str, typer.Argument(help="User to remove.")]) -> None:
+    """Remove a user; a running server ends their sessions.
 
     Example: skindx user remove users.json anna
     """

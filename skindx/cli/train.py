@@ -29,49 +29,50 @@ def train(
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Start the members that name no weights from this file: safetensors, or a "
-            "checkpoint of tensors. A head of other classes stays random."
+            help="Weights for members that name none: safetensors, or a checkpoint of tensors. A "
+            "head for other classes starts random."
         ),
     ] = None,
     hop: Annotated[
         bool,
         typer.Option(
             "--hop",
-            help="Cut the training images into partitions that stay where they are, and let the "
-            "members hop between workers: the same as engine.schedule=hop.",
+            help="Let members hop between workers, each with its own partition of the training "
+            "images: short for --set engine.schedule=hop.",
         ),
     ] = False,
     suggest: Annotated[
         bool,
         typer.Option(
             "--suggest",
-            help="Train nothing: say in minutes what the members' weights tell of this dataset.",
+            help="Train nothing; report in minutes how good the members' pretrained features are "
+            "for this dataset.",
         ),
     ] = False,
     plan: Annotated[
         Path | None,
         typer.Option(
             help="Follow a plan that `skindx plan make --write` wrote; `skindx plan check OUT` "
-            "compares what happens with it."
+            "then compares it with the run."
         ),
     ] = None,
     sets: Sets = None,
 ) -> None:
     """Train the ensemble and the detector, calibrate them, and pack OUT/bundle.
 
-    Starts DeepSpeed's launcher itself. Members that are finished are not trained again, and one
-    that is not goes on from its last checkpoint, so the same command goes on after an
-    interruption; members that the settings take from other runs are finished there first. SIGTERM
-    saves and ends with code 143 (128 + 15), Ctrl-C with 130. OUT/ensemble.json says how each way
-    of combining members does.
+    It starts DeepSpeed's launcher itself. To resume an interrupted training, run the same command
+    again: finished members are kept, and an unfinished one resumes from its last checkpoint.
+    Members that are reused from other runs are finished there first. SIGTERM saves and ends with
+    exit code 143, Ctrl-C with 130. OUT/ensemble.json has the validation figures of each way of
+    combining members.
 
     Example: skindx train runs/mine/data --config my.yaml --out runs/mine
 
-    Many members: skindx train DATA --ensemble configs/ensemble-skin10.yaml --out runs/ensemble
+    Many members: skindx train DATA --config configs/ensemble-skin10.yaml --out runs/ensemble
 
-    All of them at once, each core a worker: skindx train DATA -c my.yaml --hop --out runs/mine
+    All at once, one worker for each core: skindx train DATA -c my.yaml --hop --out runs/mine
 
-    A first answer: skindx train DATA --config my.yaml --suggest
+    Compare pretrained towers: skindx train DATA --config my.yaml --suggest
     """
     from skindx.training.config.run import TrainSettings
     from skindx.training.launching.stopping import StoppedError
@@ -104,7 +105,7 @@ def train(
         if plan:
             keep(out, predicted)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
-        print(f"digest {bundle.digest}; who gets the bundle can check it: --expect DIGEST")
+        print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
 
 
 def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None:

@@ -57,7 +57,7 @@ class CopyCounts:
             where = ", ".join(f"{count} in {split}" for split, count in self.torn_images.items())
             gone = ", ".join(f"{count} of {split}" for split, count in self.would_leave.items())
             yield (
-                f"{self.torn} families of copies stand in several splits, because earlier builds "
+                f"{self.torn} families of copies are divided between splits: earlier builds "
                 f"placed them there ({where}). Build with --resplit to place all images anew, or "
                 f"with --join-copies to keep the splits and drop {gone}."
             )

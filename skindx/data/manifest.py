@@ -100,8 +100,8 @@ def read_manifest(folder: Path) -> list[Record]:
             row["boxes"] = tuple(Box(**box) for box in row["boxes"])
         if row["path"].startswith("/") or ".." in row["path"].split("/"):
             raise UserError(
-                f"{folder / MANIFEST} names {row['path']!r}, which is out of its folder; a dataset "
-                f"from a stranger is read with care: do not use this one."
+                f"{folder / MANIFEST} names {row['path']!r}, which is outside its folder; "
+                f"it may be malicious: do not use this dataset."
             )
     return [Record(**row) for row in rows]
 

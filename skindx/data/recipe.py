@@ -19,15 +19,15 @@ from skindx.errors import UserError
 
 
 class BuildSettings(Settings):
-    """Everything that decides what a build makes out of its sources."""
+    """All settings of a build."""
 
     name: str = Field(min_length=1)
     taxonomy: str | None = None
-    """Name or YAML path of a taxonomy; None takes the sources' labels as they are."""
+    """Name or YAML path of a taxonomy; null keeps the labels of the sources."""
     min_known: float = Field(default=0.5, ge=0, le=1)
-    """Share of the images whose label the taxonomy must know; less means the wrong taxonomy."""
+    """Least share of images whose label the taxonomy must know; below it, the build is refused."""
     targets: Mapping[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Class -> images that the dataset should hold; the build reports what is missing."""
+    """Class -> target number of images; the build reports what is missing."""
     sources: tuple[Source, ...] = Field(min_length=1)
     fetch: FetchSettings = Field(default_factory=FetchSettings)
     screen: ScreenSettings = ScreenSettings()
@@ -39,7 +39,7 @@ class BuildSettings(Settings):
 
     Joined by SHA-256 where the file has it, else by the file name of each image's URL."""
     blocklist: Path | None = None
-    """A block list that several datasets share; that of the dataset folder counts always."""
+    """A block list that several datasets share; that of the dataset folder always counts too."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     workers: int = Field(default=0, ge=0)
     """Processes that screen images on this machine; 0 takes all cores that this one may use."""

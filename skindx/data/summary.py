@@ -65,7 +65,7 @@ class BuildSummary:
         lines += [f"  {count} {reason}" for reason, count in sorted(self.issues.items())]
         if self.exact_conflicts or self.near_conflicts:
             lines.append(
-                "Contradictions: images that stand under two labels with the same bytes: "
+                "Contradictions: images under two labels with the same bytes: "
                 f"{self.exact_conflicts}; pairs of near duplicates with different labels: "
                 f"{self.near_conflicts}."
             )
@@ -80,7 +80,7 @@ class BuildSummary:
         if self.absent_classes:
             lines.append(f"No image was found of {', '.join(self.absent_classes)}.")
         lines += self.copies.lines()
-        apart = "" if self.copies.torn else "; no group stands in two splits"
+        apart = "" if self.copies.torn else "; no group is in two splits"
         lines.append(f"{self.groups} groups, the largest with {self.largest_group} images{apart}.")
         if self.folds:
             sizes = ", ".join(map(str, self.folds))

@@ -264,9 +264,7 @@ def _notes(workload: Workload, machine: Machine, found: Found, limits: Limits) -
     cluster, profiles = machine.cluster, machine.profiles
     notes = []
     if cluster.source == "preset":
-        notes.append(
-            f"The network is a preset ({cluster.name}), from data sheets: nobody has measured it."
-        )
+        notes.append(f"The network is a preset ({cluster.name}), from data sheets, not measured.")
     elif cluster.source == "given":
         notes.append("The times of the network were given by hand; they were not measured here.")
     if profiles.source != "measured":

@@ -94,7 +94,7 @@ def search(
         if not found:
             raise UserError(
                 f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
-                "--extrapolate for a figure whose interval admits it."
+                "--extrapolate for a figure with a wider interval."
             )
     found.sort(key=lambda each: each.score_s * (1 + 1e-9 * each.choice.ranks))
     return Found(_best(found, limits, as_given), as_given, tuple(found), refused)

@@ -144,6 +144,6 @@ def check_detector(settings: TrainSettings, records: list[Record], ranks: int) -
     looked = len(looked_at(records, "train"))
     if min(detector.batch, looked) < ranks:
         raise UserError(
-            f"detector.batch={detector.batch} and the {looked} training images in which somebody "
-            f"looked for boxes must give each of the {ranks} ranks one image a step."
+            f"detector.batch={detector.batch} and the {looked} training images that were "
+            f"annotated with boxes must give each of the {ranks} ranks one image a step."
         )

@@ -65,7 +65,7 @@ class TrainingTask(Protocol[Result_co]):
 
     @property
     def batch(self) -> int:
-        """Images a step, over all ranks."""
+        """Images in a step, over all ranks."""
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield this rank's batches of an epoch, from step `first` on."""

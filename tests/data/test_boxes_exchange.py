@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused_and_counted(dataset: Path, tmp_path: Path)
     path.write_text(json.dumps(raw))
     done = import_boxes(dataset, path, by="Ann")
     assert done.refused == {
-        "it has boxes that are empty or stand out of the image, or other shapes than boxes": (
+        "it has boxes that are empty or reach outside the image, or shapes that are not boxes": (
             "2.jpg",
         ),
         "the dataset has no such image": ("who.jpg",),
@@ -159,7 +159,7 @@ def test_a_name_that_two_images_bear_is_refused(tmp_path: Path) -> None:
     records = boxed_dataset(tmp_path, {})
     twins = [dataclasses.replace(r, source_url=f"{n % 2}/x.jpg") for n, r in enumerate(records)]
     write_manifest(tmp_path, twins)
-    with pytest.raises(UserError, match="several images of the dataset bear this file name"):
+    with pytest.raises(UserError, match="several images of the dataset have this file name"):
         import_boxes(tmp_path, drawn(tmp_path / "a.json", {"x.jpg": ()}), by="Ann")
 
 
@@ -185,7 +185,7 @@ def test_labelstudio_keeps_its_people_apart(dataset: Path, tmp_path: Path) -> No
 def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_path: Path) -> None:
     path = tmp_path / "tasks.json"
     export_boxes(dataset, path, "labelstudio")
-    with pytest.raises(UserError, match=r"3 annotations .* nobody opened it"):
+    with pytest.raises(UserError, match=r"3 annotations .* not annotated in Label Studio"):
         import_boxes(dataset, path)
     # Label Studio forgets who drew what it imports, and names the account that imported it.
     tasks = json.loads(path.read_text())
@@ -198,7 +198,7 @@ def test_what_labelstudio_only_passed_on_is_nobodys_answer(dataset: Path, tmp_pa
     done = import_boxes(dataset, path)
     assert done.annotators == {"a@x": 1}
     assert [(why, len(names)) for why, names in done.refused.items()] == [
-        ("nobody opened it in Label Studio", 2)
+        ("not annotated in Label Studio", 2)
     ]
     assert {(row.annotator, row.when == "") for row in read_annotations(dataset)} == {
         (BUILT, True),
@@ -363,7 +363,7 @@ def test_the_verbs(skindx: Skindx, dataset: Path, tmp_path: Path) -> None:
         (("import", "DATA", "DRAWN"), "add --by NAME"),
         (("import", "DATA", "DRAWN", "--by", "recipe"), "give --by another name"),
         (("agree", "DATA"), "agreement is between two annotators"),
-        (("agree", "DATA", "me", "you"), "nobody of the name 'me'"),
+        (("agree", "DATA", "me", "you"), "no boxes by 'me'"),
         (("agree", "DATA", "--threshold", "2"), "must be above 0"),
         (("propose", "DATA", "nowhere"), "does not exist"),
     ],

@@ -131,10 +131,10 @@ def test_frozen_splits_keep_theirs_until_somebody_asks(source: Path, tmp_path: P
         sha256: record.split for sha256, record in before.items()
     }
     assert summary.copies.torn == len(torn)
-    (said,) = [line for line in summary.lines() if "stand in several splits" in line]
+    (said,) = [line for line in summary.lines() if "divided between splits" in line]
     assert "--resplit" in said
     assert "--join-copies" in said
-    assert not any("no group stands in two splits" in line for line in summary.lines())
+    assert not any("no group is in two splits" in line for line in summary.lines())
     gone = sum(summary.copies.would_leave.values())
 
     joined = make(source, out, f"seed={seed}", join_copies=True)

@@ -94,7 +94,7 @@ def test_every_image_is_in_its_view_once_and_under_its_filters(
     for issue in read_issues(dataset):
         assert issue.url in words
     reported = "".join(pages["index.html"].words)
-    assert "once, also when it was found under several names" in reported
+    assert "found under several names or labels is shown once" in reported
     filtered = [
         name for name in pages if name.startswith("kept-0-") and not name.startswith("kept-0-0")
     ]

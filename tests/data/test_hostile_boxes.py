@@ -127,5 +127,5 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(tmp_path: Path, path
     records = boxed_dataset(tmp_path, {})
     object.__setattr__(records[0], "path", path)
     write_manifest(tmp_path, records)
-    with pytest.raises(UserError, match="which is out of its folder"):
+    with pytest.raises(UserError, match="which is outside its folder"):
         read_manifest(tmp_path)

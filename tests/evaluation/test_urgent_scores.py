@@ -183,7 +183,7 @@ def test_the_evaluation_tells_what_is_served(evaluated: tuple[Path, Evaluation])
     assert urgent_scores(answers) == scores
     report = (out / "report.html").read_text()
     ET.fromstring(report.replace("<!DOCTYPE html>", ""))
-    assert "Urgent or not: misses against over-triage" in report
+    assert "Urgent risk: missed images against false alarms" in report
     assert "would be wrongly sent on as urgent" not in report
     console = Console(file=io.StringIO(), width=200)
     print_table(evaluation, console)

@@ -248,7 +248,7 @@ def seen(browser: "Browser", annotator: Annotator) -> Iterator[Seen]:
 @pytest.mark.browser
 def test_a_reviewer_walks_through_by_keyboard(annotator: Annotator, seen: Seen) -> None:
     page = seen.page
-    first = "Image 1 of 4 (Nevus (mole)): nobody looked yet, proposed with confidence 0.20"
+    first = "Image 1 of 4 (Nevus (mole)): not annotated yet, proposed with confidence 0.20"
     assert first in seen.reported("0 of 4 looked at")
     page.keyboard.press("u")
     seen.reported("Nothing was saved since the page was opened")

@@ -50,7 +50,7 @@ def _says(page: "Page", text: str) -> None:
 
 def test_a_person_answers_by_keyboard(page: "Page", dataset: tuple[Path, list[Pair]]) -> None:
     folder, pairs = dataset
-    _says(page, "uncertain, nobody answered yet")
+    _says(page, "uncertain, not answered yet")
     page.wait_for_function("document.querySelector('#sx-pair img').naturalWidth > 0")
     page.keyboard.press("d")
     _says(page, "Saved: different. Pair 2 of 2: verified")

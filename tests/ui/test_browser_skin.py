@@ -46,7 +46,7 @@ def test_a_person_answers_by_keyboard_and_nothing_bars_anybody(
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(url)
-    _says(page, "Image 1 of 3: nobody answered yet")
+    _says(page, "Image 1 of 3: not answered yet")
     page.wait_for_function("document.querySelector('#sx-pair img').naturalWidth > 0")
     assert axe(page) == []
     page.keyboard.press("s")

@@ -32,7 +32,7 @@ def test_uncertain_pairs_come_first_and_answers_are_on_disk(
     key, shown, said = controller.open()
     assert key == "-".join(pairs[0])
     assert f"/pairs/{key}.jpg" in shown
-    assert "Pair 1 of 2: uncertain, nobody answered yet" in said
+    assert "Pair 1 of 2: uncertain, not answered yet" in said
     key, shown, said = controller.different(key)
     assert "Saved: different. Pair 2 of 2: verified" in said
     assert "&lt;b&gt;wart" in shown

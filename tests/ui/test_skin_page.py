@@ -36,12 +36,12 @@ def test_the_least_sure_come_first_and_answers_are_on_disk(
     assert key == shas[0]
     assert f"/images/{key}.jpg" in shown
     assert "&lt;b&gt;wart" in shown
-    assert "Image 1 of 3: nobody answered yet. Unusual: 7.5 by a net. 0 answered." in said
+    assert "Image 1 of 3: not answered yet. Unusual: 7.5 by a net. 0 answered." in said
     key, _, said = controller.skin(key)
     assert "Saved: skin. Image 2 of 3" in said
     assert DETAIL.capitalize() in said
     key, _, said = controller.no_skin(key)
-    assert "Image 3 of 3, not in the dataset: nobody answered yet. Flat colours." in said
+    assert "Image 3 of 3, not in the dataset: not answered yet. Flat colours." in said
     answers = read_skin_answers(review.dataset)
     assert {sha: (a.verdict, a.by) for sha, a in answers.items()} == {
         shas[0]: ("skin", "me"),

@@ -45,9 +45,9 @@ class SweepSettings(Settings):
     radii: tuple[int, ...] = Field(default=(0, 2, 4, 6, 8, 10, 12, 14, 16), min_length=1)
     hashes: tuple[tuple[HashKind, ...], ...] = Field(default=EVERY, min_length=1)
     seeds: int = Field(default=5, ge=1)
-    """Random thinnings of the same size that each point is compared with."""
+    """Random subsets of the same size that each point is compared with."""
     loss: float = Field(default=0.01, ge=0, lt=1)
-    """Accuracy that the user accepts to lose."""
+    """Acceptable loss of accuracy."""
     draws: int = Field(default=1000, ge=1)
 
     @field_validator("radii")

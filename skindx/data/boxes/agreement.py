@@ -200,7 +200,7 @@ def _choose(rows: Iterable[Annotation], names: Sequence[str], dataset: Path) -> 
     there = ", ".join(f"{name} ({count} images)" for name, count in sorted(counts.items()))
     for name in names:
         if name not in counts:
-            raise UserError(f"nobody of the name {name!r} drew in {dataset}; it has {there}.")
+            raise UserError(f"{dataset} has no boxes by {name!r}; it has {there}.")
     chosen = list(names) or sorted(counts)
     if len(chosen) != 2 or chosen[0] == chosen[1]:
         raise UserError(

@@ -65,8 +65,8 @@ def export_boxes(
         raise UserError(f"{dataset} has no proposals; run `skindx boxes propose` first.")
     if not (looked or kind == "labelstudio"):
         raise UserError(
-            f"nobody has looked for boxes in {dataset}; import some, or export labelstudio, which "
-            f"holds a task for each image."
+            f"{dataset} has no annotated images; import boxes, or export labelstudio, which has a "
+            f"task for each image."
         )
     files = {Path(record.path).name: dataset / record.path for record in looked}
     if kind == "coco":

@@ -29,7 +29,7 @@ class BoxSource(Settings):
 
     path: Path
     kind: BoxFormat | None = None
-    """None: what the content says."""
+    """null: detected from the content."""
 
     @model_validator(mode="before")
     @classmethod

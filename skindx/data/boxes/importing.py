@@ -60,7 +60,7 @@ def import_boxes(
         known = _Names(records)
         for name, who, when, image in found:
             record = known.find(name, image)
-            reason = _refusal(record, image) if who else "nobody opened it in Label Studio"
+            reason = _refusal(record, image) if who else "not annotated in Label Studio"
             if isinstance(record, Record) and not reason:
                 rows.append(_annotation(record, image, who, when))
             else:
@@ -102,7 +102,7 @@ class _Names:
             return self._by_sha.get(image.sha256, "the dataset has no such image")
         same = self._by_name.get(name, [])
         if len(same) > 1:
-            return "several images of the dataset bear this file name"
+            return "several images of the dataset have this file name"
         return same[0] if same else "the dataset has no such image"
 
 
@@ -138,7 +138,7 @@ def _refusal(record: Record | str, image: BoxedImage) -> str:
         return record
     if (image.width, image.height) not in ((record.width, record.height), UNKNOWN_SIZE):
         return "the dataset has the image in another size"
-    odd = "it has boxes that are empty or stand out of the image, or other shapes than boxes"
+    odd = "it has boxes that are empty or reach outside the image, or shapes that are not boxes"
     return odd if image.refused else ""
 
 

@@ -90,11 +90,11 @@ class Review:
             return "looked at"
         proposal = self._proposals.get(sha256)
         if proposal is None:
-            return "nobody looked yet, nothing proposed"
+            return "not annotated yet, nothing proposed"
         best = max((box.score or 0.0 for box in proposal.boxes), default=None)
         if best is None:
-            return "nobody looked yet, the model found nothing"
-        return f"nobody looked yet, proposed with confidence {best:.2f}"
+            return "not annotated yet, the model found nothing"
+        return f"not annotated yet, proposed with confidence {best:.2f}"
 
     def save(self, sha256: str, boxes: Sequence[Box]) -> None:
         """Accept the reviewer's boxes; none means that there is no lesion.

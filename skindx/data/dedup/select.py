@@ -37,7 +37,7 @@ class DedupSettings(Settings):
     hashes: tuple[HashKind, ...] = Field(default=("perceptual", "difference"), min_length=1)
     radius: int = Field(default=4, ge=0, le=32)
     embeddings: EmbeddingSettings | None = None
-    """A second stage for what hashes miss; None: hashes alone."""
+    """A second stage for duplicates that hashes miss; null: only hashes."""
     copies: Annotated[Literal["group", "drop", "off"], OFF] = "group"
     """What becomes of copies that are more than another encoding (crops, turns, watermarks, a
     second photo): one group, so that no split divides them; dropped but for the best; not looked

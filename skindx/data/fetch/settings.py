@@ -50,7 +50,7 @@ def _exact_host_port(text: str) -> str:
 
 
 class OriginPolicy(Settings):
-    """How fast one origin may be asked; meant for servers of one's own."""
+    """How fast one origin may be crawled; meant for your own servers."""
 
     concurrency: int = Field(8, ge=1, le=64)
     delay_s: float = Field(0.0, ge=0, le=600)
@@ -76,7 +76,7 @@ class Partition(Settings):
 
 
 class FetchSettings(Settings):
-    """What the crawl may do; robots.txt is always obeyed.
+    """Limits of the crawl; robots.txt is always obeyed.
 
     Every host gets the polite default: few requests at once, a delay of at least a second that
     AutoThrottle lengthens when the server is slow. Only an origin that is named in `origins`,
@@ -86,23 +86,23 @@ class FetchSettings(Settings):
     contact: str = Field("", max_length=200, pattern=r"^[\x20-\x7e]*$")
     """A URL or mail address where a site's owner reaches you; it stands in the user agent."""
     concurrency: int = Field(1, ge=1, le=2)
-    """Requests at once to one origin (scheme, host and port)."""
+    """Most requests at the same time to one origin (scheme, host and port)."""
     delay_s: float = Field(1.0, ge=1, le=600)
-    """From the start of one request to the start of the next, at least."""
+    """Least time between the starts of two requests."""
     origins: dict[Annotated[str, AfterValidator(_exact_origin)], OriginPolicy] = Field({})
     allow_private: tuple[Annotated[str, AfterValidator(_exact_host_port)], ...] = ()
-    """host:port pairs, as they stand in URLs, that may have a loopback or private address."""
+    """host:port pairs, as in URLs, that may have a loopback or private address."""
     timeout_s: float = Field(30.0, gt=0, le=600)
-    """For one whole request, connecting and body together."""
+    """Timeout of a whole request, including connection and body."""
     retries: int = Field(2, ge=0, le=10)
     retry_after_s: float = Field(300.0, ge=0, le=86_400)
-    """Longest wait that a server may ask for; one that asks for more is left alone for this run."""
+    """Longest wait that a server may request; a server that wants more is skipped in this run."""
     crawl_delay_s: float = Field(30.0, ge=1, le=600)
-    """Longest `Crawl-delay` of a robots.txt that is kept whole; of a longer one this much is."""
+    """Upper bound of the `Crawl-delay` of a robots.txt."""
     max_bytes: int = Field(20_000_000, ge=1)
-    """Of one image; what is longer is cut off while it comes and never reaches the disk."""
+    """Largest image; a longer download is cut off and never stored."""
     max_pages: int = Field(10_000, ge=1)
-    """Index and category pages of one source."""
+    """Most index and category pages of one source."""
     partition: Partition | None = None
     """Of several crawls at once, which hosts are this one's; a build sets it where it is needed."""
 

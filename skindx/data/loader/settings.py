@@ -28,7 +28,7 @@ class DiskCache(Settings):
 
     kind: Literal["disk"] = "disk"
     folder: Path | None = None
-    """Where the file lies, best a local SSD; none: `cache` in the dataset folder."""
+    """Folder of the file, best on a local SSD; null: `cache` in the dataset folder."""
     margin: float = Field(1.25, ge=1, le=4)
     """Images are kept this much larger than evaluation's side, so that crops stay sharp."""
 

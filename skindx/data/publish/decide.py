@@ -22,8 +22,8 @@ def check_audited(dataset: Path, records: Sequence[Record]) -> None:
     unseen = sum(record.sha256 not in seen for record in records)
     if unseen:
         raise UserError(
-            f"nobody has looked at {unseen} of the {len(records)} images of {dataset} for faces, "
-            f"text and intimate regions; run `skindx audit {dataset}` first, or give --unaudited "
+            f"{unseen} of the {len(records)} images of {dataset} were not audited for faces, text "
+            f"and intimate regions; run `skindx audit {dataset}` first, or give --unaudited "
             f"to publish without."
         )
 
@@ -53,7 +53,7 @@ def _private(
         return REVIEWED, f"A person who reviewed it decided: {decision.verdict}."
     if record.sha256 in waiting:
         # Not what for: it would be a list of such images.
-        return PENDING, "A program flagged it; nobody has decided yet."
+        return PENDING, "A program flagged it, and there is no decision yet."
     return None
 
 
@@ -71,6 +71,6 @@ def _licensed(licence: Licence, record: Record) -> tuple[str, str] | None:
     if licence.needs_attribution and not (record.creator.strip() or record.attribution.strip()):
         return (
             "attribution-missing",
-            f"{licence.id} asks to name somebody, and the source names nobody.",
+            f"{licence.id} requires attribution, and the source names no creator.",
         )
     return None

@@ -22,14 +22,14 @@ class PublishSettings(Settings):
 
     format: Format = "hub"
     contact: str = Field("", max_length=200)
-    """Whom to ask to take an image down: a URL or mail address; "": the recipe's."""
+    """Address for take-down requests: a URL or mail address; "": the recipe's."""
     url: str = Field("", pattern=r"^(https?://\S+)?$")
     """Where the published folder will be found."""
     version: str = "1.0.0"
     citation: str = ""
     """How to cite the dataset, such as BibTeX; "": by its name."""
     unaudited: bool = False
-    """Publish although no program has looked for faces, text and intimate regions."""
+    """Publish without an audit for faces, text and intimate regions."""
     shard_mb: float = Field(default=400.0, gt=0)
     """Megabytes of images in one shard, about."""
 

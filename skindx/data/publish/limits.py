@@ -12,7 +12,7 @@ def limits_of(rows: Sequence[Row], taxonomy: Taxonomy, facts: Facts) -> list[str
     """Return the known limits and biases of published rows as sentences."""
     published = [row for row in rows if not row.withheld]
     sentences = [
-        "Labels are what the sources say. Nobody compared them with biopsies or patient records.",
+        "Labels are those of the sources. They were not compared with biopsies or patient records.",
         f"The classes, codes and urgencies of the taxonomy {taxonomy.name} are "
         f"{taxonomy.review_note}.",
         "The classes are a closed list: healthy skin and every other disease are missing, and a "
@@ -27,7 +27,7 @@ def limits_of(rows: Sequence[Row], taxonomy: Taxonomy, facts: Facts) -> list[str
     sentences += [_balance(published, taxonomy), _skin(published), _sources(published)]
     boxed = sum(row.boxes is not None for row in published)
     if boxed:
-        sentences.append(f"Somebody looked for lesion boxes in {boxed} of {len(published)}.")
+        sentences.append(f"{boxed} of {len(published)} images were annotated with lesion boxes.")
     if not facts.audited:
         sentences.append(
             "No program has looked for faces, text and intimate regions; some may be there."

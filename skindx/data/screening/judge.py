@@ -20,7 +20,7 @@ DETAIL_SIDE = 256
 
 
 class ScreenSettings(Settings):
-    """What an image must be to enter; luminances are means on 0..255.
+    """Requirements that an image must meet; luminances are means on 0..255.
 
     The limits only take away what shows nothing. `skindx screen FOLDER` reports how a folder lies
     to them and fits `min_detail`. On 2,359 dermoscopic images of the ISIC archive (all sound)
@@ -49,9 +49,9 @@ class ScreenSettings(Settings):
     )
     max_pixels: int = Field(default=MAX_PIXELS, gt=0)
     timeout_s: int = Field(default=30, ge=1, le=3600)
-    """For one image; a decoder that needs longer is ended."""
+    """Time limit for one image; a slower decoder is ended."""
     memory_mb: int = Field(default=400, ge=200)
-    """Of one decoding process, its libraries' code apart."""
+    """Memory limit of one decoding process, without the code of its libraries."""
 
     @property
     def limits(self) -> Limits:

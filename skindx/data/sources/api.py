@@ -35,7 +35,7 @@ class ApiSource(WebSource):
     max_pictures: int | None = Field(default=100, ge=1)
     max_pages: int | None = Field(default=100, ge=1)
     delay_s: float = Field(default=1.0, ge=1, le=600)
-    """Between two answers of the API, unless `fetch.origins` names it."""
+    """Delay between two requests to the API, unless `fetch.origins` names it."""
 
     @property
     def name(self) -> str:

@@ -41,7 +41,7 @@ class AtlasSource(WebSource):
     default_licence: str = ""
     """Licence of an image whose figure names none."""
     attribution: str = ""
-    """How the site wants its images to be credited."""
+    """Attribution that the site asks for."""
 
     html: ClassVar[bool] = True
 

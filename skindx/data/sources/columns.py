@@ -39,11 +39,11 @@ class Columns(Settings):
     attribution: str = ""
     page: str = ""
     group: str = ""
-    """Patient, lesion or article: whatever must not be torn apart by a split."""
+    """Patient, lesion or article, which no split may divide."""
     caption: str = ""
     """Free text about the image; it stays in the private dataset and is never published."""
     skin_type: str = ""
-    """Fitzpatrick 1..6 or I..VI as a person judged it; anything else counts as unknown."""
+    """Fitzpatrick type 1..6 or I..VI, determined by a person; anything else counts as unknown."""
 
     @property
     def wanted(self) -> tuple[str, ...]:

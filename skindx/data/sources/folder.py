@@ -31,9 +31,9 @@ class FolderSource(LocalSource):
     layout: Literal["classes", "yolo"] = "classes"
     """classes: one folder a class; yolo: images/ and labels/, the class is that of the boxes."""
     group_pattern: str | None = None
-    """Finds in a file name what names its patient, lesion or original: the first brackets."""
+    """Regular expression; its first group is the patient, lesion or original in a file name."""
     follow_links: bool = Field(False, exclude_if=lambda follow: not follow)
-    """Read linked folders, and linked files that lie elsewhere, as if they stood in the folder."""
+    """Follow links to folders, and to files outside this folder."""
     licence: str = ""
     attribution: str = ""
     creator: str = ""

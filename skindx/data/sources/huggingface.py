@@ -38,7 +38,7 @@ class HuggingFaceSource(LocalSource):
     creator: str = ""
     attribution: str = ""
     max_bytes: int = Field(20_000_000, ge=1)
-    """Of one image."""
+    """Largest image."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -124,7 +124,7 @@ def _download(repo: str, revision: str | None) -> Path:
     """Fetch the data files of a hub dataset into the hub's own cache; return their folder."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in {"1", "ON", "YES", "TRUE"}:
         raise UserError(
-            f"{repo} lies on the Hugging Face hub, which is asked only where HF_HUB_OFFLINE=0 is "
+            f"{repo} is on the Hugging Face hub, which is used only if HF_HUB_OFFLINE=0 is "
             f"exported; export it, or download the dataset and set `path`."
         )
     from huggingface_hub import snapshot_download

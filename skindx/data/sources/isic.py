@@ -33,7 +33,7 @@ class IsicSource(ApiSource):
     api: Endpoint = "https://api.isic-archive.com/api/v2/images/search/"
     page_size: int = Field(100, ge=1, le=100)
     label: Literal["search", "diagnosis"] = "search"
-    """Take the search's own label, or each image's most exact diagnosis."""
+    """Use the label of the search, or the most exact diagnosis of each image."""
 
     def parameters(self, query: str) -> dict[str, str | int]:
         """Return the parameters of a search."""

@@ -57,13 +57,13 @@ class WebSource(Settings):
     """Images on the web; the crawl asks for its pages and images and keeps all the rules."""
 
     disabled: str = ""
-    """Why nobody may fetch this without permission; the build then refuses it."""
+    """Why this source may not be fetched without permission; the build then refuses it."""
     permission: str = ""
-    """Who permitted a disabled source and when, as in "A. Editor by letter, 2026-02-03"."""
+    """Who gave permission for a disabled source, and when: "A. Editor by letter, 2026-02-03"."""
     max_pictures: int | None = Field(default=None, ge=1)
-    """Of one label: the first ones that the source names, whether they can be fetched or not."""
+    """Most images of one label: the first that the source names, fetched or not."""
     max_pages: int | None = Field(default=None, ge=1)
-    """Of the whole source; None leaves it at `fetch.max_pages`."""
+    """Most pages of the whole source; null: `fetch.max_pages`."""
 
     html: ClassVar[bool] = False
     """Whether pages are HTML; such a page may forbid machine learning in its head."""

@@ -31,13 +31,13 @@ class TableSource(WebSource):
     kind: Literal["table"]
     path: Path
     sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """Of the table itself; "" takes any."""
+    """SHA-256 that the table must have; "": any."""
     columns: TableColumns = TableColumns()
     licence: str = ""
     creator: str = ""
     attribution: str = ""
     mirror: dict[str, str] = Field({})
-    """Beginnings of URLs and what to fetch in their place; the longest one that fits counts."""
+    """Prefixes of URLs and what to fetch instead; the longest matching prefix counts."""
 
     @property
     def name(self) -> str:

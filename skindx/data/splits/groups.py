@@ -18,7 +18,7 @@ from skindx.errors import UserError
 
 
 class GroupTable(Settings):
-    """A CSV that knows which images belong together, such as HAM10000's lesion ids."""
+    """A CSV that says which images belong together, such as HAM10000's lesion ids."""
 
     path: Path
     key_column: str
@@ -39,12 +39,12 @@ class GroupTable(Settings):
 
 
 class GroupSettings(Settings):
-    """What ties images together, beside the group that a source itself names."""
+    """What groups images, beside the group that a source names."""
 
     radius: int = Field(default=6, ge=0, le=32)
-    """Hash distance; looser than that of duplicates, because a false link costs no image."""
+    """Hash distance; larger than that of duplicates, because a false link drops no image."""
     by_page: bool = False
-    """Tie the images of one page: right for articles, wrong for an atlas's category pages."""
+    """Group the images of one page: right for articles, wrong for an atlas's category pages."""
     tables: tuple[GroupTable, ...] = ()
 
 

@@ -124,7 +124,7 @@ def shuffle_key(seed: int, group: str) -> str:
 
 
 def assert_disjoint(placed: Sequence[tuple[str, Split]]) -> None:
-    """Assert that no group stands in two splits; `placed` holds (group, split) of each image."""
+    """Assert that no group is in two splits; `placed` holds (group, split) of each image."""
     seen: dict[str, Split] = {}
     for group, split in placed:
         assert seen.setdefault(group, split) == split, f"group {group} is in two splits"

@@ -127,7 +127,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
         ood = evaluation.ood
         lines.append(
             f"Out-of-distribution check: {percent(ood.refused)} {bounds(ood.refused)} of these "
-            f"images are refused, {percent(ood.promised)} promised for the bundle's own kind."
+            f"images are refused, {percent(ood.promised)} expected for the bundle's own kind."
         )
     lines += [
         f"By {breakdown.attribute}: {breakdown.note}."

@@ -65,7 +65,7 @@ def _measured(metrics: dict[str, Any]) -> list[str]:
     figures = [(key, title) for key, title in _FIGURES if key in metrics["ensemble"]]
     lines = [
         f"{metrics['pictures']} images in {metrics['groups']} independent groups; "
-        f"{100 * metrics['level']:.0f} % bootstrap intervals over groups.",
+        f"{100 * metrics['level']:.0f} % intervals over groups.",
         "",
         "| predictor | " + " | ".join(title for _, title in figures) + " |",
         "|---" * (len(figures) + 1) + "|",

@@ -9,7 +9,7 @@ class CheckpointSettings(Settings):
     """A checkpoint is written after each epoch, at a stop, and in between as often as set here."""
 
     every_minutes: float | None = Field(10.0, gt=0)
-    """Save when so much time has passed since the last checkpoint; none: after epochs alone."""
+    """Time between checkpoints; null: only after epochs."""
     every_steps: int | None = Field(None, ge=1)
     """Save every so many steps as well."""
     keep: int = Field(2, ge=1)
@@ -18,4 +18,4 @@ class CheckpointSettings(Settings):
     """SIGTERM: the ranks have so long to save and end. `torchrun`, DeepSpeed's launcher and Slurm
     kill after 30 s."""
     bad_steps: int = Field(5, ge=0)
-    """Steps in a row that are skipped since the loss is not finite; one more ends the training."""
+    """Most steps in a row without a finite loss, which are skipped; one more ends the training."""

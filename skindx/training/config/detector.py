@@ -41,7 +41,7 @@ class DetectorSettings(Settings):
     model: str = "yolov8n.yaml"
     size: int = Field(320, ge=64, le=1280, multiple_of=32)
     batch: int = Field(16, ge=1)
-    """Images a step, over all ranks."""
+    """Images in a step, over all ranks."""
     epochs: int = Field(50, ge=1)
     learning_rate: float = Field(0.001, gt=0)
     weight_decay: float = Field(0.0005, ge=0)

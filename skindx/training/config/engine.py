@@ -38,7 +38,7 @@ class EngineSettings(Settings):
     deepspeed: Path | None = None
     """JSON of further DeepSpeed settings."""
     gradient_clip: float = Field(1.0, ge=0)
-    """Largest gradient norm; 0 switches clipping off."""
+    """Largest gradient norm; 0: no clipping."""
     sync_batch_norm: bool = False
     """Normalise by the statistics of all ranks' images, as one process would."""
     activation_checkpointing: bool = False
@@ -61,7 +61,7 @@ class EngineSettings(Settings):
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")
     """PostgreSQL URL of the database from which ranks take their work; none: a file in the run."""
     lease_s: float = Field(60, ge=1)
-    """A rank that is silent for so long is taken for dead, and others do its work."""
+    """A rank that does not report for this long counts as dead; others take over its work."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -71,8 +71,8 @@ class EngineSettings(Settings):
             raise ValueError("compile does not work with zero=3; choose one of them")
         if self.zero and self.schedule != "data":
             raise ValueError(
-                f"schedule={self.schedule} trains each member on one rank, which has nobody to "
-                "share weights with; set zero=0"
+                f"schedule={self.schedule} trains each member on one rank, which has no "
+                "other rank to share weights with; set zero=0"
             )
         if self.partitions != "auto" and not 1 <= self.partitions <= _MOST_PARTITIONS:
             raise ValueError(

@@ -24,7 +24,7 @@ class Weighted(Settings):
     kind: Literal["weighted"] = "weighted"
     space: Space = "probability"
     prior: float = Field(20.0, gt=0)
-    """So many imagined images speak for equal weights: few real ones then move them little."""
+    """Strength of the prior for equal weights, as a number of images."""
 
 
 class Greedy(Settings):
@@ -52,7 +52,7 @@ Combine = Annotated[Combiner | Auto, Field(discriminator="kind")]
 
 
 class EnsembleSettings(Settings):
-    """How the members answer as one."""
+    """How the members are combined."""
 
     combine: Combine = Mean()
 
@@ -70,7 +70,7 @@ class SoupSettings(Settings):
     kind: Literal["uniform", "greedy"] = "uniform"
     """greedy: best first, each stays only if balanced accuracy on validation does not fall."""
     instead: bool = True
-    """The ingredients leave the ensemble: a soup costs one network, not several."""
+    """Remove the ingredients from the ensemble, so that a soup costs one network."""
 
 
 class ReusedSettings(Settings):
@@ -81,7 +81,7 @@ class ReusedSettings(Settings):
     name: str | None = Field(None, pattern=NAME)
     """Its name here; none: the same."""
     config: Path | None = None
-    """The settings to train that run by, if nobody has begun it."""
+    """The settings to train that run with, if it was not started yet."""
 
     @property
     def known_as(self) -> str:

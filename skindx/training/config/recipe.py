@@ -130,9 +130,9 @@ class Recipe(Settings):
 
     epochs: int = Field(12, ge=1)
     batch: int = Field(32, ge=2)
-    """Images a step, over all ranks."""
+    """Images in a step, over all ranks."""
     base_batch: int | None = Field(None, ge=1)
-    """The learning rates are meant for this batch and scaled to `batch`; none: as they stand."""
+    """Batch for which the learning rates are meant; scaled to `batch`. null: not scaled."""
     accumulate: int = Field(1, ge=1)
     """Cut each rank's part of a step into so many pieces: less memory, the same gradient.
 
@@ -150,12 +150,12 @@ class Recipe(Settings):
     """Eta of lars: a layer's rate is eta |w| / (|g| + weight_decay |w|) of the learning rate."""
     learning_rate: float = Field(1e-3, gt=0)
     head_learning_rate: float | None = Field(None, gt=0)
-    """Rate of the new head when the body starts from given weights; none: the same."""
+    """Learning rate of the new head when the body starts from given weights; null: the same."""
     layer_decay: float = Field(1, gt=0, le=1)
     """Each layer below the head learns by this factor more slowly than the one above it."""
     weight_decay: float = Field(0.05, ge=0)
     warmup_epochs: float = Field(1.0, ge=0)
-    """The rate climbs linearly for so long, then it follows the schedule."""
+    """Epochs in which the rate rises linearly; then it follows the schedule."""
     schedule: Schedule = Cosine()
     loss: Loss = CrossEntropy()
     label_smoothing: float = Field(0.1, ge=0, lt=1)

@@ -45,16 +45,16 @@ class MemberSettings(ClassifierSettings):
     for."""
     seed: int = Field(0, ge=0, lt=2**63)
     recipe: Recipe | None = None
-    """Instead of the run's own."""
+    """Recipe of this member; null: that of the run."""
     fold: int | None = Field(None, ge=0)
     """Train on all of train and val but this fold of the run's `folds`, and validate on it.
 
     In a file also `each`: one member a fold, named NAME-fold0 and so on.
     """
     snapshots: int = Field(0, ge=0, le=50)
-    """Keep the weights of so many last epochs, for a soup."""
+    """Number of last epochs whose weights are kept, for a soup."""
     views: Views = 1
-    """Test-time augmentation: each image is seen in so many flips and turns."""
+    """Test-time augmentation: the number of flips and turns of each image."""
     targets: Path | None = None
     """Learn these probabilities in place of the labels: a file that `distil` writes."""
 
@@ -91,12 +91,12 @@ class TrainSettings(Settings):
 
     name: str = "skindx"
     members: tuple[MemberSettings, ...] = (MemberSettings(name="resnet18", model="resnet18"),)
-    """Trained in this run."""
+    """The members that this run trains."""
     reused: tuple[ReusedSettings, ...] = ()
     """Members of other runs; with these, `members` may be left out."""
     soups: tuple[SoupSettings, ...] = ()
     folds: int = Field(5, ge=2, le=20)
-    """Into how many the groups of train and val are dealt out, for members with a `fold`."""
+    """Number of folds of train and val, for members with a `fold`."""
     ensemble: EnsembleSettings = EnsembleSettings()
     distil: DistilSettings | None = None
     recipe: Recipe = Recipe()

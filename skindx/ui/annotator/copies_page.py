@@ -60,7 +60,7 @@ class CopyController(AnswerController[Pair]):
         review, row = self.review, self.review.rows[asked]
         answer = review.said(asked)
         kind = "verified" if row.probability >= ACCEPT else "uncertain"
-        state = f"answered: {answer.verdict}" if answer else f"{kind}, nobody answered yet"
+        state = f"answered: {answer.verdict}" if answer else f"{kind}, not answered yet"
         return (
             f"Pair {review.place(asked) + 1} of {len(review.order)}: {state}. Probability "
             f"{row.probability:.2f}, {row.inliers} points agree"

@@ -54,7 +54,7 @@ class SkinController(AnswerController[str]):
     def facts(self, asked: str) -> str:
         review, image = self.review, self.review.record(asked)
         answer = review.said(asked)
-        state = f"answered: {answer.verdict}" if answer else "nobody answered yet"
+        state = f"answered: {answer.verdict}" if answer else "not answered yet"
         why = f"{image.detail[:1].upper()}{image.detail[1:]}. " if image.detail else ""
         place = "" if image.kept else ", not in the dataset"
         return (

@@ -32,7 +32,7 @@ Known = Mapping[str, str]
 COOKIE = "skindx_session"
 _FORM_BYTES = 4096
 _WRONG = "The name or the password is wrong."
-_NO_USERS = "The server cannot read its file of users, so nobody can log in; tell its operator."
+_NO_USERS = "The server cannot read its file of users, so no login is possible; tell its operator."
 _FOREIGN = "This request comes from another site's page, so it is not answered."
 
 
@@ -76,7 +76,7 @@ class Gate:
         except UserError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.error("nobody can log in: %s", error)
+                log.error("logging in is not possible: %s", error)
             return None
         self._problem = ""
         return known
