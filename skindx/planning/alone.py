@@ -55,7 +55,7 @@ def machine_of(profiles: Profiles, cluster: Cluster, asked: Asked) -> Machine:
             origin="--one-rank-s",
         )
     if cluster.one_rank_s is not None:
-        networks = tuple(as_measured(each, cluster.one_rank_s) for each in profiles.networks)
+        networks = tuple(as_measured(network, cluster.one_rank_s) for network in profiles.networks)
         profiles = profiles.model_copy(update={"networks": networks})
     return Machine(profiles, cluster)
 

@@ -138,13 +138,13 @@ class Network:
     def _known(self) -> Collective | None:
         """The measured all-reduce whose number of ranks is next to this one."""
         found = [
-            each
-            for each in self.cluster.collectives
-            if each.collective == "all_reduce"
-            and each.ranks > 1
-            and (each.nodes > 1 or self.nodes == 1)
+            measured
+            for measured in self.cluster.collectives
+            if measured.collective == "all_reduce"
+            and measured.ranks > 1
+            and (measured.nodes > 1 or self.nodes == 1)
         ]
-        return min(found, key=lambda each: abs(each.ranks - self.ranks), default=None)
+        return min(found, key=lambda measured: abs(measured.ranks - self.ranks), default=None)
 
     @cached_property
     def between(self) -> Cost:

@@ -75,7 +75,9 @@ class Outcome:
     @property
     def beyond(self) -> tuple[str, ...]:
         """What lies outside the calibration."""
-        return tuple(dict.fromkeys(word for each in self.members for word in each.estimate.beyond))
+        return tuple(
+            dict.fromkeys(word for member in self.members for word in member.estimate.beyond)
+        )
 
 
 def outcome(
@@ -153,6 +155,6 @@ def _hopping(
 def _side_by_side(seconds: list[float], ranks: int) -> float:
     """Return when the last of the ranks is done, each of which takes the next member that waits."""
     busy = [0.0] * ranks
-    for each in seconds:
-        busy[busy.index(min(busy))] += each
+    for took in seconds:
+        busy[busy.index(min(busy))] += took
     return max(busy)

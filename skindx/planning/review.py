@@ -63,7 +63,9 @@ class Compared:
 def compare(predicted: Predicted, happened: Sequence[Happened]) -> list[Compared]:
     """Pair members by name. Raises UserError where none has begun."""
     known = {member.name: member for member in predicted.members}
-    pairs = [Compared(known[each.name], each) for each in happened if each.name in known]
+    pairs = [
+        Compared(known[outcome.name], outcome) for outcome in happened if outcome.name in known
+    ]
     if not pairs:
         raise UserError("no member of the plan has finished an epoch yet; nothing can be compared.")
     return pairs

@@ -60,15 +60,15 @@ class Schedule:
     def with_local(self, factor: float) -> "Schedule":
         """Return the schedule whose work of the cores takes `factor` times as long."""
         messages = tuple(
-            replace(each, before_s=each.before_s * factor, after_s=each.after_s * factor)
-            for each in self.messages
+            replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
+            for message in self.messages
         )
         return replace(self, messages=messages, finish_s=self.finish_s * factor)
 
     @property
     def local_s(self) -> float:
         """All work of the cores."""
-        return self.finish_s + sum(each.before_s + each.after_s for each in self.messages)
+        return self.finish_s + sum(message.before_s + message.after_s for message in self.messages)
 
     @property
     def sent_bytes(self) -> int:

@@ -84,19 +84,19 @@ def search(
         else:
             found.append(priced)
     if as_given and as_given.fits and not limits.strategy:
-        found = [each for each in found if not _alike(each.choice, as_given.choice)]
+        found = [outcome for outcome in found if not _alike(outcome.choice, as_given.choice)]
         found.append(as_given)
     if not found:
         raise UserError(_nothing_fits(workload, machine))
-    beyond = sorted({word for each in found for word in each.beyond})
+    beyond = sorted({word for outcome in found for word in outcome.beyond})
     if not limits.extrapolate:
-        found = [each for each in found if not each.beyond]
+        found = [outcome for outcome in found if not outcome.beyond]
         if not found:
             raise UserError(
                 f"this lies outside what was measured: {'; '.join(beyond)}. Measure it, or give "
                 "--extrapolate for a figure with a wider interval."
             )
-    found.sort(key=lambda each: each.score_s * (1 + 1e-9 * each.choice.ranks))
+    found.sort(key=lambda outcome: outcome.score_s * (1 + 1e-9 * outcome.choice.ranks))
     return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
 
 
@@ -112,23 +112,35 @@ def _alike(first: Choice, second: Choice) -> bool:
 def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Outcome:
     """Return the fastest within the limits; with a sum of money or hours the cheapest in time."""
     exact = [
-        each
-        for each in found
-        if limits.lossy or limits.strategy or not each.choice.strategy.lossy or each.as_given
+        outcome
+        for outcome in found
+        if limits.lossy or limits.strategy or not outcome.choice.strategy.lossy or outcome.as_given
     ]
     # ZeRO is derived from the links and never measured: it is for what would not fit without it.
     whole = [
-        each for each in exact if limits.strategy or not each.choice.strategy.zero or each.as_given
+        outcome
+        for outcome in exact
+        if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
     ]
     allowed = whole or exact or list(found)
     fastest = allowed[0]
     if limits.money is not None:
-        within = [each for each in allowed if each.money is not None and each.money <= limits.money]
-        return within[0] if within else min(allowed, key=lambda each: each.money or each.score_s)
+        within = [
+            outcome
+            for outcome in allowed
+            if outcome.money is not None and outcome.money <= limits.money
+        ]
+        return (
+            within[0]
+            if within
+            else min(allowed, key=lambda outcome: outcome.money or outcome.score_s)
+        )
     if limits.hours is not None:
-        within = [each for each in allowed if 0 < each.seconds <= limits.hours * 3600]
+        within = [outcome for outcome in allowed if 0 < outcome.seconds <= limits.hours * 3600]
         if within:
-            return min(within, key=lambda each: (each.nodes * each.seconds, each.seconds))
+            return min(
+                within, key=lambda outcome: (outcome.nodes * outcome.seconds, outcome.seconds)
+            )
     if given and given.fits and given.score_s <= fastest.score_s and given in allowed:
         return given
     return fastest

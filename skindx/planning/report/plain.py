@@ -29,8 +29,8 @@ def plan_values(plan: Plan) -> dict[str, Any]:
         "bottleneck": plan.bottleneck,
         "changes": list(plan.changes),
         "guidelines": [
-            {"what": each.what, "answer": each.answer, "formula": each.formula}
-            for each in plan.advice
+            {"what": advice.what, "answer": advice.answer, "formula": advice.formula}
+            for advice in plan.advice
         ],
         "speedup": [
             {"ranks": point.ranks, "speedup": point.speedup, "low": point.low, "high": point.high}

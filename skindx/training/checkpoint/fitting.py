@@ -63,8 +63,10 @@ def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
 def _shapes(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters' shapes and types; under ZeRO 3 a rank holds a part of each."""
     return {
-        name: torch.empty(getattr(each, "ds_shape", each.shape), dtype=each.dtype, device="meta")
-        for name, each in module.named_parameters()
+        name: torch.empty(
+            getattr(weight, "ds_shape", weight.shape), dtype=weight.dtype, device="meta"
+        )
+        for name, weight in module.named_parameters()
     }
 
 

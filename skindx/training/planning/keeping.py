@@ -36,7 +36,7 @@ def settings_with_plan(
             "train without --plan."
         )
     names = {member.name for member in settings.members}
-    if missing := [each.name for each in predicted.members if each.name not in names]:
+    if missing := [member.name for member in predicted.members if member.name not in names]:
         raise UserError(
             f"{plan} plans a member {missing[0]}, which the settings do not have; make the plan "
             "of these settings."

@@ -83,7 +83,8 @@ def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profil
         if same or foreign:
             return profile
     timed = ", ".join(
-        f"{each.name} at {each.size} px in {each.precision}" for each in profiles.networks
+        f"{network.name} at {network.size} px in {network.precision}"
+        for network in profiles.networks
     )
     raise UserError(
         f"member {member.name} is {member.model} at {size} px in {precision}, which was never "

@@ -209,5 +209,5 @@ def _read(training: Training[Any], batch: int) -> tuple[list[Batch], float]:
     started = time.perf_counter()
     more = list(islice(batches, 3))
     seconds = time.perf_counter() - started
-    count = sum(each.own for each in more)
+    count = sum(work.own for work in more)
     return [first, *more], (seconds * threads / count if count else 0.0)

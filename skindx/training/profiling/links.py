@@ -119,7 +119,7 @@ class _Meter:
 
     def share(self, collectives: list[Collective]) -> int:
         """Send several at once: how many go at once, and what of a link one leaves free."""
-        one = next(each for each in collectives if each.collective == "all_reduce")
+        one = next(found for found in collectives if found.collective == "all_reduce")
         large = min(_BOTH_BYTES, one.points[-1][0])
         times = {(count, large): self._several(count, large) for count in (1, 2, 4)}
         times[8, _SMALL_BYTES] = self._several(8, _SMALL_BYTES)
