@@ -97,7 +97,9 @@ def test_no_byte_of_a_withheld_image_is_published(tmp_path: Path, form: Format) 
 def test_a_dataset_nobody_looked_through_is_refused(tmp_path: Path) -> None:
     small = free_dataset(tmp_path / "data")
     dataset, strict = small.write(), settings(unaudited=False)
-    with pytest.raises(UserError, match=r"looked at 16 of the 16 .* run `skindx audit .*unaudited"):
+    with pytest.raises(
+        UserError, match=r"16 of the 16 .* not audited .* run `skindx audit .*unaudited"
+    ):
         publish(dataset, tmp_path / "pub", strict)
     write_flags(dataset, [], ["label"])  # another look than for people
     with pytest.raises(UserError, match="looked at 16 of the 16"):
