@@ -145,8 +145,8 @@ class _Bench:
             measured.append(found.over_bound)
             simulated += simulate(found, s.makespan_members, s.makespan_epochs, s.simulations)
         return {
-            "makespan_over_bound": median(measured, "of the bound"),
-            "simulated_makespan_over_bound": median(simulated, "of the bound"),
+            "makespan_over_bound": median(measured, "×"),
+            "simulated_makespan_over_bound": median(simulated, "×"),
         }
 
     def _train(
