@@ -54,6 +54,14 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "shared_over_separate": ("12 heads on features computed once over 12 own runs", 5),
         "cached_over_recomputed": ("features read from the cache over computing them", 20),
     },
+    "hop": {
+        "hop_over_dense": ("an epoch of all members: hopping over the dense exchange", 3),
+        "hop_over_fused": ("hopping over the fused exchange", 3),
+        "hop_over_gtopk": ("hopping over gTop-k", None),
+        "hop_over_members": ("hopping over one whole member a rank", 0.95),
+        "bytes_less_than_fused": ("bytes on all links: the fused exchange over hopping", 10),
+        "makespan_over_bound": ("makespan over the open-shop bound", 1.1),
+    },
     "serve": {
         "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 1.5),
         "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),
