@@ -109,7 +109,7 @@ def test_a_dataset_nobody_looked_through_is_refused(tmp_path: Path) -> None:
     publish(dataset, tmp_path / "pub", strict)
     small.add()  # a rebuilt dataset has an image that came after the look
     small.write()
-    with pytest.raises(UserError, match="^1 of the 17 images"):
+    with pytest.raises(UserError, match=r"^1 of the 17 images"):
         publish(dataset, tmp_path / "pub", strict)
     assert len(read_published(tmp_path / "pub")) == 16
 
