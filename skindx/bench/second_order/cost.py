@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skindx.bench.harness.clock import interleave
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
+from skindx.models.shapes_only import shapes_only
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.parallel.mesh import Mesh
@@ -72,7 +73,7 @@ def eigen_share(model: str, ranks: int, rounds: int, device: torch.device) -> li
     Random factors of each shape of a network are timed on this machine, one of each shape a round;
     K-FAC's own plan deals them out.
     """
-    with torch.device("meta"):
+    with shapes_only():
         module = build_classifier(ClassifierSettings(model=model), 10)
     layers, _ = find_layers(module, KfacSettings().widest)
     shapes = {layer.name: layer.shapes for layer in layers}

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,28 +27,28 @@ Shown = tuple[str, str, str]
 Asked = TypeVar("Asked")
 
 
-class AnswerController(Generic[Asked]):
+class AnswerController(ABC, Generic[Asked]):
     """What the buttons do; one request at a time. Classes of a page say what is asked."""
 
     def __init__(self, review: AnswerReview[Asked]) -> None:
         self._walk = review
         self._one = threading.Lock()
 
+    @abstractmethod
     def asked(self, key: object) -> Asked:
         """Return the question of a key, whatever the browser sent. Raises UserError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def key(self, asked: Asked) -> str:
         """Return what the page names a question by."""
-        raise NotImplementedError
 
+    @abstractmethod
     def view(self, asked: Asked) -> str:
         """Return what to look at, as HTML."""
-        raise NotImplementedError
 
+    @abstractmethod
     def facts(self, asked: Asked) -> str:
         """Say where in the walk this is, and what is known."""
-        raise NotImplementedError
 
     def open(self) -> Shown:
         """Show the first question without an answer."""

@@ -3,8 +3,9 @@
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from skindx.data.answer_review import AnswerReview
 from skindx.data.boxes.review import reviewing
 from skindx.data.copies.review import reviewing_copies
 from skindx.data.skin_review import reviewing_skin
@@ -46,33 +47,47 @@ def serve_copies(dataset: Path, by: str, *, port: int = 7861, open_browser: bool
     """Serve the page of pairs that may be copies; raises UserError as `serve` does."""
     _check(port)
     with reviewing_copies(dataset, by) as review:
-        from starlette.middleware import Middleware
-
         from skindx.ui.annotator.copies_page import build_copies_page
         from skindx.ui.annotator.images import PairImages
 
-        own = [Middleware(PairImages, review=review)]
-        _run(build_copies_page(review), own, port, open_browser)
-    print(
-        f"{review.answered} of {len(review.order)} pairs of {dataset} are answered; the next "
-        f"`skindx build` obeys them."
-    )
+        page = build_copies_page(review)
+        _ask(page, review, PairImages, f"pairs of {dataset}", port=port, open_browser=open_browser)
 
 
 def serve_skin(dataset: Path, by: str, *, port: int = 7861, open_browser: bool = False) -> None:
     """Serve the page of images that may show no skin; raises UserError as `serve` does."""
     _check(port)
     with reviewing_skin(dataset, by) as review:
-        from starlette.middleware import Middleware
-
         from skindx.ui.annotator.images import ReviewImages
         from skindx.ui.annotator.skin_page import build_skin_page
 
-        own = [Middleware(ReviewImages, review=review)]
-        _run(build_skin_page(review), own, port, open_browser)
+        page = build_skin_page(review)
+        _ask(
+            page,
+            review,
+            ReviewImages,
+            f"flagged images of {dataset}",
+            port=port,
+            open_browser=open_browser,
+        )
+
+
+def _ask(
+    page: "gr.Blocks",
+    review: AnswerReview[Any],
+    images: Any,
+    what: str,
+    *,
+    port: int,
+    open_browser: bool,
+) -> None:
+    """Serve a page of questions with its images, and say at the end what was answered."""
+    from starlette.middleware import Middleware
+
+    _run(page, [Middleware(images, review=review)], port, open_browser)
     print(
-        f"{review.answered} of {len(review.order)} flagged images of {dataset} are answered; the "
-        f"next `skindx build` obeys them."
+        f"{review.answered} of {len(review.order)} {what} are answered; the next `skindx build` "
+        f"obeys them."
     )
 
 
