@@ -1,6 +1,5 @@
 """How a process of a training ends: one note, one sentence, one exit code, whatever it did."""
 
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -46,10 +45,3 @@ def run_to_its_end(run: Path, grace_s: float, who: str, work: Callable[[StopRequ
         else:
             note("finished")
     return 0
-
-
-def leave_process(code: int) -> None:
-    """End this process at once: neither the interpreter's shutdown nor a collective holds it up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

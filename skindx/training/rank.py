@@ -31,8 +31,8 @@ if __name__ == "__main__":
     begin(Path(sys.argv[1]))
     # Torch is a million objects that stay to the end: garbage collection never goes through them.
     gc.disable()
-    from skindx.training.ending import leave_process
     from skindx.training.worker import main
+    from skindx.workers.process import leave_process
 
     gc.freeze()
     gc.enable()

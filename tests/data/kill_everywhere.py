@@ -1,7 +1,8 @@
 """Kill a process before each change that it makes to the file system, one run a change.
 
-`python kill_everywhere.py SCENARIO FOLDER` prints one line a kill. The kills are real (SIGKILL),
-each in a fresh fork, so that nothing is left to clean up after itself.
+`python kill_everywhere.py SCENARIO FOLDER EVERY` kills it before the first change, and before each
+EVERYth from there. The kills are real (SIGKILL), each in a fresh fork, so that nothing is left to
+clean up after itself.
 """
 
 import os
@@ -18,11 +19,12 @@ CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link")
 def kill_everywhere(
     start: Path, work: Path, act: Callable[[Path], None], check: Callable[[Path], None]
 ) -> int:
-    """Run `act` on copies of `start`, killed before change 1, 2, … until it comes to its end.
+    """Run `act` on copies of `start`, each killed later than the one before, to its end.
 
-    After each kill, and after the end, `check` judges the copy. Returns the number of kills.
+    After each kill, and after the end, `check` judges the copy. Returns how many changes there
+    are at least.
     """
-    for kills in range(10_000):
+    for kills in range(0, 10_000, int(sys.argv[3])):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(start, work)
         status = _forked(lambda: act(work), die_before=kills + 1)

@@ -71,7 +71,7 @@ def rebuild(folder: Path) -> str:
         build(settings(new_source, "seed=3"), out)
 
     kills = kill_everywhere(start, work, act, check)
-    return f"{kills} kills"
+    return f"{kills} changes"
 
 
 def reported(out: Path) -> tuple[object, ...]:
@@ -129,4 +129,4 @@ def take_down(folder: Path) -> str:
         again = {record.sha256 for record in read_manifest(out)}
         assert again == {record.sha256 for record in records}
 
-    return f"{kill_everywhere(start, work, act, check)} kills"
+    return f"{kill_everywhere(start, work, act, check)} changes"

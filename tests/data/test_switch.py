@@ -17,9 +17,13 @@ PATHS = (HERE.parents[1], HERE.parent, HERE)
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("rebuild", 20), ("take_down", 15)])
-def test_killed_before_every_change_of_the_disk(tmp_path: Path, scenario: str, least: int) -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
+def test_killed_before_a_change_of_the_disk(
+    tmp_path: Path, scenario: str, least: int, every: int
+) -> None:
+    """Each fifth change in the suite, every one in the long run."""
     done = subprocess.run(
-        [sys.executable, HERE / "kill_everywhere.py", scenario, tmp_path],
+        [sys.executable, HERE / "kill_everywhere.py", scenario, tmp_path, str(every)],
         capture_output=True,
         text=True,
         timeout=280,

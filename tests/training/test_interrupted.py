@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from skindx.training.config.run import TrainSettings
+from skindx.training.launching.notes import RANKS, read_notes
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -64,18 +65,12 @@ class Training:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        self._all = [
-            psutil.Process(self.process.pid),
-            *psutil.Process(self.process.pid).children(recursive=True),
-        ]
-        self._ranks: dict[int, psutil.Process] = {}
-        for each in self._all:
-            variables = each.environ()
-            if "LOCAL_RANK" in variables:
-                self._ranks.setdefault(int(variables["RANK"]), each)
-                self._port = variables["MASTER_PORT"]
-        assert sorted(self._ranks) == [0, 1]
-        return self._ranks
+        command = psutil.Process(self.process.pid)
+        self._all = [command, *command.children(recursive=True)]
+        self._port = next(port for port in map(_port_of, self._all) if port)
+        notes = read_notes(self.run / RANKS)
+        assert [note.rank for note in notes] == [0, 1]
+        return {note.rank: psutil.Process(note.pid) for note in notes}
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return the exit code and what was said. Nothing may be left."""
@@ -85,6 +80,14 @@ class Training:
         assert not list(Path("/dev/shm").glob(f"*_{self._port}_*"))
         assert not (self.run / "bundle").exists()
         return self.process.returncode, out, err
+
+
+def _port_of(process: psutil.Process) -> str:
+    """Return where the ranks met, if this is our launcher or a rank of torchrun's."""
+    words = process.cmdline()
+    if "skindx.training.launching.local" in words:
+        return words[words.index("skindx.training.launching.local") + 3]
+    return process.environ().get("MASTER_PORT", "")
 
 
 @contextmanager
@@ -121,38 +124,29 @@ def two_cores() -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
-@pytest.mark.usefixtures("two_cores")
-def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: Path) -> None:
-    """SIGTERM, a rank killed, torchrun's rank stopped; the bits are those of one left alone.
-
-    torchrun's ranks go through an epoch's end, and must do what the launcher's would have done.
-    """
-    config, run, whole = (tmp_path / name for name in ("train.yaml", "run", "whole"))
-    config.write_text(yaml.safe_dump(SETTINGS))
-    alone = faults.start(2, whole, small_dataset, TrainSettings.parse(SETTINGS))
-    assert faults.wait(alone) == [0, 0]
-
-    with _training(small_dataset, config, run) as training:
-        training.wait_until_mid_epoch()
-        training.process.send_signal(signal.SIGTERM)
-        code, out, err = training.end()
+def _sigterm(training: Training, again: str) -> None:
+    training.wait_until_mid_epoch()
+    training.process.send_signal(signal.SIGTERM)
+    code, out, err = training.end()
     assert code == 128 + signal.SIGTERM, err
     assert out == ""
     (said,) = [line for line in err.splitlines() if line.startswith("stopped")]
     assert said.startswith("stopped by SIGTERM before the training was finished (a: ")
-    again = shlex.join(["skindx", *_command(small_dataset, config, run)[3:]])
     assert said.endswith(f"steps done); to go on: {again}")
 
-    with _training(small_dataset, config, run) as training:
-        training.wait_until_mid_epoch()[1].send_signal(signal.SIGTERM)
-        code, out, err = training.end()
+
+def _sigterm_to_a_rank(training: Training, again: str) -> None:
+    training.wait_until_mid_epoch()[1].send_signal(signal.SIGTERM)
+    code, _, err = training.end()
     assert code == 128 + signal.SIGTERM, err
     assert "stopped by SIGTERM to rank 1 before the training was finished (a: " in err
+    assert again in err
 
-    with _training(small_dataset, config, run) as training:
-        victim = training.wait_until_mid_epoch()[1]
-        victim.send_signal(signal.SIGKILL)
-        code, _, err = training.end()
+
+def _sigkill_to_a_rank(training: Training, again: str) -> None:
+    victim = training.wait_until_mid_epoch()[1]
+    victim.send_signal(signal.SIGKILL)
+    code, _, err = training.end()
     assert code == 1
     assert "goes on from its checkpoint: " in err
     said = err.splitlines()[-1]
@@ -160,12 +154,38 @@ def test_a_training_survives_what_happens_to_it(small_dataset: Path, tmp_path: P
     assert "run the same command again to go on" in said
     assert "Traceback" not in err
 
-    with _training(small_dataset, config, run, TORCHRUN) as training:
-        training.wait_until_mid_epoch(3)[1].send_signal(signal.SIGTERM)
-        code, out, err = training.end()
+
+def _torchrun(training: Training, again: str) -> None:
+    """Stop torchrun's ranks behind an epoch's end: they do what the launcher's would have done."""
+    training.wait_until_mid_epoch(3)[1].send_signal(signal.SIGTERM)
+    code, _, err = training.end()
     assert code != 0, err
     (said,) = [line for line in err.splitlines() if "run the same command again to go on" in line]
     assert said.startswith("stopped before the training was finished (a: ")
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    "interruptions",
+    [
+        [_sigterm, _sigkill_to_a_rank],
+        pytest.param([_sigterm_to_a_rank, _torchrun], marks=pytest.mark.long),
+    ],
+)
+def test_a_training_survives_what_happens_to_it(
+    small_dataset: Path, tmp_path: Path, interruptions: list[Callable[[Training, str], None]]
+) -> None:
+    """One interruption after the other; the bits are those of a training left alone."""
+    config, run, whole = (tmp_path / name for name in ("train.yaml", "run", "whole"))
+    config.write_text(yaml.safe_dump(SETTINGS))
+    alone = faults.start(2, whole, small_dataset, TrainSettings.parse(SETTINGS))
+    assert faults.wait(alone) == [0, 0]
+
+    again = shlex.join(["skindx", *_command(small_dataset, config, run)[3:]])
+    for interrupt in interruptions:
+        before = TORCHRUN if interrupt is _torchrun else ()
+        with _training(small_dataset, config, run, before) as training:
+            interrupt(training, again)
 
     done = subprocess.run(
         _command(small_dataset, config, run),

@@ -11,6 +11,7 @@ from skindx.errors import JobError, UserError
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed import launch
 from skindx.training.launching import network
+from skindx.training.launching.local import NO_IMPORTS
 
 
 def _hostfile(folder: Path, text: str) -> Path:
@@ -62,13 +63,13 @@ if sys.argv[1] == "fail":
 """
 
 
-def _local(folder: Path, how: str) -> tuple[int, list[str], float]:
+def _local(folder: Path, how: str, imports: str) -> tuple[int, list[str], float]:
     """Start two ranks by the local launcher; return its code, what they printed, and the time."""
     (folder / "rank_of_test.py").write_text(RANK)
     command = [sys.executable, "-m", "skindx.training.launching.local"]
     began = time.monotonic()
     done = subprocess.run(
-        [*command, "2", "31000", "rank_of_test", how],
+        [*command, imports, "2", "31000", "rank_of_test", how],
         env=os.environ | {"PYTHONPATH": str(folder), "CUDA_VISIBLE_DEVICES": "2,5,7"},
         stdout=subprocess.PIPE,
         text=True,
@@ -78,14 +79,21 @@ def _local(folder: Path, how: str) -> tuple[int, list[str], float]:
     return done.returncode, sorted(done.stdout.splitlines()), time.monotonic() - began
 
 
-def test_ranks_of_this_machine_know_their_place_and_the_users_gpus(tmp_path: Path) -> None:
-    code, printed, _ = _local(tmp_path, "well")
+IMPORTS = pytest.mark.parametrize("imports", [NO_IMPORTS, "json,skindx.errors"])
+
+
+@IMPORTS
+def test_ranks_of_this_machine_know_their_place_and_the_users_gpus(
+    tmp_path: Path, imports: str
+) -> None:
+    code, printed, _ = _local(tmp_path, "well", imports)
     assert code == 0
     assert printed == [f"{rank} {rank} 2 2 127.0.0.1 31000 2,5,7" for rank in (0, 1)]
 
 
-def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
-    code, printed, took_s = _local(tmp_path, "fail")
+@IMPORTS
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path, imports: str) -> None:
+    code, printed, took_s = _local(tmp_path, "fail", imports)
     assert code == 7
     assert printed[-1].startswith("1 1 2 2")  # the other may have ended before it printed
     assert took_s < 50, "the rank that waits was not ended"
@@ -115,7 +123,7 @@ def test_ranks_that_died_while_joining_leave_no_memory(
     left: list[Path] = []
 
     def die(command: list[str], *_: object, **__: object) -> None:
-        port = command[4]
+        port = command[5]
         for rank in (0, 1):
             name = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{port}_{rank}"
             left.append(Path("/dev/shm") / name)

@@ -2,17 +2,21 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from skindx.bench.harness.netlab import INTERFACE, NetLab
 from skindx.errors import JobError
 from skindx.training.deepspeed.library import accelerator_variables
+from skindx.workers.process import module_command
 
 WORKER = "skindx.bench.exchange.worker"
+_LAUNCHER = "skindx.bench.harness.launcher"
 _ENDING_S = 60.0
 _PORT = "29500"  # a namespace has ports of its own
 
@@ -25,20 +29,43 @@ class Cluster:
     ) -> None:
         """Give the rank's `job` to each of `ranks` processes of a module, from `with` on."""
         self.lab, self.ranks, self._job, self._module = lab, ranks, dict(job), module
-        self._processes: list[subprocess.Popen[str]] = []
+        self._codes: dict[int, int] = {}
 
     def __enter__(self) -> Self:
+        self._launch()
         try:
-            for rank in range(self.ranks):
-                self._processes.append(self._start(rank))
             self._send(self._job, range(self.ranks))
         except BaseException:
             self._end()
             raise
         return self
 
-    def _start(self, rank: int) -> subprocess.Popen[str]:
-        environment = os.environ | {
+    def _launch(self) -> None:
+        """Start the process that forks the ranks."""
+        commands, answers = ([os.pipe() for _ in range(self.ranks)] for _ in range(2))
+        theirs = [(read, write) for (read, _), (_, write) in zip(commands, answers, strict=True)]
+        places = [
+            {
+                "environment": self._environment(rank),
+                "network": str(self.lab.namespace(rank * len(self.lab.nodes) // self.ranks)),
+                "streams": streams,
+            }
+            for rank, streams in enumerate(theirs)
+        ]
+        given = [descriptor for streams in theirs for descriptor in streams]
+        self._launcher = subprocess.Popen(
+            module_command(_LAUNCHER, json.dumps({"module": self._module, "ranks": places})),
+            stdout=subprocess.PIPE,
+            env=os.environ | self._environment(0),
+            pass_fds=given,
+        )
+        for descriptor in given:
+            os.close(descriptor)
+        self._commands = [os.fdopen(write, "w") for _, write in commands]
+        self._answers = [os.fdopen(read) for read, _ in answers]
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        return {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_RANK": "0",
@@ -49,14 +76,6 @@ class Cluster:
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns that an address has no name
         }
-        node = rank * len(self.lab.nodes) // self.ranks
-        return subprocess.Popen(
-            self.lab.command(node, sys.executable, "-m", self._module),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
 
     def ask(self, do: str, only: int | None = None, **arguments: Any) -> list[dict[str, Any]]:
         """Let all ranks, or `only` one, do something; return their answers in rank order.
@@ -74,33 +93,29 @@ class Cluster:
     def _send(self, message: Mapping[str, Any], ranks: Sequence[int]) -> None:
         line = json.dumps(message) + "\n"
         for rank in ranks:
-            pipe = self._processes[rank].stdin
-            assert pipe is not None
             try:
-                pipe.write(line)
-                pipe.flush()
+                self._commands[rank].write(line)
+                self._commands[rank].flush()
             except BrokenPipeError:
                 raise self._died(rank) from None
 
     def _answer(self, rank: int) -> dict[str, Any]:
-        pipe = self._processes[rank].stdout
-        assert pipe is not None
-        line = pipe.readline()
+        line = self._answers[rank].readline()
         if not line:
             raise self._died(rank)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _died(self, rank: int) -> JobError:
-        try:
-            code = self._processes[rank].wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            return JobError(f"rank {rank} of the emulated cluster answers no more; see above.")
+        deadline = time.monotonic() + _ENDING_S
+        while rank not in self._codes:
+            if not self._read_codes(deadline - time.monotonic()):
+                return JobError(f"rank {rank} of the emulated cluster answers no more; see above.")
         # The others notice that one is gone, and may end before it is looked at.
-        killed = [n for n, process in enumerate(self._processes) if (process.poll() or 0) < 0]
-        if killed:
-            rank = killed[0]
-            code = self._processes[rank].returncode
+        self._read_codes(0)
+        killed = [other for other, code in sorted(self._codes.items()) if code < 0]
+        rank = killed[0] if killed else rank
+        code = self._codes[rank]
         how = f"ended with {code}; see its error above."
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}; see above."
@@ -111,11 +126,25 @@ class Cluster:
             )
         return JobError(f"rank {rank} of the emulated cluster {how}")
 
+    def _read_codes(self, timeout_s: float) -> bool:
+        """Wait until the launcher says how a rank ended; False: it does not."""
+        assert self._launcher.stdout is not None
+        ready, _, _ = select.select([self._launcher.stdout], [], [], max(0, timeout_s))
+        # A line is far shorter than what a pipe takes at once, so none comes in parts.
+        lines = os.read(self._launcher.stdout.fileno(), 65536).splitlines() if ready else []
+        for line in lines:
+            ended = json.loads(line)
+            self._codes[ended["rank"]] = ended["code"]
+        return bool(lines)
+
     def _end(self) -> None:
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.communicate()
+        self._launcher.kill()
+        for answers in self._answers:
+            answers.read()  # until the rank is gone
+        for stream in (*self._commands, *self._answers):
+            with suppress(BrokenPipeError):
+                stream.close()
+        self._launcher.communicate()
 
     def __exit__(self, *_: object) -> None:
         self._end()

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from skindx.bench.exchange.fabric import ReplayFabric
 from skindx.bench.exchange.load import heavy_tailed
 from skindx.bench.harness.answering import Commands, answer_commands
-from skindx.bench.harness.netlab import INTERFACE
+from skindx.bench.harness.netlab import transmitted
 from skindx.comm import AnyExchange, build_exchange
 from skindx.comm.exchange import Exchange
 from skindx.comm.feedback import SparseExchange
@@ -137,13 +136,13 @@ class Rank:
     def _counted(self, exchange: Exchange, call: Callable[[], object]) -> dict[str, Any]:
         """Time a call that all ranks make: seconds, bytes by its own and the interface's count."""
         dist.barrier()
-        wire, sent = _transmitted(), exchange.bytes_sent
+        wire, sent = transmitted(), exchange.bytes_sent
         seconds = _timed(call)
         dist.barrier()  # only then has every byte left
         return {
             "seconds": seconds,
             "sent": exchange.bytes_sent - sent,
-            "wire": _transmitted() - wire,
+            "wire": transmitted() - wire,
         }
 
     def sum(self, elements: int) -> dict[str, Any]:
@@ -198,11 +197,6 @@ def _timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-def _transmitted() -> int:
-    """Bytes that this namespace's link has carried outwards."""
-    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
 
 
 def main() -> None:

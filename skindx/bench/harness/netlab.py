@@ -113,6 +113,10 @@ class NetLab:
         """Return the node's IPv4 address."""
         return f"10.77.0.{node + 1}"
 
+    def namespace(self, node: int) -> Path:
+        """Return the file of a node's network namespace."""
+        return _NAMED / self.nodes[node]
+
     def command(self, node: int, *words: str) -> list[str]:
         """Return the command that runs `words` in a node."""
         return ["ip", "netns", "exec", self.nodes[node], *words]
@@ -121,6 +125,13 @@ class NetLab:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         self._guard.wait()
+
+
+def transmitted() -> int:
+    """Return how many bytes the link of this process's node has carried outwards."""
+    import psutil
+
+    return int(psutil.net_io_counters(pernic=True, nowrap=False)[INTERFACE].bytes_sent)
 
 
 def require() -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from skindx.bench.harness.answering import Commands, answer_commands
-from skindx.bench.harness.netlab import INTERFACE
+from skindx.bench.harness.netlab import transmitted
 from skindx.bench.hop.remote import RemoteStates
 from skindx.data.manifest import read_manifest
 from skindx.system import go_offline
@@ -49,12 +49,12 @@ class DataParallel:
     def epoch(self, kind: str) -> Answer:
         """Train and validate one epoch of one member on all ranks."""
         dist.barrier()
-        sent, began = _transmitted(), time.perf_counter()
+        sent, began = transmitted(), time.perf_counter()
         training = self._trainings[kind]
         take_steps(training, Silent(), _nothing)
         end_epoch(training, EpochSpeed(1.0, 0.0, 0.0, 0.0))
         dist.barrier()
-        return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
+        return {"seconds": time.perf_counter() - began, "sent": transmitted() - sent}
 
 
 class Hopping:
@@ -72,7 +72,7 @@ class Hopping:
         folder = Path(run)
         settings = TrainSettings.load(folder / SETTINGS)
         make_states = partial(RemoteStates, own=self._own / str(self._rank), address=self._storage)
-        sent, began = _transmitted(), time.perf_counter()
+        sent, began = transmitted(), time.perf_counter()
         worker = Worker(
             folder,
             Path(dataset),
@@ -84,15 +84,10 @@ class Hopping:
             make_states=make_states,
         )
         worker.work()
-        return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
+        return {"seconds": time.perf_counter() - began, "sent": transmitted() - sent}
 
 
 def _nothing(_: Any) -> None: ...
-
-
-def _transmitted() -> int:
-    """Bytes that this namespace's link has carried outwards."""
-    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
 
 
 def main() -> None:

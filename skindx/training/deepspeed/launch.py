@@ -5,15 +5,19 @@ import re
 import shutil
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from skindx.errors import UserError
 from skindx.system import cpu_count
 from skindx.training.config.engine import EngineSettings
 from skindx.training.deepspeed.library import accelerator_variables, unlink_shared_buffer
-from skindx.training.launching.local import ADDRESS
+from skindx.training.launching.local import ADDRESS, NO_IMPORTS
 from skindx.training.launching.supervise import supervise
 from skindx.training.parallel.devices import resolve_ranks
+
+_LOCAL = "skindx.training.launching.local"
+_DEEPSPEED = "skindx.training.deepspeed.preloaded"
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
@@ -27,11 +31,13 @@ def launch(
     *,
     notes: Path,
     grace_s: float,
-    manager: str = "skindx.training.launching.local",
+    imports: Sequence[str] = (),
+    manager: str | None = None,
 ) -> None:
     """Run `module` on this machine's ranks, or on all hosts of the engine's hostfile.
 
-    The `manager` is the module that starts the ranks of this machine.
+    On a CPU the ranks of this machine are forked from a process that has imported DeepSpeed and
+    the modules `imports`. A `manager` is a module that starts them in another manner.
     Ranks write about their end among the `notes`; asked to stop they have `grace_s` to save.
     Raises what `supervise` raises; no rank outlives the call.
     """
@@ -44,7 +50,8 @@ def launch(
     else:
         # Ranks that each start a thread a core would fight over the cores.
         variables["OMP_NUM_THREADS"] = str(max(1, cpu_count() // ranks))
-        command += [manager, str(ranks), port]
+        command += [manager] if manager else [_LOCAL, _once(accelerator, imports)]
+        command += [str(ranks), port]
     command += [module, *arguments]
     try:
         expected = None if engine.hostfile else ranks
@@ -52,6 +59,12 @@ def launch(
     finally:
         for rank in range(ranks):  # they do so themselves, but not while they are joining
             unlink_shared_buffer(rank, ADDRESS, port)
+
+
+def _once(accelerator: str, imports: Sequence[str]) -> str:
+    """Return what the local launcher imports before it forks the ranks, if it can fork them."""
+    forks = accelerator == "cpu" and sys.platform == "linux"  # what CUDA or macOS hold does not
+    return ",".join([_DEEPSPEED, *imports]) if forks else NO_IMPORTS
 
 
 def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:

@@ -37,6 +37,6 @@ if __name__ == "__main__":
     begin(Path(sys.argv[1]))
     gc.freeze()
     code = main(sys.argv[1:])
-    from skindx.training.ending import leave_process
+    from skindx.workers.process import leave_process
 
     leave_process(code)

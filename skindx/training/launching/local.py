@@ -1,8 +1,9 @@
 """Start the ranks of one machine.
 
-`python -m skindx.training.launching.local RANKS PORT MODULE ARGUMENTS` imports nothing heavy.
-DeepSpeed's launcher, which starts the ranks of several machines, imports all of DeepSpeed in two
-processes before the first rank begins.
+`python -m skindx.training.launching.local IMPORTS RANKS PORT MODULE ARGUMENTS` imports modules,
+whose names commas separate, and forks the ranks. With `-` in their place it imports nothing heavy,
+and each rank is a new process, as a GPU needs. DeepSpeed's launcher, which starts the ranks of
+several machines, imports all of DeepSpeed in two processes before the first rank begins.
 """
 
 import os
@@ -12,10 +13,17 @@ import sys
 import time
 from types import FrameType
 
+from skindx.workers.forked_module import ForkedModule, Place, import_once
+from skindx.workers.process import leave_process
+
 ADDRESS = "127.0.0.1"
 _POLL_S = 0.05
 _GRACE_S = 30.0
 """A rank that was asked to end by SIGTERM is killed after this time."""
+
+NO_IMPORTS = "-"
+
+Rank = subprocess.Popen[bytes] | ForkedModule
 
 
 def main(arguments: list[str]) -> int:
@@ -23,19 +31,24 @@ def main(arguments: list[str]) -> int:
 
     When one rank fails, and on SIGTERM and SIGINT, the others get SIGTERM and 30 s to end.
     """
-    ranks, port, module, *rest = arguments
+    imports, ranks, port, module, *rest = arguments
     world = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": port, "WORLD_SIZE": ranks, "LOCAL_SIZE": ranks}
-    command = [sys.executable, "-u", "-m", module, *rest]
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Rank] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(_shell_code(_end(running) or 1))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    if imports != NO_IMPORTS:
+        import_once(imports.split(","))
     for rank in range(int(ranks)):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        running.append(subprocess.Popen(command, env=os.environ | world | place))
+        place = world | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        if imports == NO_IMPORTS:
+            command = [sys.executable, "-u", "-m", module, *rest]
+            running.append(subprocess.Popen(command, env=os.environ | place))
+        else:
+            running.append(ForkedModule(module, rest, Place(place)))
     while any(process.poll() is None for process in running):
         if code := _failed(running):
             _end(running)
@@ -44,11 +57,12 @@ def main(arguments: list[str]) -> int:
     return _failed(running)
 
 
-def _failed(processes: list[subprocess.Popen[bytes]]) -> int:
-    return next((process.returncode for process in processes if process.poll()), 0)
+def _failed(processes: list[Rank]) -> int:
+    codes = (process.poll() for process in processes)
+    return next((code for code in codes if code), 0)
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> int:
+def _end(processes: list[Rank]) -> int:
     """End what still runs; return the code of the first process that failed before."""
     code = _failed(processes)
     for process in processes:
@@ -70,4 +84,8 @@ def _shell_code(code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_shell_code(main(sys.argv[1:])))
+    try:
+        status = main(sys.argv[1:])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    leave_process(_shell_code(status))

@@ -1,0 +1,7 @@
+"""What DeepSpeed's ranks import, for the process from which they are forked."""
+
+import torch._dynamo  # noqa: F401 (the first optimizer imports it)
+
+from skindx.training.deepspeed.library import import_deepspeed
+
+import_deepspeed()
