@@ -49,12 +49,18 @@ def decode_heic(
         return pixels_HWC
 
 
-@sandboxed
+def _prepare() -> None:
+    import pillow_heif  # noqa: F401
+
+    import_decoders()
+
+
+@sandboxed(_prepare)
 def heic_decoding(job: dict[str, Any]) -> Work:
     """Return what writes a photo's pixels to the job's `out` and says what failed."""
     import pillow_heif
 
-    import_decoders()
+    # Here and not before the fork: only these processes are to know the format.
     pillow_heif.options.DECODE_THREADS = 1  # each would take memory of its own
     pillow_heif.register_heif_opener(thumbnails=False)
     out = Path(job["out"])

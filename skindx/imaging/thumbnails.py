@@ -67,10 +67,9 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-@sandboxed
+@sandboxed(import_decoders)
 def shrinking(job: dict[str, Any]) -> Work:
     """Return what writes the thumbnail of each file below the job's `folder`."""
-    import_decoders()
     folder = Path(job["folder"])
     return for_each(lambda path: shrink(path, folder))
 

@@ -19,6 +19,7 @@ from skindx.data.runner import TaskRunner
 from skindx.data.screening.shards import SHARDS
 from skindx.errors import JobError
 from skindx.files import atomic_file
+from skindx.imaging.decode import import_decoders
 from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
 
 PAIRS, IMAGES = "pairs.npy", "images.npz"
@@ -67,14 +68,12 @@ def make_parts(dataset: Path, files: Sequence[Path], workers: int) -> None:
             )
 
 
-@sandboxed
+@sandboxed(import_decoders)
 def making(job: dict[str, Any]) -> Work:
     """Return what makes the part of each file."""
-    import cv2
-
+    # Not before the fork: numba's memory would count in every other sandboxed process.
     from skindx.data.copies import geometry_kernels, vote_kernels  # noqa: F401
 
-    cv2.setNumThreads(1)
     dataset = Path(job["dataset"])
 
     def work(file: Path) -> bool:

@@ -77,13 +77,16 @@ def describe_shard(dataset: Path, paths: Sequence[str], workers: int) -> None:
     write_shard(folder_of(dataset), names, rows)
 
 
-@sandboxed
-def describing(job: dict[str, Any]) -> Work:
-    """Return what describes files, in plain values."""
+def _prepare() -> None:
     import cv2
 
     import_decoders()
     cv2.SIFT.create()
+
+
+@sandboxed(_prepare)
+def describing(job: dict[str, Any]) -> Work:
+    """Return what describes files, in plain values."""
     return for_each(_described)
 
 

@@ -101,13 +101,9 @@ def write_drawings(
     return frozenset(drawn)
 
 
-@sandboxed
+@sandboxed(import_decoders)
 def drawing(job: dict[str, Any]) -> Work:
     """Return what draws each of the job's `pairs` below its `folder`."""
-    import cv2
-
-    import_decoders()
-    cv2.setNumThreads(1)
     folder, pairs = Path(job["folder"]), job["pairs"]
     return for_each(lambda name: _draw(folder / name, pairs[name.as_posix()]))
 

@@ -58,12 +58,15 @@ def clean_files(
             following += 1
 
 
-@sandboxed
-def cleaning(job: dict[str, Any]) -> Work:
-    """Return what cleans each file into the job's `folder`."""
+def _prepare() -> None:
     from PIL import ImageCms  # noqa: F401
 
     import_decoders()
+
+
+@sandboxed(_prepare)
+def cleaning(job: dict[str, Any]) -> Work:
+    """Return what cleans each file into the job's `folder`."""
     folder = Path(job["folder"])
     return for_each(lambda path: clean_file(path, folder, max_pixels=job["max_pixels"]))
 

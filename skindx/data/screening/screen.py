@@ -25,6 +25,7 @@ from skindx.data.screening.resolution import effective_pixels
 from skindx.imaging.damage import refusal
 from skindx.imaging.decode import decode, import_decoders
 from skindx.imaging.gates.content import SKIN, content_of
+from skindx.imaging.gates.skin import skin_mask
 from skindx.imaging.hashes import HashKind, grey, hash_thumbnails, thumbnail
 from skindx.workers.sandbox import Failure, Work, run_sandboxed, sandboxed
 
@@ -86,10 +87,15 @@ def screen_files(
     return [screened[position] for position in range(len(paths))]
 
 
-@sandboxed
+def _prepare() -> None:
+    import_decoders()
+    # OpenCV computes its tables of colours in the first call, which takes longer than an image.
+    skin_mask(np.zeros((1, 1, 3), np.uint8))
+
+
+@sandboxed(_prepare)
 def screening(job: dict[str, Any]) -> Work:
     """Return what judges files by the job's `settings` and hashes the sound ones."""
-    import_decoders()
     settings, hashes = ScreenSettings.model_validate(job["settings"]), job["hashes"]
 
     def work(paths: Sequence[Path]) -> Iterator[list[Any] | None]:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from skindx.workers import framing
 from skindx.workers.process import limit_memory, limit_time
-from skindx.workers.sandbox.functions import Work, resolve
+from skindx.workers.sandbox.functions import Work, prepare, resolve
 
 READY = "ready"
 DONE = "done"
@@ -28,7 +28,9 @@ def main() -> int:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides, by closing our input
     job = framing.receive(sys.stdin.buffer.read)
-    work = resolve(job["function"])(job["job"])
+    make_work = resolve(job["function"])
+    prepare(make_work)
+    work = make_work(job["job"])
     gc.freeze()  # nothing of what was imported is ever garbage
     limit_memory(job["memory_mb"])
     answers.write(framing.pack(READY))

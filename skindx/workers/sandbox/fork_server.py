@@ -26,6 +26,7 @@ from typing import IO, Any, BinaryIO
 
 from skindx.system import ONE_THREAD
 from skindx.workers.process import module_command, start
+from skindx.workers.sandbox.functions import prepare, resolve
 
 _NUMBER = struct.Struct("=i")
 _LONGEST = 1 << 17
@@ -37,18 +38,18 @@ _PRELOADED = ("numpy", "cv2", "simplejpeg", "PIL.Image", "pydantic")
 class Forked:
     """A process that the server forked, with pipes to its standard input and output."""
 
-    def __init__(self, module: str, errors: IO[bytes]) -> None:
-        """Fork a process that imports `module` first and writes its errors to a file.
+    def __init__(self, function: str, errors: IO[bytes]) -> None:
+        """Fork a process that is ready for a marked function and writes its errors to a file.
 
         Raises RuntimeError, with what the server wrote, when it cannot be started.
         """
         with _LOCK:
             try:
-                self._fork(_server(), module, errors)
+                self._fork(_server(), function, errors)
             except OSError:  # it was killed, or is of a process that this one was forked from
-                self._fork(_server(anew=True), module, errors)
+                self._fork(_server(anew=True), function, errors)
 
-    def _fork(self, server: "_Server", module: str, errors: IO[bytes]) -> None:
+    def _fork(self, server: "_Server", function: str, errors: IO[bytes]) -> None:
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         self._status, theirs = socket.socketpair()
@@ -59,7 +60,7 @@ class Forked:
         place = {"cwd": str(Path.cwd()), "umask": _umask(), "environment": _environment()}
         try:
             with theirs:
-                server.request({"module": module, **place}, given)
+                server.request({"function": function, **place}, given)
             self.pid = self._number()
         except (EOFError, OSError):
             self._close()
@@ -231,8 +232,8 @@ def serve(child: Callable[[], int]) -> int:
             if not message:
                 return 0
             order = json.loads(message)
-            with suppress(ImportError):  # the child says why
-                import_module(order["module"])
+            with suppress(Exception):  # the child says why
+                prepare(resolve(order["function"]))
             pid = os.fork()
             if not pid:
                 _become(child, order, descriptors)

@@ -11,19 +11,28 @@ Work = Callable[[Sequence[Path]], Iterator[list[Any] | None]]
 """Yields None after each file, and at the end a list with the answers to all of them."""
 
 MakeWork = Callable[[dict[str, Any]], Work]
-"""Makes the work from a job of plain values, and imports all that it needs: the memory limit is
-set afterwards, when an import might fail."""
+"""Makes the work from a job of plain values."""
 
-_MARK = "_sandboxed"
+Prepare = Callable[[], None]
+"""Imports all that the work needs, since an import might fail once the memory is limited."""
+
+_PREPARE = "_sandboxed_after"
 _MODULE = re.compile(r"skindx(\.[A-Za-z_]\w*)+")
 
 M = TypeVar("M", bound=MakeWork)
 
 
-def sandboxed(make_work: M) -> M:
-    """Mark a function of a module of skindx as one that a sandboxed process may run."""
-    setattr(make_work, _MARK, True)
-    return make_work
+def sandboxed(prepare: Prepare) -> Callable[[M], M]:
+    """Mark a function of a module of skindx as one that a sandboxed process may run.
+
+    The process that forks the others calls `prepare`, so that they find its work done.
+    """
+
+    def mark(make_work: M) -> M:
+        setattr(make_work, _PREPARE, prepare)
+        return make_work
+
+    return mark
 
 
 def reference(make_work: MakeWork) -> str:
@@ -43,10 +52,15 @@ def resolve(name: str) -> MakeWork:
     if (
         not isinstance(function, FunctionType)
         or function.__module__ != module
-        or getattr(function, _MARK, False) is not True
+        or not hasattr(function, _PREPARE)
     ):
         raise ValueError(f"{name!r} is not marked as @sandboxed")
     return function
+
+
+def prepare(make_work: MakeWork) -> None:
+    """Do what a marked function needs before its first call; a second time costs little."""
+    getattr(make_work, _PREPARE)()
 
 
 def for_each(answer: Callable[[Path], Any]) -> Work:

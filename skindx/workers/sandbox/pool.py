@@ -43,7 +43,7 @@ def run_sandboxed(
 ) -> Iterator[tuple[int, Any]]:
     """Yield (position, answer or Failure) once for each path, in any order.
 
-    `make_work` is a function marked `@sandboxed`, `job` its plain values; what is too large for
+    `make_work` is a function marked by `@sandboxed`, `job` its plain values; what is too large for
     an answer it writes to a file. Raises RuntimeError when a process does not even start. No
     process outlives the iteration.
     """
@@ -146,9 +146,8 @@ class _Pool:
     @contextmanager
     def _process(self, errors: IO[bytes]) -> Iterator[Forked]:
         """Start a process that writes its errors to a file; at the end it is gone."""
-        module = self._order["function"].partition(":")[0]
         try:
-            process = Forked(module, errors)
+            process = Forked(self._order["function"], errors)
         except OSError as error:
             raise _no_start(str(error)) from None
         with self._lock:
