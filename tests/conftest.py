@@ -40,7 +40,7 @@ def real() -> Path:
     """Return the folder of real images, or skip: they are never part of the project."""
     where = os.environ.get("SKINDX_REAL", "")
     if not where or not Path(where).is_dir():
-        pytest.skip("SKINDX_REAL does not point at a folder of real pictures")
+        pytest.skip("SKINDX_REAL does not point at a folder of real images")
     return Path(where)
 
 

@@ -1,4 +1,4 @@
-"""Small pictures with a lesion-like structure, all different, for the tests of this folder."""
+"""Small images with a lesion-like structure, all different, for the tests of this folder."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small dataset for tests of studies: painted pictures, two classes, groups of two."""
+"""A small dataset for tests of studies: painted images, two classes, groups of two."""
 
 import io
 from pathlib import Path

@@ -66,4 +66,4 @@ def _propose(dataset: Path, bundle: Path) -> None:
         return
     with progress_bars() as progress:
         done = propose(dataset, bundle, progress=partial(progress, "propose"))
-    print(f"{done.model}: {done.boxes} boxes in {done.pictures} images.")
+    print(f"{done.model}: {done.boxes} boxes in {done.images} images.")

@@ -174,7 +174,7 @@ def _labels(
     write_review(dataset, review, {record.sha256: record for record in records})
     leak, by_chance = siblings_in_train(records), siblings_by_chance(records)
     return [
-        f"{review.suspected} of {review.pictures} labels are in doubt; the first "
+        f"{review.suspected} of {review.images} labels are in doubt; the first "
         f"{len(review.doubts)} are listed in {dataset / PAGE} and beside it as CSV.",
         f"The classifier agrees with {100 * review.accuracy:.1f} % of the labels out of fold.",
         f"Test images with a sibling in train: {100 * leak:.1f} %; by a random split "

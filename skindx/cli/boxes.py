@@ -60,7 +60,7 @@ def export_verb(  # noqa: PLR0917
         dataset, out, kind, split=split, copy=copy, proposals=proposals, prefix=prefix
     )
     print(
-        f"{out}: {done.pictures} images with {done.boxes} boxes; {done.empty} annotated "
+        f"{out}: {done.images} images with {done.boxes} boxes; {done.empty} annotated "
         f"as without a lesion; {done.waiting} without annotations"
         + (f", {done.proposed} with proposals." if proposals else ".")
     )
@@ -124,7 +124,7 @@ def agree(
 
     names = [name for name in (first, second) if name]
     found = compare_annotators(dataset, names, threshold=threshold)
-    table = Table("agreement", f"{found.pictures} images, {found.groups} groups")
+    table = Table("agreement", f"{found.images} images, {found.groups} groups")
     table.add_row(f"boxes of A, {cell(found.first)}", str(found.boxes_first))
     table.add_row(f"boxes of B, {cell(found.second)}", str(found.boxes_second))
     table.add_row(f"matched at IoU ≥ {found.threshold:g}", str(found.matched))
@@ -162,7 +162,7 @@ def propose(
     if done.note:
         print(f"{done.note}: boxes are where the class activation of {done.model} is high.")
     print(
-        f"{done.model}: {done.boxes} boxes in {done.pictures} images, none in {done.empty}; "
+        f"{done.model}: {done.boxes} boxes in {done.images} images, none in {done.empty}; "
         f"{done.skipped} annotated images left as they are."
     )
 

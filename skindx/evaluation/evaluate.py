@@ -72,7 +72,7 @@ class Served(Protocol):
     @property
     def seen(self) -> Mapping[str, Split] | None: ...
     def predict(
-        self, pictures: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
+        self, images: Sequence[NDArray[np.uint8]], *, confidence: float | None = None
     ) -> list[Prediction]: ...
 
 

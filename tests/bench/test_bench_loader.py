@@ -21,10 +21,10 @@ def test_keys_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_images_are_seeded_and_noisy(tmp_path: Path) -> None:
-    settings = loader.Config(pictures=32)
+    settings = loader.Config(images=32)
     first = loader.make_images(tmp_path / "a", settings).records
     assert first == loader.make_images(tmp_path / "b", settings).records
-    other = loader.make_images(tmp_path / "c", loader.Config(pictures=32, seed=1)).records
+    other = loader.make_images(tmp_path / "c", loader.Config(images=32, seed=1)).records
     assert {each.sha256 for each in first}.isdisjoint(each.sha256 for each in other)
 
 

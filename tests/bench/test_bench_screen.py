@@ -18,7 +18,7 @@ def test_keys_units_and_what_was_measured() -> None:
 def test_a_peer_that_is_absent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imagehash", None)
     monkeypatch.setattr(screen, "find_spec", lambda name: None)
-    result = screen.run(screen.Config(pictures=2, rounds=3))
+    result = screen.run(screen.Config(images=2, rounds=3))
     assert not result.baselines
     assert any("pip install imagehash" in note for note in result.notes)
 

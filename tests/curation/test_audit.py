@@ -53,7 +53,7 @@ def test_each_image_is_looked_at_once(fake: type[Fake], tmp_path: Path) -> None:
     write_flags(tmp_path, [Flag("aa", "label", 0.5), Flag("gone", "face", 0.5)], ["label", "face"])
     first = run(tmp_path)
     flags = read_flags(tmp_path)
-    assert (first.pictures, first.examined, fake.looks) == (12, 12, 12)
+    assert (first.images, first.examined, fake.looks) == (12, 12, 12)
     assert 0 < first.flagged["face"] == first.waiting < 12
     assert Flag("aa", "label", 0.5) in flags, "flags of other reasons stay"
     assert "gone" not in {flag.sha256 for flag in flags}, "of images that left, none"
@@ -78,7 +78,7 @@ def test_only_what_is_new_is_looked_at(fake: type[Fake], tmp_path: Path) -> None
     new = Record(path, sha256, "0" * 16, 120, 96, "a", "new", "train")
     write_manifest(tmp_path, [*records[2:], new])
     summary = run(tmp_path)
-    assert (summary.pictures, summary.examined) == (7, 1)
+    assert (summary.images, summary.examined) == (7, 1)
     assert {flag.sha256 for flag in read_flags(tmp_path)} <= {r.sha256 for r in [*records, new]}
 
 

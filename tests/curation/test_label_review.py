@@ -51,7 +51,7 @@ def test_a_swapped_label_is_found_and_the_true_one_suggested() -> None:
     assert [d.score for d in review.doubts] == sorted(d.score for d in review.doubts)
     assert review.doubts[0].flag.reason == "label"
     assert review.doubts[0].flag.score == 1 - review.doubts[0].score
-    assert (review.pictures, review.folds, review.model) == (80, 5, "made up")
+    assert (review.images, review.folds, review.model) == (80, 5, "made up")
 
 
 def test_the_list_is_no_longer_than_a_person_can_look_at() -> None:
@@ -102,7 +102,7 @@ def test_planted_errors_are_found_again_and_counted() -> None:
     assert plant_errors(records, class_vectors(records, noise=0.1), 0.05, seed=1) == halves
     blind = plant_errors(records, class_vectors(records, noise=50), 0.05, seed=1)
     assert blind[1].found <= 4
-    each = Recovery(looked=20, found=5, planted=10, pictures=200)
+    each = Recovery(looked=20, found=5, planted=10, images=200)
     assert (each.precision, each.recall, each.by_chance) == (0.25, 0.5, 0.05)
 
 

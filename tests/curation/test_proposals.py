@@ -128,7 +128,7 @@ def test_only_where_nobody_looked(
     done = propose(dataset, bundle)
     part = "detector" if detector else "resnet"
     assert done.model == f"tiny/{part}@{sha256_file(bundle / INDEX)[:12]}"
-    assert (done.pictures, done.skipped, bool(done.note)) == (6, 2, not detector)
+    assert (done.images, done.skipped, bool(done.note)) == (6, 2, not detector)
     assert (dataset / MANIFEST).read_bytes() == before
     rows = read_proposals(dataset)
     unseen = {record.sha256 for record in read_manifest(dataset) if record.boxes is None}

@@ -69,7 +69,7 @@ def test_a_run_of_folds_and_a_soup_packs_one_bundle(run: Path, small_dataset: Pa
     assert report["chosen"] == "weighted probabilities"
     assert report["fitted on"] == {"pictures": 12, "groups": 12}
     assert report["folds of one kind"] == [["fold-fold0", "fold-fold1"]]
-    assert len(report["ways, each scored on pictures that it was not fitted on"]) == 7
+    assert len(report["ways, each scored on images that it was not fitted on"]) == 7
     # Of 66 images of train and val every one was in some fold's training.
     provenance = predictor.bundle.spec.provenance
     assert (provenance[TRAINING_IMAGES], provenance[FOLD_TRAINED_IMAGES]) == (66, 12)

@@ -30,13 +30,13 @@ SCALE, RATIO = (0.5, 1.0), (0.8, 1.25)
 CACHED_SIDE = 311
 """Shorter side in the cache on disk: training's for 224 pixels, 224 / 0.9 * 1.25."""
 
-SMALLEST = ("pictures=32", "rounds=5")
+SMALLEST = ("images=32", "rounds=5")
 
 
 class Config(Settings):
     """Numbers of images and of rounds."""
 
-    pictures: int = Field(1000, ge=BATCH)
+    images: int = Field(1000, ge=BATCH)
     rounds: int = Field(5, ge=5)
     seed: int = 0
 
@@ -79,7 +79,7 @@ def run(settings: Config) -> Result:
 def make_images(folder: Path, settings: Config) -> Files:
     """Write noisy JPEGs in one class folder of a dataset's store, the same for the same seed."""
     records = []
-    for data in noisy_jpegs(settings.pictures, settings.seed):
+    for data in noisy_jpegs(settings.images, settings.seed):
         sha256, path = put(folder, data, ".jpg")
         records.append(Record(path, sha256, "", WIDTH, HEIGHT, "skin", sha256, "train"))
     return Files(folder, records)

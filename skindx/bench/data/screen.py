@@ -16,13 +16,13 @@ from skindx.imaging.hashes import HashKind, hash_images
 
 HASHES: tuple[HashKind, ...] = ("perceptual", "difference")
 
-SMALLEST = ("pictures=4", "batch=3", "rounds=3")
+SMALLEST = ("images=4", "batch=3", "rounds=3")
 
 
 class Config(Settings):
     """`images` files a round, handed over `batch` at a time as a build does."""
 
-    pictures: int = Field(256, ge=2)
+    images: int = Field(256, ge=2)
     batch: int = Field(32, ge=1)
     rounds: int = Field(9, ge=3)
     seed: int = 0
@@ -33,7 +33,7 @@ def run(settings: Config) -> Result:
     import cv2
     import simplejpeg
 
-    files = noisy_jpegs(settings.pictures, settings.seed)
+    files = noisy_jpegs(settings.images, settings.seed)
     size, limits = settings.batch, ScreenSettings()
     batches = [files[low : low + size] for low in range(0, len(files), size)]
 

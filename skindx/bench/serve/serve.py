@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 4000, 3000
 SMALLEST = (
     "models=[]",
     "rounds=5",
-    "pictures=1",
+    "photos=1",
     "gallery=8",
     "members=[test_resnet]",
     "side=64",
@@ -35,7 +35,7 @@ class Config(Settings):
     models: tuple[str, ...] = ("resnet50", "convnext_tiny", "efficientnet_b0")
     """Networks whose exports are timed; none: they are left out."""
     rounds: int = Field(7, ge=5)
-    pictures: int = Field(10, ge=1)
+    photos: int = Field(10, ge=1)
     """Photos a round, each way; processor time is counted in hundredths of a second."""
     repeats: int = Field(30, ge=5)
     """Turns of one image in which runtimes are timed."""
@@ -62,7 +62,7 @@ def run(settings: Config) -> Result:
             detector_side=settings.detector_side,
             gallery=settings.gallery,
         ).path
-        photos = [photo_jpeg(WIDTH, HEIGHT, seed) for seed in range(settings.pictures)]
+        photos = [photo_jpeg(WIDTH, HEIGHT, seed) for seed in range(settings.photos)]
         with running(bundle, "--workers", "1") as server:
             direct, over_http = _cpu_seconds(server, bundle, photos, settings.rounds)
         figures["direct_over_http_cpu"] = ratio(over_http, direct)

@@ -30,7 +30,7 @@ _FEW = 16
 class AuditSummary:
     """What an audit found; an image may be flagged for several reasons."""
 
-    pictures: int
+    images: int
     examined: int
     """Images that this run examined; earlier runs have examined the others."""
     flagged: Mapping[str, int]
@@ -152,7 +152,7 @@ def _detect(path: Path) -> list[Sighting]:
 
 def summary_lines(summary: AuditSummary) -> Iterable[str]:
     """Tell an audit in plain sentences."""
-    yield f"{summary.pictures} images, {summary.examined} of them examined now."
+    yield f"{summary.images} images, {summary.examined} of them examined now."
     for reason, count in summary.flagged.items():
         yield f"  {count} flagged: {reason}"
     if summary.waiting:

@@ -58,7 +58,7 @@ class LabelReview:
     """The ranked doubts, and how far to trust them."""
 
     doubts: tuple[Doubt, ...]
-    pictures: int
+    images: int
     suspected: int
     """Labels that confident learning takes for wrong; the list may be cut shorter."""
     accuracy: float
@@ -196,7 +196,7 @@ class Recovery:
     looked: int
     found: int
     planted: int
-    pictures: int
+    images: int
 
     @property
     def precision(self) -> float:
@@ -211,7 +211,7 @@ class Recovery:
     @property
     def by_chance(self) -> float:
         """The precision of looking at random."""
-        return self.planted / self.pictures
+        return self.planted / self.images
 
 
 def plant_errors(

@@ -38,7 +38,7 @@ class Proposed:
 
     model: str
     """The annotator in proposals.parquet: bundle, part, and the start of the bundle's hash."""
-    pictures: int
+    images: int
     boxes: int
     empty: int
     skipped: int

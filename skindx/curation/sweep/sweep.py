@@ -193,15 +193,15 @@ def _thinnings(
     """
     for kinds in settings.hashes:
         codes_NKO = hash_thumbnails(thumbs_NSS, kinds)
-        pictures = distinct(
+        images = distinct(
             [_picture(dataset, *pair) for pair in zip(train, codes_NKO, strict=True)]
         )
         # `distinct` orders by SHA-256: the codes must stand in the same order.
-        codes_NKO = np.stack([same[0].screened.codes_KO for same in pictures])
+        codes_NKO = np.stack([same[0].screened.codes_KO for same in images])
         links_L3 = near_links(codes_NKO, max(settings.radii))
         position = {record.sha256: i for i, record in enumerate(train)}
         for radius in settings.radii:
-            cleaned = deduplicate(pictures, links_L3, radius)
+            cleaned = deduplicate(images, links_L3, radius)
             kept = np.array(sorted(position[p.row.sha256] for p in cleaned.kept), dtype=np.intp)
             contradicted = sum(i.reason == "conflicting-duplicate" for i in cleaned.issues)
             if len(kept):

@@ -25,7 +25,7 @@ class Agreement:
 
     first: str
     second: str
-    pictures: int
+    images: int
     """Images in which both looked."""
     groups: int
     boxes_first: int

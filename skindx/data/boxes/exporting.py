@@ -26,7 +26,7 @@ from skindx.files import atomic_folder
 class Exported:
     """What an export holds; `empty` images were looked at, `waiting` ones were not."""
 
-    pictures: int
+    images: int
     boxes: int
     empty: int
     waiting: int
@@ -81,7 +81,7 @@ def export_boxes(
     else:
         write_labelstudio(out, _tasks(records, drawn, proposed, prefix))
     return Exported(
-        pictures=len(records) if kind == "labelstudio" else len(looked),
+        images=len(records) if kind == "labelstudio" else len(looked),
         boxes=sum(len(record.boxes or ()) for record in looked),
         empty=sum(not record.boxes for record in looked),
         waiting=len(records) - len(looked),

@@ -61,7 +61,7 @@ class Assembly:
             "folds of one kind": [
                 list(names) for names in self.members_of.values() if len(names) > 1
             ],
-            "ways, each scored on pictures that it was not fitted on": [
+            "ways, each scored on images that it was not fitted on": [
                 {"way": score.combiner, **_figures(score)} for score in self.scores
             ],
         }
