@@ -14,26 +14,27 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import blocks
+from blocks import accuracy, data, networks, speed, statistics
+from blocks.texts import Load
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "docs/measured"
 
-BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
-    "headline": ("README.md", blocks.headline),
-    "isic9 table": ("docs/measured/isic9.md", blocks.isic9_table),
-    "isic9 figures": ("docs/measured/isic9.md", blocks.isic9_text),
-    "isic9 splits": ("docs/measured/isic9.md", blocks.isic9_splits),
-    "ood choice": ("docs/measured/out-of-distribution.md", blocks.ood_choice),
-    "ood camera": ("docs/measured/out-of-distribution.md", blocks.ood_camera),
-    "not skin": ("docs/measured/not-skin.md", blocks.not_skin),
-    "unusual": ("docs/measured/not-skin.md", blocks.unusual),
-    "model families": ("docs/measured/model-families.md", blocks.model_families),
-    "speed": ("docs/measured/speed.md", blocks.speed),
-    "clean": ("docs/measured/clean.md", blocks.clean),
-    "links": ("docs/measured/clean.md", blocks.links),
-    "exchanges": ("docs/measured/speed.md", blocks.exchanges),
-    "coverage": ("docs/explanation/statistics.md", blocks.coverage),
+BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
+    "headline": ("README.md", accuracy.headline),
+    "isic9 table": ("docs/measured/isic9.md", accuracy.isic9_table),
+    "isic9 figures": ("docs/measured/isic9.md", accuracy.isic9_text),
+    "isic9 splits": ("docs/measured/isic9.md", accuracy.isic9_splits),
+    "ood choice": ("docs/measured/out-of-distribution.md", accuracy.ood_choice),
+    "ood camera": ("docs/measured/out-of-distribution.md", accuracy.ood_camera),
+    "not skin": ("docs/measured/not-skin.md", data.not_skin),
+    "unusual": ("docs/measured/not-skin.md", data.unusual),
+    "model families": ("docs/measured/model-families.md", networks.model_families),
+    "speed": ("docs/measured/speed.md", speed.speed),
+    "clean": ("docs/measured/clean.md", data.clean),
+    "links": ("docs/measured/clean.md", data.links),
+    "exchanges": ("docs/measured/speed.md", speed.exchanges),
+    "coverage": ("docs/explanation/statistics.md", statistics.coverage),
 }
 """Block -> the file it stands in, and how it is made."""
 

@@ -193,9 +193,7 @@ def _thinnings(
     """
     for kinds in settings.hashes:
         codes_NKO = hash_thumbnails(thumbs_NSS, kinds)
-        images = distinct(
-            [_picture(dataset, *pair) for pair in zip(train, codes_NKO, strict=True)]
-        )
+        images = distinct([_picture(dataset, *pair) for pair in zip(train, codes_NKO, strict=True)])
         # `distinct` orders by SHA-256: the codes must stand in the same order.
         codes_NKO = np.stack([same[0].screened.codes_KO for same in images])
         links_L3 = near_links(codes_NKO, max(settings.radii))

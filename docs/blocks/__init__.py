@@ -1,0 +1,1 @@
+"""What stands in each rendered block: tables and sentences out of docs/measured/*.json."""

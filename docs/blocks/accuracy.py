@@ -1,0 +1,145 @@
+"""README's table, isic9, and the check for what is out of distribution."""
+
+from blocks.texts import Load, bench_machine, cell, named, number, origin_of, refused, whole
+from skindx.evaluation.formatting import bounds, percent, points
+from skindx.metrics import Interval
+
+_EVALUATION = "isic9-evaluation.json"
+_BEFORE_COPIES = "isic9-before-copies.json"
+_CHOICE = "ood-choice.json"
+_CAMERA = "ood-other-camera.json"
+
+
+def headline(load: Load) -> str:
+    """Return the one table of README."""
+    written, camera, choice = load(_EVALUATION), load(_CAMERA), load(_CHOICE)
+    ensemble, urgent, sets = written["ensemble"], written["urgent"], written["sets"]
+    level = next(row for row in written["urgent_risk"]["levels"] if row["miss_rate"] == 0.05)
+    best = max(written["members"], key=lambda member: member["top1"]["value"])
+    chosen = max(choice["models"].values(), key=lambda model: model["merit"])
+    own, other = camera["own"], camera["others"][0]
+    members = f"ensemble of {len(written['members'])} MobileNetV2"
+    rows = (
+        (f"top-1 accuracy, {members}", cell(ensemble["top1"])),
+        (f"top-1 accuracy, its best member ({best['name']})", cell(best["top1"])),
+        ("balanced accuracy, ensemble", cell(ensemble["balanced_accuracy"])),
+        ("calibration error, ensemble", number(ensemble["calibration_error"])),
+        (f"sets for {whole(sets['level'])} hold the true class", cell(sets["coverage"])),
+        (f"{urgent['n']} urgent images: the likeliest class is not urgent", cell(urgent["rate"])),
+        (
+            f"the same images missed by the urgent risk (asked: {whole(level['miss_rate'])})",
+            cell(level["misses"]["rate"]),
+        ),
+        ("price: other images called urgent", cell(level["false_alarms"]["rate"])),
+        (f"{own['n']} own test images refused by the OOD check, one member", refused(own)),
+        (f"{other['n']} photos by another camera refused by the same check", refused(other)),
+        (
+            f"{chosen['left out']['n']} images of two classes left out of a training, refused",
+            refused(chosen["left out"]),
+        ),
+    )
+    head = f"isic9: {written['pictures']} test images in {written['groups']} groups"
+    lines = [f"| {head} | figure, 95 % interval |", "|---|---|"]
+    lines += [f"| {what} | {figure} |" for what, figure in rows]
+    return "\n".join([*lines, "", origin_of(written["origin"])])
+
+
+def isic9_table(load: Load) -> str:
+    """Return accuracy and calibration of each member and the ensemble."""
+    written = load(_EVALUATION)
+    columns = {"top1": "top-1", "top_k": "top-5", "balanced_accuracy": "balanced accuracy"}
+    headings = [*columns.values(), "calibration error"]
+    lines = [
+        f"| test split: {written['pictures']} images, {written['groups']} groups | "
+        + " | ".join(headings)
+        + " |",
+        "|---" * (len(headings) + 1) + "|",
+    ]
+    for scores in (*written["members"], written["ensemble"]):
+        cells = [cell(scores[key]) for key in columns] + [number(scores["calibration_error"])]
+        lines.append(f"| {scores['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def isic9_splits(load: Load) -> str:
+    """Return the same training on the split before copies were joined, and on the one since."""
+    columns = {
+        "top1": "top-1",
+        "balanced_accuracy": "balanced accuracy",
+        "macro_f1": "macro F1",
+    }
+    lines = [
+        "| split | test images, groups | "
+        + " | ".join(columns.values())
+        + " | calibration error |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    splits = {"before copies were joined": load(_BEFORE_COPIES), "since": load(_EVALUATION)}
+    for name, written in splits.items():
+        ensemble = written["ensemble"]
+        cells = [cell(ensemble[key]) for key in columns]
+        cells.append(number(ensemble["calibration_error"]))
+        lines.append(
+            f"| {name} | {written['pictures']}, {written['groups']} | " + " | ".join(cells) + " |"
+        )
+    return "\n".join(lines)
+
+
+def isic9_text(load: Load) -> str:
+    """Return the difference of ensemble and member, and what the urgent risk does."""
+    written = load(_EVALUATION)
+    best = Interval(**written["difference"]["top1"])
+    urgent, sets, risk = written["urgent"], written["sets"], written["urgent_risk"]
+    lines = [
+        f"Ensemble minus {written['difference']['member']}: {points(best.value)} points of top-1, "
+        f"paired interval {bounds(best, 'points')}. Of the {urgent['n']} images of urgent classes "
+        f"(melanoma, squamous cell carcinoma) {urgent['missed']} get a likeliest class that is not "
+        f"urgent: {cell(urgent['rate'])}. Sets for {whole(sets['level'])} hold the true "
+        f"class for {cell(sets['coverage'])} and have {sets['size']['value']:.2f} classes.",
+        "",
+        "| miss rate asked | urgent images missed | other images called urgent | confidence |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {whole(level['miss_rate'])} | {cell(level['misses']['rate'])} | "
+        f"{cell(level['false_alarms']['rate'])} | {percent(level['confidence'])} |"
+        for level in risk["levels"]
+    ]
+    fitted = f"Fitted on {risk['lesions']} urgent lesions of the calibration split."
+    return "\n".join([*lines, "", fitted, "", origin_of(written["origin"])])
+
+
+def ood_choice(load: Load) -> str:
+    """Return what each detector refuses, best first."""
+    written = load(_CHOICE)
+    models = sorted(written["models"].items(), key=lambda item: -item[1]["merit"])
+    best = models[0][1]
+    first = ("own", "left out", "painted skin")
+    others = [kind for kind in best if kind not in (*first, "merit")]
+    headings = [f"{kind} (n = {best[kind]['n']})" for kind in first]
+    lines = [f"| detector | {' | '.join(headings)} | worst painted kind |", "|---" * 5 + "|"]
+    for name, model in models:
+        cells = [refused(model[kind]) for kind in first]
+        worst = min(others, key=lambda kind: model[kind]["refused"][0])
+        share = whole(model[worst]["refused"][0])
+        cells.append("all refused" if share == "100 %" else f"{share} ({worst})")
+        lines.append(f"| {name.replace('+', ' + ')} | {' | '.join(cells)} |")
+    note = f"The other painted kinds, n = {best[others[0]]['n']} each: {', '.join(others)}."
+    return "\n".join([*lines, "", note, "", bench_machine(written)])
+
+
+def ood_camera(load: Load) -> str:
+    """Return what the check of a bundle refuses of its own kind and of other images."""
+    written = load(_CAMERA)
+    lines = ["| images | n | refused | AUROC |", "|---|---|---|---|"]
+    rows = [("own test images", written["own"]), ("photos by another camera", written["others"][0])]
+    rows += [(f"painted: {row['against']}", row) for row in written["others"][1:]]
+    for name, row in rows:
+        auroc = "–" if row is written["own"] else number(named(row["auroc"]))
+        lines.append(f"| {name} | {row['n']} | {refused(row)} | {auroc} |")
+    (alone, *_), other = written["detectors"], written["others"][0]
+    note = (
+        f"The detector {alone} alone, which older bundles have, refuses "
+        f"{percent(other['refused_by_detector'][0])} of the photos by another camera."
+    )
+    return "\n".join([*lines, "", note, "", origin_of(written)])

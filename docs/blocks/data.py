@@ -1,0 +1,109 @@
+"""Copies, links and images of no skin."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from blocks.texts import Load, bench_machine, cell, named, number, origin_of
+
+_NOT_SKIN = "not-skin.json"
+
+
+_CLEAN = {"isic9": "clean-isic9.json", "photos with boxes": "clean-boxes.json"}
+
+
+def clean(load: Load) -> str:
+    """Return the recall by kind of copy, false links, and every method's average precision."""
+    written = {name: load(file) for name, file in _CLEAN.items()}
+    lines = [f"| copies found | {' | '.join(written)} |", "|---" * (len(written) + 1) + "|"]
+    kinds = [key for key in next(iter(written.values()))["figures"] if "copies_recall_" in key]
+    rows = [(kind.removeprefix("copies_recall_").replace("_", " "), kind) for kind in kinds]
+    rows += [("**false links**, of all links", "false_links")]
+    rows += [("images misled by an overlay", "images_misled_by_overlays")]
+    for name, key in rows:
+        cells = [_counted(one["figures"][key]) for one in written.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| method | " + " | ".join(f"{name}: copies, AP" for name in written) + " |"]
+    lines += ["|---" * (len(written) + 1) + "|"]
+    methods = dict.fromkeys(
+        name
+        for one in written.values()
+        for name, model in one["models"].items()
+        if "absent" not in model
+    )
+    for method in methods:
+        cells = [_precision(one["models"].get(method)) for one in written.values()]
+        lines.append(f"| {method.replace('_', ' ')} | {' | '.join(cells)} |")
+    notes = [line for one in written.values() for line in ("", one["notes"][0])]
+    return "\n".join([*lines, *notes, "", bench_machine(next(iter(written.values())))])
+
+
+def links(load: Load) -> str:
+    """Return how many accepted links a person looked at, and how many were false."""
+    written = load("links-looked-at.json")
+    lines = [
+        "| dataset | links accepted | looked at | families of these | labels confirm | looked at "
+        "before | false | share of families with a false link |",
+        "|---" * 8 + "|",
+    ]
+    counts = (
+        "accepted",
+        "looked_at",
+        "families_looked_at",
+        "confirmed_by_labels",
+        "looked_at_before",
+        "false",
+    )
+    for row in written["rows"]:
+        cells = [str(row[name]) for name in counts]
+        share = cell(named(row["share_false"]))
+        lines.append(f"| {row['name']} | {' | '.join(cells)} | {share} |")
+    chosen = [f"{row['name']}: {row['chosen']}." for row in written["rows"] if "chosen" in row]
+    notes = [*chosen, f"{written['not_counted']}.", f"Looked at by {written['who']}."]
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
+def _counted(figure: Mapping[str, Any]) -> str:
+    if figure["value"] > 1 or figure["spread"][1] > 1:
+        low, high = figure["spread"]
+        return f"{figure['value']:.0f} [{low:.0f}, {high:.0f}] of {figure['n']}"
+    share = cell(named((figure["value"], *figure["spread"])))
+    return f"{share}, n = {figure['n']}"
+
+
+def _precision(model: Mapping[str, Any] | None) -> str:
+    if not model or not model.get("copies"):
+        return "–"
+    return number(named(model["copies"]["average_precision"]))
+
+
+_FOLDERS = {"isic9": "isic9, dermoscopic", "train": "photos with boxes"}
+
+
+def not_skin(load: Load) -> str:
+    """Return what the check for images of no skin flags of skin, and finds of painted others."""
+    written = load(_NOT_SKIN)
+    lines = ["| images | n | sources | flagged |", "|---|---|---|---|"]
+    rows = [(f"{_FOLDERS[row['kind']]}: {row['change']}", row) for row in written["skin"]]
+    rows += [("painted skin", written["painted_skin"])]
+    rows += [(f"painted: {row['kind']}", row) for row in written["painted"]]
+    for name, row in rows:
+        share = cell(named(row["flagged"]))
+        lines.append(f"| {name} | {row['n']} | {row['sources']} | {share} |")
+    types = {name for row in written["skin"] for name in row.get("by_skin_type", {})}
+    note = f"Skin types of these images: {', '.join(sorted(types))}."
+    return "\n".join([*lines, "", note, "", origin_of(written)])
+
+
+def unusual(load: Load) -> str:
+    """Return what embeddings flag of skin, and find of painted images planted among it."""
+    written = load(_NOT_SKIN)
+    lines = ["| planted in | skin flagged | AUROC | planted and not found |", "|---|---|---|---|"]
+    for folder, row in written["unusual"].items():
+        missed = [kind for kind, share in row["found"].items() if share < 1]
+        lines.append(
+            f"| {_FOLDERS[folder]} ({row['skin']}, and {row['planted']} planted) | "
+            f"{cell(named(row['skin_flagged']))} | {number(named(row['auroc']))} | "
+            f"{', '.join(missed) or 'none'} |"
+        )
+    model = next(iter(written["unusual"].values()))["model"]
+    return "\n".join([*lines, "", f"The model: {model}.", "", origin_of(written)])

@@ -1,0 +1,98 @@
+"""The figures of the benches of speed."""
+
+from blocks.texts import Load, bench_machine, median, scaled
+
+_EXCHANGE = "exchange.json"
+
+
+SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
+    "startup": {"help_s": ("`skindx --help` answers", None)},
+    "dedup": {
+        "pairs_1m_r4_s": ("all pairs within 4 bits among a million hashes, one thread", 3),
+        "pairs_200k_r4_s": ("the same among 200,000", 0.3),
+        "faiss_200k_r4_s": ("the same by faiss `IndexBinaryFlat`", None),
+    },
+    "screen": {
+        "screen_over_decode": ("screening over the strict decoder alone", 0.667),
+        "hash_per_core": ("hashing on one core, decoding included", 2000),
+        "hash_over_imagehash": ("hashing over imagehash", None),
+    },
+    "loader": {
+        "loader_over_decode": ("the loader over decoding alone", 0.85),
+        "loader_over_imagefolder": ("the loader over torchvision's ImageFolder with v2", 3.5),
+        "cache_over_imagefolder": ("the memory-mapped cache over ImageFolder", 20),
+    },
+    "trainer": {
+        "bare_loop_over_step": ("a bare PyTorch loop's step over ours", 0.95),
+        "loader_wait_share": ("share of a step that waits for its images", 0.03),
+    },
+    "exchange": {
+        "gtopk_over_fp32": ("gTop-k over the dense exchange in fp32, 4 ranks", 5),
+        "gtopk_over_bf16": ("gTop-k over the dense exchange in bf16, 4 ranks", 3),
+        "gtopk_over_powersgd4": ("gTop-k over PowerSGD of rank 4, 4 ranks", 2),
+        "gtopk_over_topk_p4": ("communication alone: gTop-k over Top-k, 4 ranks", 1.3),
+        "gtopk_over_topk_p8": ("communication alone: gTop-k over Top-k, 8 ranks", 1.6),
+        "local_ms": ("selection and merges on one core", 45),
+        "select_over_memory_limit": ("speed of the selecting pass over the memory's limit", 0.7),
+        "fused_over_zero0": ("fused over DeepSpeed's own reduction, the worst case", 1.2),
+        "fused_over_best": ("fused over the best fixed grouping, the worst case", 0.98),
+        "hierarchical_over_flat": ("two levels over a flat ring, 2 nodes of 2 ranks", 1.2),
+    },
+    "heads": {
+        "shared_over_separate": ("12 heads on features computed once over 12 own runs", 5),
+        "cached_over_recomputed": ("features read from the cache over computing them", 20),
+    },
+    "hop": {
+        "hop_over_dense": ("an epoch of all members: hopping over the dense exchange", 3),
+        "hop_over_fused": ("hopping over the fused exchange", 3),
+        "hop_over_gtopk": ("hopping over gTop-k", None),
+        "hop_over_members": ("hopping over one whole member a rank", 0.95),
+        "bytes_less_than_fused": ("bytes on all links: the fused exchange over hopping", 10),
+        "makespan_over_bound": ("makespan over the open-shop bound", 1.1),
+    },
+    "serve": {
+        "page_12mp_s": ("a 12-megapixel photo from the click to the complete page", 1.5),
+        "direct_over_http_cpu": ("processor time of a direct call over the HTTP endpoint's", 0.77),
+        "ort_fp32_over_eager": ("ONNX Runtime fp32 over eager PyTorch, the least of three", 2),
+        "openvino_bf16_over_eager": ("OpenVINO bf16 over eager, the least of three", 3.2),
+        "chosen_over_best": ("the runtime that the server chooses over the fastest", 0.97),
+    },
+}
+"""Bench -> figure -> what it is, and what is asked: at most a time or share, at least all else."""
+
+_AT_MOST = {"makespan_over_bound"}
+"""Ratios that are better when they are smaller."""
+
+
+def speed(load: Load) -> str:
+    """Return the figures of the benches, each with its spread and what is asked."""
+    lines = ["| `skindx bench` | figure | median [25 %, 75 %] | asked | |", "|---|---|---|---|---|"]
+    machines: dict[str, list[str]] = {}
+    for bench, shown in SPEED.items():
+        written = load(f"{bench}.json")
+        machines.setdefault(bench_machine(written), []).append(bench)
+        for key, (what, asked) in shown.items():
+            figure = written["figures"][key]
+            unit = figure["unit"]
+            at_most = unit in ("s", "ms", "of a step") or key in _AT_MOST
+            met = asked is None or (figure["value"] <= asked) == at_most
+            lines.append(
+                f"| `{bench}` | {what} | {median(figure)} | "
+                f"{'' if asked is None else ('≤ ' if at_most else '≥ ') + scaled(asked, unit)} | "
+                f"{'' if met else '**missed**'} |"
+            )
+    named = [f"{', '.join(benches)}: {machine}" for machine, benches in machines.items()]
+    return "\n".join([*lines, "", *(line for note in named for line in (note, ""))])
+
+
+def exchanges(load: Load) -> str:
+    """Return the times of the exchanges, part by part."""
+    written = load(_EXCHANGE)
+    lines = ["| network | exchange | ms | of these local | MB a rank |", "|---|---|---|---|---|"]
+    for row in written["models"].values():
+        local = median(row["local_ms"], "") if row.get("local_ms") else ""
+        sent = f"{row['sent_bytes'] / 1e6:.3g}" if row["sent_bytes"] else ""
+        total = median(row["total_ms"], "")
+        lines.append(f"| {row['part']} | {row['name']} | {total} | {local} | {sent} |")
+    notes = [line for note in written["notes"] for line in ("", note)]
+    return "\n".join([*lines, *notes, "", bench_machine(written)])

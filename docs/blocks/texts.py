@@ -1,0 +1,59 @@
+"""How a figure, an interval and a machine are written in a block."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from skindx.evaluation.formatting import bounds, decimal, percent
+from skindx.metrics import Interval
+
+Load = Callable[[str], Mapping[str, Any]]
+"""Reads a file of docs/measured by its name."""
+
+
+def median(figure: Mapping[str, Any], unit: str | None = None) -> str:
+    low, high = figure["spread"]
+    shown = figure["unit"] if unit is None else unit
+    rounds = f", n = {figure['n']}" if unit is None else ""
+    return f"{scaled(figure['value'], shown)} [{digits(low)}, {digits(high)}]{rounds}"
+
+
+def scaled(value: float, unit: str) -> str:
+    return f"{digits(value)} {'' if unit == 'of a step' else unit}".strip()
+
+
+def digits(value: float) -> str:
+    """Return three digits that count, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.3g}'):g}"
+
+
+def named(raw: Iterable[float]) -> dict[str, float]:
+    return dict(zip(("value", "low", "high"), raw, strict=True))
+
+
+def refused(row: Mapping[str, Any]) -> str:
+    return cell(named(row["refused"]))
+
+
+def cell(raw: Mapping[str, float]) -> str:
+    figure = Interval(**raw)
+    return f"{percent(figure)} {bounds(figure)}"
+
+
+def number(raw: Mapping[str, float]) -> str:
+    figure = Interval(**raw)
+    return f"{decimal(figure)} {bounds(figure, 'decimal')}"
+
+
+def whole(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def origin_of(origin: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+    return f"{origin['hardware']}, {origin['date'][:10]}; {versions}."
+
+
+def bench_machine(written: Mapping[str, Any]) -> str:
+    machine, versions = written["hardware"], written["versions"]
+    named = ", ".join(f"{name} {versions[name]}" for name in ("skindx", "torch", "numpy"))
+    return f"{machine['cpu']}, {machine['cores']} cores, {written['date'][:10]}; {named}."
