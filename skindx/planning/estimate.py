@@ -5,11 +5,12 @@ from functools import cached_property
 
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
-from skindx.planning.graph import Feeding, Step
+from skindx.planning.flow import Feeding, Step
 from skindx.planning.interval import Simulated
 from skindx.planning.memory import FARTHEST, Memory, memory_of
 from skindx.planning.network import Network
 from skindx.planning.profile import Profile, Profiles
+from skindx.planning.scaling import compute_scale
 from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load
 from skindx.planning.trace import Trace
@@ -85,23 +86,6 @@ class Estimate:
         return self.choice.batch / self.step_s
 
 
-def compute_scale(profile: Profile, batch: int) -> float:
-    """Return what the layers' times are multiplied by for another batch.
-
-    A line through the whole steps that were timed; with fewer than two, time is proportional.
-    """
-    points = sorted(profile.at, key=lambda point: point.batch)
-    if len(points) < 2 or points[0].batch == points[-1].batch:
-        return batch / profile.batch
-    first, last = points[0], points[-1]
-    slope = (last.compute_s - first.compute_s) / (last.batch - first.batch)
-    if slope <= 0:
-        return batch / profile.batch
-    seconds = first.compute_s + slope * (batch - first.batch)
-    known = first.compute_s + slope * (profile.batch - first.batch)
-    return max(seconds, 0.2 * first.compute_s * batch / first.batch) / known
-
-
 def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
     """Scale a trace to a measured step on one rank; a forward that it lacks is the rest."""
     if one_rank_s is None:
@@ -143,7 +127,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     trace = profile.trace(scale=scale)
     if choice.checkpointing:
         trace = _computed_again(trace, profile)
-    load = Load(trace, profile, machine.profiles.device)
+    load = Load(trace, profile, machine.profiles.device, choice.piece, compute)
     schedule = choice.strategy.schedule(load, network)
     if communicate != 1.0:
         schedule = schedule.scaled(communicate)

@@ -34,7 +34,7 @@ def memory_of(
     """Return the memory of a rank whose pieces have `batch` images."""
     profile = load.profile
     points = sorted((point for point in profile.at if point.peak_bytes), key=_batch)
-    extra = strategy.memory_bytes(load, network)
+    extra = strategy.memory_bytes(load, network, batch)
     if not points:
         computed = base_bytes + 3 * profile.parameter_bytes + _features(profile, batch)
         return Memory(computed + extra, 0.3, measured=False, extrapolated=batch / profile.batch)

@@ -201,7 +201,7 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
             limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
         )
         network = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node)
-        load = Load(profile.trace(), profile, machine.profiles.device)
+        load = Load(profile.trace(), profile, machine.profiles.device, chosen.choice.piece)
         most = largest_batch(
             chosen.choice.strategy, load, network, machine.profiles.base_bytes, share
         )
@@ -239,6 +239,7 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
         nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
         choice = replace(
             chosen.choice,
+            strategy=strategy_of("dense") if ranks == 1 else chosen.choice.strategy,
             nodes=nodes,
             ranks_per_node=here,
             batch=own * nodes * here,
@@ -247,6 +248,8 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
         try:
             found = estimate(profile, choice, machine)
         except ValueError:
+            if chosen.choice.strategy.parallel:
+                continue  # it needs several ranks, or a cube of them
             break  # nothing is known of a network between nodes
         base = base or found
         speedup = nodes * here * base.step_s / found.step_s

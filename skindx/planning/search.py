@@ -28,6 +28,9 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Strategy and options of each row that a search looks at."""
 
+PARALLEL: tuple[str, ...] = ("owt", "operators")
+"""And those that share out layers; what a network or a number of ranks cannot do is left out."""
+
 _MOST_PIECES = 64
 
 
@@ -78,7 +81,12 @@ def search(
     found: list[Outcome] = []
     refused = 0
     for choice in _choices(workload, machine, limits):
-        priced = _fitting(choice, workload, machine)
+        try:
+            priced = _fitting(choice, workload, machine)
+        except UserError:
+            if limits.strategy or not choice.strategy.parallel:
+                raise
+            continue  # no layer is wide enough, or the ranks are no cube
         if priced is None:
             refused += 1
         else:
@@ -111,9 +119,10 @@ def _alike(first: Choice, second: Choice) -> bool:
 
 def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Outcome:
     """Return the fastest within the limits; with a sum of money or hours the cheapest in time."""
+    able = [outcome for outcome in found if outcome.choice.strategy.executed or limits.strategy]
     exact = [
         outcome
-        for outcome in found
+        for outcome in able
         if limits.lossy or limits.strategy or not outcome.choice.strategy.lossy or outcome.as_given
     ]
     # ZeRO is derived from the links and never measured: it is for what would not fit without it.
@@ -122,7 +131,7 @@ def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Ou
         for outcome in exact
         if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
     ]
-    allowed = whole or exact or list(found)
+    allowed = whole or exact or able or list(found)
     fastest = allowed[0]
     if limits.money is not None:
         within = [
@@ -174,7 +183,7 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
 
 def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
     if limits.strategy is None:
-        return VARIANTS
+        return (*VARIANTS, *((name, {}) for name in PARALLEL))
     if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
         return ()
     name, _, wire = limits.strategy.partition("+")
@@ -199,7 +208,8 @@ def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]
 def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
     """Price a choice with the fewest pieces that fit, activations computed again if need be."""
     options = [False]
-    if all(member.profile.checkpointing for member in workload.members):
+    known = all(member.profile.checkpointing for member in workload.members)
+    if known and not choice.strategy.parallel:
         options.append(True)
     for checkpointing in options:
         pieces = choice.accumulate
