@@ -44,6 +44,16 @@ class _Builder:
             ends = [self.add(f"take in {name}", self.compute, message.after_s, ends)]
         return ends
 
+    def precondition(self, schedule: Schedule, last: int) -> int:
+        """Add the work on summed gradients and its messages; return where both are done."""
+        ends = [self.add("precondition", self.compute, schedule.precondition_s, [last])]
+        for number, message in enumerate(schedule.preconditions):
+            ends = self.message(f"factors {number}", message, ends)
+        return self.add("preconditioned", self.compute, 0.0, ends)
+
+
+_UNFED = Feeding()
+
 
 def simulate_step(
     trace: Trace,
@@ -52,7 +62,7 @@ def simulate_step(
     *,
     device: Literal["cpu", "cuda"] = "cuda",
     pieces: int = 1,
-    feeding: Feeding = Feeding(),
+    feeding: Feeding = _UNFED,
 ) -> Step:
     """Return one step; `trace` is that of one of its `pieces`, of which the last is exchanged.
 
@@ -95,12 +105,7 @@ def simulate_step(
     last = build.add("finish", compute, schedule.finish_s, [last, *done])
     finish = preconditioned = last
     if schedule.precondition_s or schedule.preconditions:
-        last = build.add("precondition", compute, schedule.precondition_s, [last])
-        ends = [last]
-        for number, message in enumerate(schedule.preconditions):
-            ends = build.message(f"factors {number}", message, ends)
-        preconditioned = build.add("preconditioned", compute, 0.0, ends)
-        last = preconditioned
+        last = preconditioned = build.precondition(schedule, last)
     last = build.add("update", compute, trace.update_s * schedule.update_share, [last])
     ends = [last]
     for number, spread in enumerate(schedule.spreads):

@@ -28,7 +28,7 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Strategy and options of each row that a search looks at."""
 
-PARALLEL: tuple[str, ...] = ("owt", "operators")
+PARALLEL: tuple[str, ...] = ("owt", "model", "tensor", "tensor3d", "operators")
 """And those that share out layers; what a network or a number of ranks cannot do is left out."""
 
 _MOST_PIECES = 64

@@ -8,10 +8,10 @@ from skindx.planning.parallel.cells import Cell, MessageSeconds, cached, step_se
 from skindx.planning.parallel.mcmc import PROPOSALS, Searched, search_placements
 from skindx.planning.parallel.placing import Ground, cells_of, degrees_of, placed, wide
 from skindx.planning.strategies.owt import gathered_bytes
-from skindx.planning.strategies.parallel import Parallel
+from skindx.planning.strategies.parallel import Placed
 
 
-class Operators(Parallel):
+class Operators(Placed):
     """`engine.parallel.kind: operators`: FlexFlow's search, over output channels.
 
     Jia et al. 2018, arXiv 1807.05358.

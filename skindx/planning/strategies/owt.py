@@ -6,10 +6,10 @@ from typing import ClassVar
 from skindx.errors import UserError
 from skindx.planning.parallel.cells import Cell
 from skindx.planning.parallel.placing import Ground, cells_of, wide
-from skindx.planning.strategies.parallel import Parallel
+from skindx.planning.strategies.parallel import Placed
 
 
-class Owt(Parallel):
+class Owt(Placed):
     """`engine.parallel.kind: owt` (Krizhevsky 2014, arXiv 1404.5997)."""
 
     name: ClassVar[str] = "owt"

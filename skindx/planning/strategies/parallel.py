@@ -27,6 +27,23 @@ class Parallel(Strategy):
         """Tell whether `skindx train` does so."""
         return self.name in EXECUTED
 
+    def ground(self, load: Load, network: Network) -> Ground:
+        """Return what operators are placed on. Raises UserError for a single rank."""
+        if network.ranks < 2:
+            raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
+        return Ground(load.profile, network, load.images, load.factor)
+
+    def fragment(self) -> dict[str, Any]:
+        """Name the kind."""
+        return {
+            "exchange": {"kind": "fused"},
+            "engine": {"zero": 0, "parallel": {"kind": self.name, **self.options}},
+        }
+
+
+class Placed(Parallel):
+    """All ranks alike: each operator is data-parallel, or split over some of them."""
+
     def schedule(self, load: Load, network: Network) -> Schedule:
         """Return the cells of a step as a flow. Raises UserError where the network has none."""
         ground, cells = self._placed(load, network)
@@ -40,9 +57,7 @@ class Parallel(Strategy):
     def _placed(self, load: Load, network: Network) -> tuple[Ground, Sequence[Cell]]:
         key = (self.label, network.nodes, network.per_node)
         if key not in load.memo:
-            if network.ranks < 2:
-                raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
-            ground = Ground(load.profile, network, load.images, load.factor)
+            ground = self.ground(load, network)
             load.memo[key] = (ground, self.cells(ground, own_s_per_byte(load)))
         found: tuple[Ground, Sequence[Cell]] = load.memo[key]
         return found
@@ -60,13 +75,6 @@ class Parallel(Strategy):
         ground, cells = self._placed(load, network)
         held = sum(cell.weight_bytes for cell in cells) / max(1, load.profile.parameter_bytes)
         return round(images * self.more_bytes(ground, cells) - not_held_bytes(load, held))
-
-    def fragment(self) -> dict[str, Any]:
-        """Name the kind."""
-        return {
-            "exchange": {"kind": "fused"},
-            "engine": {"zero": 0, "parallel": {"kind": self.name, **self.options}},
-        }
 
 
 def own_s_per_byte(load: Load) -> float:
