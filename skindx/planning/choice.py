@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from skindx.planning.second_order import Kfac
 from skindx.planning.strategies.strategy import Strategy
 
 
@@ -19,6 +20,8 @@ class Choice:
     checkpointing: bool = False
     side_by_side: int = 1
     """Members that are trained at the same time, each on one rank."""
+    kfac: Kfac | None = None
+    """The member's `recipe.preconditioner`."""
 
     @property
     def ranks(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from skindx.planning import second_order
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
 from skindx.planning.flow import Feeding, Step
@@ -129,6 +130,16 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         trace = _computed_again(trace, profile)
     load = Load(trace, profile, machine.profiles.device, choice.piece, compute)
     schedule = choice.strategy.schedule(load, network)
+    more_bytes = 0.0
+    if choice.kfac:
+        second = second_order.price(
+            choice.kfac,
+            profile,
+            network,
+            choice.piece * choice.accumulate,
+            choice.accumulate * sum(trace.backward_s),
+        )
+        schedule, more_bytes = second.added_to(schedule), second.memory_bytes
     if communicate != 1.0:
         schedule = schedule.scaled(communicate)
     images = choice.piece * choice.accumulate
@@ -145,6 +156,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         choice.piece,
         machine.profiles.base_bytes,
         checkpointing=choice.checkpointing,
+        more_bytes=more_bytes,
     )
     beyond = _beyond(choice, machine, network, memory)
     return Estimate(choice, simulated.run(), simulated, memory, beyond)

@@ -78,6 +78,8 @@ class Rates(Settings):
     """Operations a second of a matrix product, an addition and a multiplication counted as two."""
     eigen_s: tuple[tuple[PositiveInt, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1)
     """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
+    layer_s: Seconds = 0.0
+    """What a preconditioned layer takes however small it is."""
     spread: Spread = 0.0
 
 

@@ -78,7 +78,12 @@ class Schedule:
             replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
             for message in self.messages
         )
-        return replace(self, messages=messages, finish_s=self.finish_s * factor)
+        return replace(
+            self,
+            messages=messages,
+            finish_s=self.finish_s * factor,
+            precondition_s=self.precondition_s * factor,
+        )
 
     @property
     def local_s(self) -> float:

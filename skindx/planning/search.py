@@ -11,7 +11,7 @@ from skindx.planning.outcome import Outcome, outcome
 from skindx.planning.strategies import STRATEGIES, Strategy
 from skindx.planning.strategies.hopping import Hopping
 from skindx.planning.strategies.members import Members
-from skindx.planning.workload import Workload
+from skindx.planning.workload import Member, Workload
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("dense", {}),
@@ -89,7 +89,7 @@ def search(
             continue  # no layer is wide enough, or the ranks are no cube
         if priced is None:
             refused += 1
-        else:
+        elif limits.strategy or not _only_data(priced):
             found.append(priced)
     if as_given and as_given.fits and not limits.strategy:
         found = [outcome for outcome in found if not _alike(outcome.choice, as_given.choice)]
@@ -106,6 +106,12 @@ def search(
             )
     found.sort(key=lambda outcome: outcome.score_s * (1 + 1e-9 * outcome.choice.ranks))
     return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
+
+
+def _only_data(priced: Outcome) -> bool:
+    """Tell whether nothing is shared out but images: there are other strategies for that."""
+    flow = priced.first.schedule.flow
+    return flow is not None and not flow.sent_bytes
 
 
 def _alike(first: Choice, second: Choice) -> bool:
@@ -160,6 +166,13 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
     layouts = list(_layouts(machine, everything=workload.weak or limits.strategy is not None))
     for name, options in _variants(limits):
         strategy = strategy_of(name, options)
+        if _refuses(strategy, workload):
+            if limits.strategy:
+                raise UserError(
+                    f"recipe.preconditioner works on whole gradients, which {name} shares out; "
+                    "leave one of them out."
+                )
+            continue
         for nodes, per_node in layouts:
             ranks = nodes * per_node
             if name == "hierarchical" and not (nodes > 1 and per_node > 1) and not limits.strategy:
@@ -171,7 +184,7 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                 yield Choice(strategy, nodes, per_node, batch, first.accumulate)
     if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
         for kind in (Members, Hopping):
-            if limits.strategy not in (None, kind.name):
+            if limits.strategy not in (None, kind.name) or _refuses(kind(), workload):
                 continue
             for nodes, per_node in layouts:
                 ranks = nodes * per_node
@@ -179,6 +192,12 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                     yield Choice(
                         kind(), nodes, per_node, first.batch, first.accumulate, side_by_side=ranks
                     )
+
+
+def _refuses(strategy: Strategy, workload: Workload) -> bool:
+    """Tell whether K-FAC cannot go with a strategy: it needs whole gradients, and hops nowhere."""
+    whole = not (strategy.zero or strategy.parallel or isinstance(strategy, Hopping))
+    return not whole and any(member.kfac for member in workload.members)
 
 
 def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
@@ -208,7 +227,7 @@ def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]
 def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
     """Price a choice with the fewest pieces that fit, activations computed again if need be."""
     options = [False]
-    known = all(member.profile.checkpointing for member in workload.members)
+    known = all(member.profile.checkpointing and not member.kfac for member in workload.members)
     if known and not choice.strategy.parallel:
         options.append(True)
     for checkpointing in options:
@@ -231,17 +250,24 @@ def _price(
     by_network: dict[tuple[Any, ...], Estimate] = {}
     estimates = {}
     for member in workload.members:
-        key = (member.profile.name, member.profile.size, member.batch, member.accumulate)
+        key = (*_network_of(member), member.batch, member.accumulate, member.kfac)
         if key not in by_network:
             batch = member.batch * choice.ranks if workload.weak else member.batch
             own = dataclasses.replace(
-                choice, batch=batch, accumulate=max(choice.accumulate, member.accumulate)
+                choice,
+                batch=batch,
+                accumulate=max(choice.accumulate, member.accumulate),
+                kfac=member.kfac,
             )
             by_network[key] = estimate(member.profile, own, machine)
         estimates[member.name] = by_network[key]
     return outcome(
         choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given
     )
+
+
+def _network_of(member: Member) -> tuple[str, int | None]:
+    return member.profile.name, member.profile.size
 
 
 def _nothing_fits(workload: Workload, machine: Machine) -> str:

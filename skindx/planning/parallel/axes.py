@@ -44,6 +44,21 @@ class Axis:
         """Every rank gets the sum of a buffer."""
         return self._shared("all_reduce", size_bytes)
 
+    def broadcast(self, size_bytes: float) -> Timed:
+        """Every rank gets the buffer of one: along a tree with gloo, else along a chain in pieces.
+
+        Never measured: from the link of two ranks.
+        """
+        if self.ranks == 1 or size_bytes <= 0:
+            return Timed(0.0, 0.0)
+        link = self.network.between if self.network.nodes > 1 else self.network.inside
+        rounds = (self.ranks - 1).bit_length()
+        gloo = self.network.cluster.backend == "gloo"
+        wire_s = link.beta_s_per_byte * size_bytes * self.sharing
+        return Timed(
+            link.alpha_s * (rounds if gloo else self.ranks - 1), wire_s * (rounds if gloo else 1)
+        )
+
     def _shared(self, collective: str, size_bytes: float) -> Timed:
         if self.ranks == 1 or size_bytes <= 0:
             return Timed(0.0, 0.0)
@@ -58,6 +73,8 @@ def axis_of(network: Network, ranks: int, stride: int = 1) -> Axis:
     ranks in different ones send over its link at the same time.
     """
     per_node = network.per_node
+    if ranks == 1:
+        return Axis(_part(network, 1, 1), 1)
     if stride * ranks <= per_node:  # inside a node
         return Axis(_part(network, 1, ranks), 1)
     here = max(1, per_node // stride)

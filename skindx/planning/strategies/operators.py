@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from skindx.errors import UserError
 from skindx.planning.parallel.cells import Cell, MessageSeconds, cached, step_seconds
 from skindx.planning.parallel.mcmc import PROPOSALS, Searched, search_placements
 from skindx.planning.parallel.placing import Ground, cells_of, degrees_of, placed, wide
@@ -20,14 +19,8 @@ class Operators(Placed):
     name: ClassVar[str] = "operators"
 
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
-        """Search from data parallelism and from OWT. Raises UserError where neither is beaten."""
-        degrees = searched(ground, own_s_per_byte).degrees
-        if max(degrees) == 1:
-            raise UserError(
-                f"no operator of {ground.profile.name} gains by being split over "
-                f"{ground.ranks} ranks: data parallelism is the fastest placement."
-            )
-        return cells_of(ground, degrees)
+        """Search from data parallelism and from OWT."""
+        return cells_of(ground, searched(ground, own_s_per_byte).degrees)
 
     def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
         """Count the inputs that come from the other ranks of a group."""

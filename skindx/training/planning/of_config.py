@@ -16,9 +16,11 @@ from skindx.planning.plan import Plan, make
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.public_traces import read_profiles
 from skindx.planning.search import strategy_of
+from skindx.planning.second_order import Kfac
 from skindx.planning.strategies.strategy import Strategy
 from skindx.planning.workload import Member, Workload
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
 from skindx.training.planning.measure import measure
@@ -58,6 +60,7 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 recipe.epochs,
                 len(train),
                 len(held),
+                kfac_of(recipe.preconditioner),
             )
         )
     if not members:
@@ -67,8 +70,6 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
         unpriced.append("The detector is trained beside the members, and is not in these figures.")
     if any(settings.recipe_of(member).resize for member in settings.members):
         unpriced.append("recipe.resize begins with smaller images: it will be faster than this.")
-    if any(settings.recipe_of(member).preconditioner for member in settings.members):
-        unpriced.append("recipe.preconditioner is not in these figures: it will take longer.")
     if profiles.dataset and profiles.dataset != sha256_file(dataset / MANIFEST):
         unpriced.append("The trace was measured on another dataset: reading may take otherwise.")
     return Workload(tuple(members), unpriced=tuple(unpriced))
@@ -89,6 +90,19 @@ def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profil
     raise UserError(
         f"member {member.name} is {member.model} at {size} px in {precision}, which was never "
         f"timed; the trace has {timed}: measure this config with `skindx plan measure`."
+    )
+
+
+def kfac_of(settings: KfacSettings | None) -> Kfac | None:
+    """Return what of a preconditioner costs time."""
+    if settings is None:
+        return None
+    return Kfac(
+        factors_every=settings.factors_every,
+        inverses_every=settings.inverses_every,
+        widest=settings.widest,
+        gradient_workers=settings.gradient_workers,
+        sampled=settings.fisher == "sampled",
     )
 
 
