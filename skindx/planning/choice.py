@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skindx.planning.second_order import Kfac
+from skindx.planning.strategies import parallel
 from skindx.planning.strategies.strategy import Strategy
 
 
@@ -49,6 +50,8 @@ class Choice:
         """Return the settings with which `skindx train` does so on one node of the cluster."""
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
+        if parallel.EXECUTED and not self.strategy.parallel:
+            engine["parallel"] = {"kind": "data"}
         if self.nodes == 1:
             engine["ranks"] = self.ranks_per_node
         return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}

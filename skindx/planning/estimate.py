@@ -128,7 +128,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     trace = profile.trace(scale=scale)
     if choice.checkpointing:
         trace = _computed_again(trace, profile)
-    load = Load(trace, profile, machine.profiles.device, choice.piece, compute)
+    load = Load(trace, profile, machine.profiles.device, choice.piece, choice.accumulate, compute)
     schedule = choice.strategy.schedule(load, network)
     more_bytes = 0.0
     if choice.kfac:

@@ -77,7 +77,7 @@ def search(
     Raises UserError where nothing fits, or all lies outside the calibration and it is not asked to
     extrapolate.
     """
-    as_given = _price(given, workload, machine, as_given=True) if given else None
+    as_given = _as_given(given, workload, machine) if given else None
     found: list[Outcome] = []
     refused = 0
     for choice in _choices(workload, machine, limits):
@@ -106,6 +106,15 @@ def search(
             )
     found.sort(key=lambda outcome: outcome.score_s * (1 + 1e-9 * outcome.choice.ranks))
     return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
+
+
+def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+    try:
+        return _price(given, workload, machine, as_given=True)
+    except UserError:
+        if not given.strategy.parallel:
+            raise
+        return None  # nothing is wide enough: it is plain data parallelism
 
 
 def _only_data(priced: Outcome) -> bool:
@@ -166,12 +175,9 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
     layouts = list(_layouts(machine, everything=workload.weak or limits.strategy is not None))
     for name, options in _variants(limits):
         strategy = strategy_of(name, options)
-        if _refuses(strategy, workload):
+        if reason := _refusal(strategy, workload):
             if limits.strategy:
-                raise UserError(
-                    f"recipe.preconditioner works on whole gradients, which {name} shares out; "
-                    "leave one of them out."
-                )
+                raise UserError(f"{reason}; leave one of them out.")
             continue
         for nodes, per_node in layouts:
             ranks = nodes * per_node
@@ -184,7 +190,7 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                 yield Choice(strategy, nodes, per_node, batch, first.accumulate)
     if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
         for kind in (Members, Hopping):
-            if limits.strategy not in (None, kind.name) or _refuses(kind(), workload):
+            if limits.strategy not in (None, kind.name) or _refusal(kind(), workload):
                 continue
             for nodes, per_node in layouts:
                 ranks = nodes * per_node
@@ -194,10 +200,16 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                     )
 
 
-def _refuses(strategy: Strategy, workload: Workload) -> bool:
-    """Tell whether K-FAC cannot go with a strategy: it needs whole gradients, and hops nowhere."""
-    whole = not (strategy.zero or strategy.parallel or isinstance(strategy, Hopping))
-    return not whole and any(member.kfac for member in workload.members)
+def _refusal(strategy: Strategy, workload: Workload) -> str | None:
+    """Return why the members' settings cannot go with a strategy; None where they can."""
+    if any(member.kfac for member in workload.members):
+        if strategy.zero or strategy.parallel:
+            return f"recipe.preconditioner works on whole layers, which {strategy.name} shares out"
+        if isinstance(strategy, Hopping):
+            return "recipe.preconditioner would make hopping members several times larger"
+    if strategy.parallel and any(member.whole_layers for member in workload.members):
+        return f"optimizer or precision need whole layers, which {strategy.name} shares out"
+    return None
 
 
 def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:

@@ -21,6 +21,8 @@ class Member:
     validation: int = 0
     kfac: Kfac | None = None
     """Its `recipe.preconditioner`."""
+    whole_layers: bool = False
+    """Its settings need all of a layer on each rank."""
 
 
 @dataclass(frozen=True)

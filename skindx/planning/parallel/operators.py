@@ -1,5 +1,6 @@
 """The operators of a network, each of which is placed on the ranks as a whole."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,6 +23,8 @@ class Operator:
     """At the profile's batch, on one rank."""
     backward_s: float
     parameter_bytes: int
+    weights: int
+    """Numbers of its weight matrix alone, without what else it has."""
     outputs: int
     """Channels or features; 0: not known, and so it cannot be split."""
     inputs: int
@@ -51,10 +54,10 @@ class Operator:
 
 
 def kind_of(layer: Layer) -> OperatorKind:
-    """Return what a layer is, by the name of its operator."""
-    if "Linear" in layer.operator:
+    """Return what a layer is: the plain classes, as those derived from them may do otherwise."""
+    if layer.operator == "Linear":
         return "linear"
-    return "convolution" if "Conv" in layer.operator else "other"
+    return "convolution" if layer.operator == "Conv2d" else "other"
 
 
 def operators_of(profile: Profile) -> tuple[Operator, ...]:
@@ -84,6 +87,7 @@ def _operator(layer: Layer, batch: int) -> Operator:
         forward_s=layer.forward_s or 0.0,
         backward_s=layer.backward_s or 0.0,
         parameter_bytes=layer.parameter_bytes,
+        weights=math.prod(weight) if weight else layer.parameter_bytes // 4 - outputs,
         outputs=outputs,
         inputs=inputs,
         groups=layer.groups,

@@ -22,6 +22,8 @@ class Ground:
     """Of a rank in a piece."""
     factor: float = 1.0
     """Of all computing, as it was learnt."""
+    pieces: int = 1
+    """Of a step."""
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -35,8 +37,8 @@ class Ground:
 
     @property
     def batch(self) -> int:
-        """Images of all ranks in a piece."""
-        return self.images * self.ranks
+        """Images of all ranks in a step."""
+        return self.images * self.ranks * self.pieces
 
     @property
     def value_bytes(self) -> int:
@@ -123,7 +125,7 @@ def _is_wide(ground: Ground, own: Operator, min_weights: int | None) -> bool:
         return False
     values = own.input_bytes / value + own.outputs // ground.ranks
     least = ground.batch * values if min_weights is None else min_weights
-    return own.parameter_bytes / 4 - own.outputs >= least
+    return own.weights >= least
 
 
 def _border(name: str, axis: Axis, message_bytes: int, timed: Timed) -> Border:

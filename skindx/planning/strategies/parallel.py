@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from skindx.errors import UserError
-from skindx.planning.network import UNMEASURED, Network
+from skindx.planning.network import UNMEASURED, Network, Timed
 from skindx.planning.parallel.cells import Cell
 from skindx.planning.parallel.chain import chain_of
 from skindx.planning.parallel.placing import Ground
@@ -31,14 +31,21 @@ class Parallel(Strategy):
         """Return what operators are placed on. Raises UserError for a single rank."""
         if network.ranks < 2:
             raise UserError(f"{self.name} shares layers out over ranks, and there is only one.")
-        return Ground(load.profile, network, load.images, load.factor)
+        return Ground(load.profile, network, load.images, load.factor, load.pieces)
 
     def fragment(self) -> dict[str, Any]:
         """Name the kind."""
+        own = {key: value for key, value in self.options.items() if key != "wire"}
+        wire = {"wire": self.options["wire"]} if "wire" in self.options else {}
         return {
-            "exchange": {"kind": "fused"},
-            "engine": {"zero": 0, "parallel": {"kind": self.name, **self.options}},
+            "exchange": {"kind": "fused", **wire},
+            "engine": {"zero": 0, "parallel": {"kind": self.name, **own}},
         }
+
+    @property
+    def lossy(self) -> bool:  # type: ignore[override]
+        """16 bits round the sums of gradients on their way."""
+        return self.options.get("wire") == "bf16"
 
 
 class Placed(Parallel):
@@ -47,8 +54,14 @@ class Placed(Parallel):
     def schedule(self, load: Load, network: Network) -> Schedule:
         """Return the cells of a step as a flow. Raises UserError where the network has none."""
         ground, cells = self._placed(load, network)
+        half = self.lossy
+
+        def summed(split: int, size_bytes: int) -> Timed:
+            return ground.summed(split, size_bytes // 2 if half else size_bytes)
+
+        own_s = own_s_per_byte(load, cast=half)
         return Schedule(
-            flow=chain_of(cells, ground.summed, own_s_per_byte(load)),
+            flow=chain_of(cells, summed, own_s),
             spread=max(UNMEASURED, network.price("all_reduce").spread),
             local_spread=load.local("fused").spread,
             measured=False,
@@ -77,9 +90,12 @@ class Placed(Parallel):
         return round(images * self.more_bytes(ground, cells) - not_held_bytes(load, held))
 
 
-def own_s_per_byte(load: Load) -> float:
-    """Return what a byte of weights takes: the update, and copies into the gradients' buffer."""
-    local_s = load.local("fused").base_s
+def own_s_per_byte(load: Load, *, cast: bool = False) -> float:
+    """Return what a byte of weights takes: the update, and copies into the gradients' buffer.
+
+    With `cast` its gradient is made 16 bits and back.
+    """
+    local_s = load.local("fused").base_s + (load.local("bf16").base_s if cast else 0.0)
     return (load.trace.update_s + local_s) / max(1, load.profile.parameter_bytes)
 
 

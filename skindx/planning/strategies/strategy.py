@@ -44,6 +44,7 @@ class Load:
     device: Literal["cpu", "cuda"] = "cpu"
     images: int = 1
     """Of a rank in a piece."""
+    pieces: int = 1
     factor: float = 1.0
     """Of computing, as it was learnt; it is in the trace already."""
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
