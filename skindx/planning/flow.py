@@ -39,8 +39,13 @@ class Flow(ABC):
 
     @property
     @abstractmethod
-    def sent_bytes(self) -> int:
-        """Bytes that a rank sends in a step, beside gradients."""
+    def border_bytes(self) -> int:
+        """Bytes that a rank sends for others to compute on; 0: nothing is shared out."""
+
+    @property
+    @abstractmethod
+    def gradient_bytes(self) -> int:
+        """Of the gradients that it sums with others."""
 
     @abstractmethod
     def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Flow":

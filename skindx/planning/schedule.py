@@ -94,5 +94,5 @@ class Schedule:
     def sent_bytes(self) -> int:
         """Bytes of all messages, as collectives count them."""
         every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
-        own = self.flow.sent_bytes if self.flow else 0
+        own = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
         return own + sum(message.size_bytes for message in every)

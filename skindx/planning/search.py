@@ -120,7 +120,7 @@ def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | 
 def _only_data(priced: Outcome) -> bool:
     """Tell whether nothing is shared out but images: there are other strategies for that."""
     flow = priced.first.schedule.flow
-    return flow is not None and not flow.sent_bytes
+    return flow is not None and not flow.border_bytes
 
 
 def _alike(first: Choice, second: Choice) -> bool:

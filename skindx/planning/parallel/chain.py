@@ -25,9 +25,14 @@ class Chain(Flow):
     """Of the weights that a rank holds."""
 
     @property
-    def sent_bytes(self) -> int:
+    def border_bytes(self) -> int:
         """Bytes that a rank sends over the borders."""
         return sum(border.sent_bytes for cell in self.cells for border in cell.borders)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the gradients that it sums with others."""
+        return sum(launch.size_bytes for launch in self.launches)
 
     def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Chain":
         """Return the chain with each of these taking so many times as long."""

@@ -26,6 +26,7 @@ class Stage:
     """Gradients of its weights, with the same stage of other pipelines."""
     sent_bytes: int = 0
     """Onward and back, of a micro-batch."""
+    summed_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,14 @@ class Pipeline(Flow):
     micro_batches: int
 
     @property
-    def sent_bytes(self) -> int:
+    def border_bytes(self) -> int:
         """The most that a rank sends over its borders."""
         return self.micro_batches * max(stage.sent_bytes for stage in self.stages)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The most that a rank sums with other pipelines."""
+        return max(stage.summed_bytes for stage in self.stages)
 
     def slower(self, *, compute: float = 1.0, wire: float = 1.0, update: float = 1.0) -> "Pipeline":
         """Return the pipeline with each of these taking so many times as long."""
@@ -99,8 +105,10 @@ class Pipeline(Flow):
             tasks.append(Task("read", "cores", read_s))
             spans.append(Span(0.0, read_s))
         idle_s = self._idle_s(last, pieces) if len(self.stages) > 1 else 0.0
-        parts = {"read": wait_s, **busy_s, "update": stage.update_s, "idle": idle_s}
-        parts["communicate"] = max(0.0, whole_s + wait_s - sum(parts.values()))
+        known_s = wait_s + sum(busy_s.values()) + stage.update_s + idle_s
+        sent_s = max(0.0, whole_s + wait_s - known_s)
+        parts = {"read": wait_s, **busy_s, "communicate": sent_s, "update": stage.update_s}
+        parts["idle"] = idle_s
         return Step(tuple(tasks), tuple(spans), parts)
 
     def _idle_s(self, last: int, pieces: int) -> float:

@@ -91,6 +91,7 @@ class Model(Parallel):
                     back=_sent(ground.network, number - 1, back),
                     summed=ground.summed(count, weights),
                     sent_bytes=onward + back,
+                    summed_bytes=weights if count < ground.ranks else 0,
                 )
             )
         return Pipeline(tuple(made), micro)
