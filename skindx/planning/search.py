@@ -28,7 +28,15 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Strategy and options of each row that a search looks at."""
 
-PARALLEL: tuple[str, ...] = ("owt", "model", "tensor", "tensor3d", "operators")
+PARALLEL: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("owt", {}),
+    ("model", {}),
+    ("tensor", {"size": 2}),
+    ("tensor", {"size": 4}),
+    ("tensor", {"size": 8}),
+    ("tensor3d", {}),
+    ("operators", {}),
+)
 """And those that share out layers; what a network or a number of ranks cannot do is left out."""
 
 _MOST_PIECES = 64
@@ -214,7 +222,7 @@ def _refusal(strategy: Strategy, workload: Workload) -> str | None:
 
 def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
     if limits.strategy is None:
-        return (*VARIANTS, *((name, {}) for name in PARALLEL))
+        return (*VARIANTS, *PARALLEL)
     if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
         return ()
     name, _, wire = limits.strategy.partition("+")

@@ -1,4 +1,4 @@
-"""One-dimensional tensor parallelism: pairs of linear layers, split by columns and by rows."""
+"""One-dimensional tensor parallelism: attention and MLPs, split over groups of ranks."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -16,11 +16,11 @@ class Tensor(Placed):
     name: ClassVar[str] = "tensor"
 
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
-        """Split all pairs over `ranks` neighbours. Raises UserError where there is no pair."""
+        """Split all blocks over `size` neighbours. Raises UserError where there is none."""
         split = self._split(ground)
         if not pairs_of(ground.operators, split):
             raise UserError(
-                f"tensor splits linear layers whose widths are multiples of {split}, and "
+                f"tensor splits attention and MLPs whose widths are multiples of {split}, and "
                 f"{ground.profile.name} has none."
             )
         return tensor_cells(ground, split)
@@ -33,9 +33,8 @@ class Tensor(Placed):
         return (split - 1) * sum(own.kept_bytes for own in whole)
 
     def _split(self, ground: Ground) -> int:
-        """Return the ranks of a group: those of a node where there are several, else all."""
-        usual = ground.network.per_node if ground.network.per_node > 1 else ground.ranks
-        split = int(self.options.get("ranks", usual))
+        """Return the ranks of a group."""
+        split = int(self.options.get("size", 2))
         if split < 2 or ground.ranks % split:
             raise UserError(
                 f"tensor needs groups of two ranks or more that divide the {ground.ranks} ranks, "
