@@ -25,6 +25,11 @@ OWN = alexnet(224, 1000, 128)
 WORK = Workload((Member("m", OWN, 512, epochs=2, images=5120),))
 
 
+@pytest.fixture(autouse=True)
+def _none_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "EXECUTED", ())
+
+
 def plan(strategy: str | None = None) -> Plan:
     machine = Machine(of_network(OWN), preset("10gbe:4"))
     return make(WORK, machine, Limits(strategy=strategy, extrapolate=True))
