@@ -76,6 +76,8 @@ class Rates(Settings):
 
     product_flop_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Operations a second of a matrix product, an addition and a multiplication counted as two."""
+    memory_bytes_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Bytes a second that a tensor is read and another one written with."""
     eigen_s: tuple[tuple[PositiveInt, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1)
     """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
     layer_s: Seconds = 0.0

@@ -6,6 +6,7 @@ that need them; each layer's gradient in its eigenbasis in every step. A step is
 cycle of these.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +26,12 @@ INSIDE, OUTSIDE = "inside", "outside"
 _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormAct2d")
 _BUCKET_MB = 25
 """Of factors in one message."""
+_INSIDE, _OUTSIDE, _NORM, _CHANGE = 6, 4, 10, 22
+"""Times that each number goes to or from memory: of the patches that a factor is the product of
+(spread out, turned, multiplied), of gradients at outputs, of a batch norm's activations, and of a
+gradient on its way into the eigenbasis, through damping and clip, and back."""
+SPREAD = 0.25
+"""Standard deviation, over the mean, of what such counts leave out."""
 _SAMPLED = 0.5
 """Of a backward pass: that of drawn labels goes through the layers and reaches no weight."""
 
@@ -49,6 +56,8 @@ class Conditioned:
     shapes: Mapping[str, tuple[int, int]]
     rows: int
     """Of the matrix whose product is a factor, for one image: positions of its output."""
+    values: float
+    """Numbers of its output for one image."""
 
     @cached_property
     def factor_bytes(self) -> int:
@@ -65,6 +74,14 @@ class Conditioned:
     def products(self) -> float:
         """Operations of its factors, for one image."""
         return sum(2.0 * self.rows * n * width * width for n, width in self.shapes.values())
+
+    @property
+    def touched_bytes(self) -> float:
+        """Bytes that its factors move through memory, for one image."""
+        if OUTSIDE not in self.shapes:
+            return 4.0 * _NORM * self.values
+        blocks, inside = self.shapes[INSIDE]
+        return 4.0 * (_INSIDE * self.rows * blocks * inside + _OUTSIDE * self.values)
 
     @property
     def changing(self) -> float:
@@ -88,7 +105,7 @@ def conditioned(profile: Profile, widest: int) -> tuple[Conditioned, ...]:
             values = layer.activation_bytes / value / profile.batch
             outputs = shapes[OUTSIDE][0] * shapes[OUTSIDE][1] if OUTSIDE in shapes else 0
             rows = max(1, round(values / outputs)) if outputs else 1
-            found.append(Conditioned(layer.name, shapes, rows))
+            found.append(Conditioned(layer.name, shapes, rows, values))
     return tuple(found)
 
 
@@ -141,13 +158,14 @@ def price(kfac: Kfac, profile: Profile, network: Network, images: int, backward_
     shapes = {layer.name: layer.shapes for layer in layers}
     sharing = plan_sharing(shapes, network.ranks, kfac.gradient_workers)
     rows = range(len(sharing.rows))
-    factor_s = images * sum(layer.products for layer in layers) / rates.product_flop_s
+    factor_s = images * sum(
+        layer.products / rates.product_flop_s + layer.touched_bytes / rates.memory_bytes_s
+        for layer in layers
+    )
     factor_s += backward_s * _SAMPLED if kfac.sampled else 0.0
     eigen_s = max(_eigen_s(layers, sharing, rates), default=0.0)
     own = [[layer for layer in layers if sharing.row_of[layer.name] == row] for row in rows]
-    change_s = max(
-        sum(layer.changing / rates.product_flop_s + rates.layer_s for layer in row) for row in own
-    )
+    change_s = max(sum(_change_s(layer, rates) for layer in row) for row in own)
     row_axis = axis_of(network, sharing.workers)
     column_axis = axis_of(network, network.ranks // sharing.workers, sharing.workers)
     factors = _summed(layers, network, kfac.factors_every)
@@ -159,8 +177,13 @@ def price(kfac: Kfac, profile: Profile, network: Network, images: int, backward_
         tuple(message for message in (factors, vectors, gradients) if message.size_bytes),
         # Averages and eigenvectors, and the gradients in their basis.
         sum(layer.factor_bytes for layer in layers) + held + profile.parameter_bytes,
-        max(rates.spread, 0.1),
+        math.hypot(SPREAD, rates.spread),
     )
+
+
+def _change_s(layer: Conditioned, rates: Rates) -> float:
+    touched_s = 4 * _CHANGE * layer.gradient_elements / rates.memory_bytes_s
+    return layer.changing / rates.product_flop_s + touched_s + rates.layer_s
 
 
 def _eigen_s(layers: Sequence[Conditioned], sharing: Sharing, rates: Rates) -> list[float]:

@@ -16,7 +16,9 @@ from skindx.planning.search import Limits, search, strategy_of
 from skindx.planning.second_order import Kfac, conditioned, eigen_s, price
 from skindx.planning.workload import Member, Workload
 
-RATES = Rates(product_flop_s=1e6, eigen_s=((10, 0.01), (100, 1.0)), layer_s=0.002)
+RATES = Rates(
+    product_flop_s=1e6, memory_bytes_s=1e5, eigen_s=((10, 0.01), (100, 1.0)), layer_s=0.002
+)
 
 LAYERS = (
     # 8 channels in two groups of 4 from 2, kernels of 3 x 3, 5 x 5 positions.
@@ -36,7 +38,12 @@ OWN = Profile(name="net", size=64, batch=8, layers=LAYERS, update_s=0.5, rates=R
 FACTORS = 2 * (18**2 + 4**2) + 8 * 2**2 + 10**2 + 20**2
 PRODUCTS = 2 * 25 * 2 * (18**2 + 4**2) + 2 * 8 * 2**2 + 2 * (10**2 + 20**2)
 """Operations of the factors of an image; those of the norm in one row."""
+TOUCHED = 4 * (6 * 25 * 2 * 18 + 4 * 8 * 25 + 10 * 8 * 25 + 6 * 10 + 4 * 20)
+"""Bytes through memory, of an image."""
+ELEMENTS = 2 * 18 * 4 + 8 * 2 + 10 * 20
 CHANGING = 4 * (2 * 18 * 4 * (18 + 4) + 8 * 2 * 2 + 10 * 20 * (10 + 20))
+FACTOR_S = 8 * (PRODUCTS / 1e6 + TOUCHED / 1e5)
+CHANGE_S = CHANGING / 1e6 + 22 * 4 * ELEMENTS / 1e5 + 3 * 0.002
 
 
 def test_the_layers_are_those_that_the_trainer_knows() -> None:
@@ -54,7 +61,7 @@ def test_on_one_rank_it_is_factors_eigenvectors_and_products_each_at_its_interva
     found = price(kfac, OWN, Network(cluster(1)), images=8, backward_s=4.0)
     eigen = 2 * eigen_s(RATES, 18) + 2 * eigen_s(RATES, 4) + 8 * eigen_s(RATES, 2)
     eigen += eigen_s(RATES, 10) + eigen_s(RATES, 20)
-    each = 8 * PRODUCTS / 1e6 / 5 + eigen / 20 + CHANGING / 1e6 + 3 * 0.002
+    each = FACTOR_S / 5 + eigen / 20 + CHANGE_S
     assert found.compute_s == pytest.approx(each)
     assert found.messages == ()
     assert found.memory_bytes == 2 * 4 * FACTORS + OWN.parameter_bytes
@@ -75,7 +82,7 @@ def test_several_ranks_share_the_eigenvectors_and_send_them() -> None:
     found = price(kfac, OWN, network, images=8, backward_s=4.0)
     alone = price(kfac, OWN, Network(cluster(1)), images=8, backward_s=4.0)
     # The widest factor, 20, has a rank to itself: it takes as long as all others' at most.
-    fixed = 8 * PRODUCTS / 1e6 / 10 + CHANGING / 1e6 + 3 * 0.002
+    fixed = FACTOR_S / 10 + CHANGE_S
     shared, whole = found.compute_s - fixed, alone.compute_s - fixed
     assert 0.25 * whole <= shared < 0.6 * whole
     factors, vectors = found.messages
@@ -89,7 +96,7 @@ def test_several_ranks_share_the_eigenvectors_and_send_them() -> None:
     assert thrifty.memory_bytes < found.memory_bytes
     assert thrifty.compute_s < found.compute_s
     gradients = thrifty.messages[-1]
-    assert gradients.size_bytes == 4 * (2 * 18 * 4 + 8 * 2 + 10 * 20)
+    assert gradients.size_bytes == 4 * ELEMENTS
 
 
 def test_a_step_is_the_mean_over_a_cycle_and_the_plan_says_its_share() -> None:

@@ -96,6 +96,7 @@ def test_a_network_is_measured_layer_by_layer(profiles: Profiles) -> None:
     assert head.input_bytes > 0
     assert network.rates
     assert network.rates.product_flop_s > 1e6
+    assert network.rates.memory_bytes_s > 1e6
     assert [width for width, _ in network.rates.eigen_s] == [2, 16, 64, 256, 1024]
     known = {layer.name.removeprefix("net.") for layer in conditioned(network, widest=4608)}
     assert known == {layer.name for layer in find_layers(_test_resnet(), widest=4608)[0]}

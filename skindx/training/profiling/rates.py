@@ -9,10 +9,12 @@ from skindx.planning.profile import Rates
 from skindx.training.preconditioners.kfac.eigen import Eigen, precondition
 from skindx.training.profiling.local_work import timed_work
 
-# S = matrices of a stack, W = width
+# S = matrices of a stack, W = width, M = elements
 
 _PRODUCT = {"cpu": 1024, "cuda": 4096}
 """Side of the matrices that are multiplied."""
+_ELEMENTS = 1 << 23
+"""Of the tensor that is read and written, beyond what a cache holds."""
 _WIDTHS = (2, 16, 64, 256, 1024)
 _STACKED = 512
 """Small matrices are decomposed in stacks, as those of a batch norm are: so many rows together."""
@@ -22,12 +24,14 @@ _TINY = 4
 
 
 def matrix_rates(device: torch.device) -> Rates:
-    """Time matrix products, eigen-decompositions, and a layer of next to nothing."""
+    """Time products, memory, eigen-decompositions, and a layer of next to nothing."""
     generator = torch.Generator().manual_seed(0)
     side = _PRODUCT[device.type]
     rows_WW = torch.randn(side, side, generator=generator).to(device)
     product = timed_work(lambda: rows_WW @ rows_WW, device, _BUDGET_S)
-    eigen_s, spreads = [], [product.spread]
+    flat_M = rows_WW.new_ones(_ELEMENTS)
+    passing = timed_work(partial(torch.mul, flat_M, 2.0), device, _BUDGET_S)
+    eigen_s, spreads = [], [product.spread, passing.spread]
     for width in _WIDTHS:
         count = max(1, _STACKED // width)
         factor_SWW = torch.randn(count, width, 2 * width, generator=generator).to(device)
@@ -37,6 +41,7 @@ def matrix_rates(device: torch.device) -> Rates:
         spreads.append(work.spread)
     return Rates(
         product_flop_s=2 * side**3 / product.base_s,
+        memory_bytes_s=2 * 4 * _ELEMENTS / passing.base_s,
         eigen_s=tuple(eigen_s),
         layer_s=timed_work(_tiny(device), device, _BUDGET_S).base_s,
         spread=sorted(spreads)[len(spreads) // 2],
