@@ -84,10 +84,15 @@ def test_what_a_search_prices_is_what_the_events_take(ground: Ground, data: st.D
 
 
 def test_a_chain_accepts_what_is_slower_and_keeps_what_was_fastest() -> None:
-    # One way down from 1 leads over what is slower: 4 and 4 together.
-    times = {(1, 1): 10.0, (4, 1): 10.05, (1, 4): 10.05, (4, 4): 5.0}
-    found = search_placements([(1, 1)], [(1, 4), (1, 4)], times.__getitem__, proposals=200)
-    assert (found.degrees, found.seconds, found.priced) == ((4, 4), 5.0, 4)
-    stays = search_placements([(1, 1)], [(1, 4), (1, 4)], times.__getitem__, proposals=0)
-    assert stays.degrees == (1, 1)
+    # The way to all three split leads over what is slower, three times.
+    times = [10.0, 10.05, 10.1, 5.0]
+    every, start = [(1, 4)] * 3, (1, 1, 1)
+
+    def seconds_of(degrees: tuple[int, ...]) -> float:
+        return times[degrees.count(4)]
+
+    found = search_placements([start], every, seconds_of)
+    assert (found.degrees, found.seconds, found.priced) == ((4, 4, 4), 5.0, 8)
+    stays = search_placements([start], every, seconds_of, proposals=0)
+    assert stays.degrees == start
     assert search_placements([(1,)], [(1,)], lambda _: 1.0).priced == 1

@@ -57,6 +57,18 @@ class Cell:
         return self.forward_s + _alone_s((*self.before_forward, *self.after_forward))
 
     @cached_property
+    def row(self) -> tuple[float, float, float, float, int, int]:
+        """All that `step_seconds` goes through many times a second."""
+        return (
+            self.whole_forward_s,
+            self.take_s if self.before_backward else -1.0,
+            self.backward_s,
+            self.give_s if self.after_backward else -1.0,
+            self.gradient_axis,
+            self.gradient_bytes,
+        )
+
+    @cached_property
     def take_s(self) -> float:
         """Borders before backward."""
         return _alone_s(self.before_backward)
@@ -72,11 +84,10 @@ def _alone_s(borders: Sequence[Border]) -> float:
 
 
 class Launch(NamedTuple):
-    """A message of gradients that leaves when a stretch of backward is done."""
+    """A message of gradients."""
 
     cell: int
-    border: int
-    """Behind the borders before the cell's backward (0), behind that (1), behind all (2)."""
+    """Whose backward makes the last of them."""
     axis: int
     size_bytes: int
 
@@ -93,43 +104,49 @@ def step_seconds(
 ) -> float:
     """Return the seconds of a step, with one message on the link at a time, in order.
 
-    Gradients leave together: as soon as the link is free when some are complete, else with the
-    next ones. `own_s_per_byte` is what updating a byte of weights takes. The messages of gradients
-    are appended to `launches`; the event simulation of these takes as long.
+    Whenever the link is free, all gradients that are complete leave together; what computing waits
+    for comes after those that are complete. `own_s_per_byte` is what updating a byte of weights
+    takes. The messages of gradients are appended to `launches`; the event simulation of these takes
+    as long.
     """
     now_s = link_s = 0.0
     weights = 0
     for cell in cells:
-        now_s += cell.whole_forward_s
+        now_s += cell.row[0]
         weights += cell.weight_bytes
     pending: dict[int, int] = {}
+    ready_s, last = 0.0, 0  # of what is pending
 
-    def launch(cell: int, border: int) -> float:
+    def launch() -> float:
         """Send what is pending; return when the link is free again."""
-        until_s = max(now_s, link_s)
+        until_s = max(ready_s, link_s)
         for axis, size in pending.items():
             until_s += message_s(axis, size)
             if launches is not None:
-                launches.append(Launch(cell, border, axis, size))
+                launches.append(Launch(last, axis, size))
         pending.clear()
         return until_s
 
     for number in range(len(cells) - 1, -1, -1):
-        cell = cells[number]
-        if cell.before_backward:
-            now_s = link_s = max(now_s, link_s) + cell.take_s
+        _, take_s, backward_s, give_s, axis, size = cells[number].row
+        if take_s >= 0:
             if pending:
-                link_s = launch(number, 0)
-        now_s += cell.backward_s
-        if cell.gradient_bytes:
-            axis = cell.gradient_axis
-            pending[axis] = pending.get(axis, 0) + cell.gradient_bytes
-        if pending and (link_s <= now_s or not number):
-            link_s = launch(number, 1)
-        if cell.after_backward:
-            now_s = link_s = max(now_s, link_s) + cell.give_s
+                link_s = launch()
+            now_s = link_s = max(now_s, link_s) + take_s
+        if pending and link_s < now_s + backward_s:
+            link_s = launch()
+        now_s += backward_s
+        if size:
+            pending[axis] = pending.get(axis, 0) + size
+            ready_s, last = now_s, number
+            if link_s <= now_s:
+                link_s = launch()
+        if give_s >= 0:
             if pending:
-                link_s = launch(number, 2)
+                link_s = launch()
+            now_s = link_s = max(now_s, link_s) + give_s
+    if pending:
+        link_s = launch()
     return max(now_s, link_s) + own_s_per_byte * weights
 
 

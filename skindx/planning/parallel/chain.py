@@ -72,22 +72,16 @@ class Chain(Flow):
             build.cross(cell.before_forward)
             build.compute_for("forward", cell.forward_s)
             build.cross(cell.after_forward)
-        launched: dict[tuple[int, int], list[int]] = {}
+        launched: dict[int, list[int]] = {}
         for place, launch in enumerate(self.launches if last else ()):
-            launched.setdefault((launch.cell, launch.border), []).append(place)
-
-        def leave(number: int, border: int) -> None:
-            for place in launched.get((number, border), []):
-                build.send(f"gradients {place}", self.timed[place])
-
+            launched.setdefault(launch.cell, []).append(place)
         for number in range(len(self.cells) - 1, -1, -1):
             cell = self.cells[number]
             build.cross(cell.before_backward)
-            leave(number, 0)
             build.compute_for("backward", cell.backward_s)
-            leave(number, 1)
+            for place in launched.get(number, []):
+                build.send(f"gradients {place}", self.timed[place])
             build.cross(cell.after_backward)
-            leave(number, 2)
 
 
 class _Tasks:
