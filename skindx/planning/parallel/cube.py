@@ -38,6 +38,7 @@ def cube_cells(ground: Ground, side: int, *, gather_again: bool) -> tuple[Cell, 
     for number, own in enumerate(ground.operators):
         if on_cube(own, side):
             cells.append(_on_cube(ground, number, side, axes, gather_again))
+            axes = axes[0], axes[2], axes[1]  # the layout that the next one finds
             continue
         scale = ground.scale(ground.images)
         cells.append(
@@ -57,8 +58,6 @@ def _on_cube(
 ) -> Cell:
     own, ranks = ground.operators[number], side**3
     over_i, over_j, over_l = axes
-    if number % 2:  # the layout that the layer before has left
-        over_j, over_l = over_l, over_j
     # Of a rank: X and Y have a part of ranks x images rows, so that ranks cancel out.
     x_bytes = round(ground.images * own.input_bytes)
     y_bytes = round(ground.images * own.output_bytes)
