@@ -61,7 +61,8 @@ def make(
         str | None,
         typer.Option(
             help="Consider only this one: dense, fused (fused+bf16), per-tensor, one-buffer, "
-            "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3."
+            "hierarchical, multicolor, topk, gtopk, powersgd, zero-1, zero-2, zero-3; owt, model, "
+            "tensor, tensor3d, operators."
         ),
     ] = None,
     lossy: Annotated[
@@ -115,16 +116,16 @@ def make(
         from skindx.training.planning.of_config import plan_of_config
 
         made = plan_of_config(TrainSettings.load(config, sets or []), dataset, asked)
+    if write:  # first: it refuses what is not executed
+        from skindx.planning.fragment import write_fragment
+
+        write_fragment(write, made)
     if json_file:
         write_json(json_file, plan_values(made))
     if html:
         write_page(html, made)
     if timeline:
         write_chrome(timeline, made.chosen.first.step)
-    if write:
-        from skindx.planning.fragment import write_fragment
-
-        write_fragment(write, made)
     console().print(render(made))
 
 

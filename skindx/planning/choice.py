@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from skindx.planning.second_order import Kfac
+from skindx.planning.strategies import parallel
 from skindx.planning.strategies.strategy import Strategy
 
 
@@ -19,6 +21,8 @@ class Choice:
     checkpointing: bool = False
     side_by_side: int = 1
     """Members that are trained at the same time, each on one rank."""
+    kfac: Kfac | None = None
+    """The member's `recipe.preconditioner`."""
 
     @property
     def ranks(self) -> int:
@@ -46,6 +50,8 @@ class Choice:
         """Return the settings with which `skindx train` does so on one node of the cluster."""
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
+        if parallel.EXECUTED and not self.strategy.parallel:
+            engine["parallel"] = {"kind": "data"}
         if self.nodes == 1:
             engine["ranks"] = self.ranks_per_node
         return {**raw, "engine": engine, "recipe": {"accumulate": self.accumulate}}

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from skindx.planning import second_order
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
-from skindx.planning.graph import Feeding, Step
+from skindx.planning.flow import Feeding, Step
 from skindx.planning.interval import Simulated
 from skindx.planning.memory import FARTHEST, Memory, memory_of
 from skindx.planning.network import Network
 from skindx.planning.profile import Profile, Profiles
+from skindx.planning.scaling import compute_scale
 from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load
 from skindx.planning.trace import Trace
@@ -85,23 +87,6 @@ class Estimate:
         return self.choice.batch / self.step_s
 
 
-def compute_scale(profile: Profile, batch: int) -> float:
-    """Return what the layers' times are multiplied by for another batch.
-
-    A line through the whole steps that were timed; with fewer than two, time is proportional.
-    """
-    points = sorted(profile.at, key=lambda point: point.batch)
-    if len(points) < 2 or points[0].batch == points[-1].batch:
-        return batch / profile.batch
-    first, last = points[0], points[-1]
-    slope = (last.compute_s - first.compute_s) / (last.batch - first.batch)
-    if slope <= 0:
-        return batch / profile.batch
-    seconds = first.compute_s + slope * (batch - first.batch)
-    known = first.compute_s + slope * (profile.batch - first.batch)
-    return max(seconds, 0.2 * first.compute_s * batch / first.batch) / known
-
-
 def as_measured(profile: Profile, one_rank_s: float | None) -> Profile:
     """Scale a trace to a measured step on one rank; a forward that it lacks is the rest."""
     if one_rank_s is None:
@@ -143,8 +128,18 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
     trace = profile.trace(scale=scale)
     if choice.checkpointing:
         trace = _computed_again(trace, profile)
-    load = Load(trace, profile, machine.profiles.device)
+    load = Load(trace, profile, machine.profiles.device, choice.piece, choice.accumulate, compute)
     schedule = choice.strategy.schedule(load, network)
+    more_bytes = 0.0
+    if choice.kfac:
+        second = second_order.price(
+            choice.kfac,
+            profile,
+            network,
+            choice.piece * choice.accumulate,
+            choice.accumulate * sum(trace.backward_s),
+        )
+        schedule, more_bytes = second.added_to(schedule), second.memory_bytes
     if communicate != 1.0:
         schedule = schedule.scaled(communicate)
     images = choice.piece * choice.accumulate
@@ -161,6 +156,7 @@ def estimate(profile: Profile, choice: Choice, machine: Machine) -> Estimate:
         choice.piece,
         machine.profiles.base_bytes,
         checkpointing=choice.checkpointing,
+        more_bytes=more_bytes,
     )
     beyond = _beyond(choice, machine, network, memory)
     return Estimate(choice, simulated.run(), simulated, memory, beyond)

@@ -84,7 +84,16 @@ def _member(name: str, found: Estimate, epoch_s: float, seconds: float) -> Predi
 
 
 def write_fragment(path: Path, plan: Plan) -> None:
-    """Write the settings of the chosen plan, and what was predicted of it; atomically."""
+    """Write the settings of the chosen plan, and what was predicted of it; atomically.
+
+    Raises UserError for a strategy that this version does not execute.
+    """
+    strategy = plan.chosen.choice.strategy
+    if not strategy.executed:
+        raise UserError(
+            f"{strategy.name} is priced and not executed by this version, so that nothing is "
+            "written; leave --strategy out, or --write."
+        )
     raw = {**plan.chosen.choice.fragment(), KEY: Predicted.of(plan).model_dump(mode="json")}
     write_text(path, HEAD + yaml.safe_dump(raw, sort_keys=False))
 

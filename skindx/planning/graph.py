@@ -5,38 +5,13 @@ exclusive or shared: a GPU computes alone, the cores of a CPU also read images a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
-from skindx.planning.events import Resource, Span, Task, run
+from skindx.planning.events import Resource, Task, run
+from skindx.planning.flow import MANY, Feeding, Step
 from skindx.planning.network import Network
 from skindx.planning.schedule import Message, Schedule
 from skindx.planning.trace import Trace
-
-_MANY = 1 << 30
-
-
-@dataclass(frozen=True)
-class Feeding:
-    """What the images of a step take, of all of a rank's cores; they are read a step ahead."""
-
-    read_s: float = 0.0
-    copy_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Step:
-    """A simulated step of one rank."""
-
-    tasks: tuple[Task, ...]
-    spans: tuple[Span, ...]
-    parts: dict[str, float] = field(default_factory=dict)
-    """Seconds that sum to the step: read, forward, backward, communicate, update."""
-
-    @property
-    def seconds(self) -> float:
-        """From the first forward to where the next one can begin."""
-        return max(span.end_s for span in self.spans)
 
 
 class _Builder:
@@ -69,6 +44,16 @@ class _Builder:
             ends = [self.add(f"take in {name}", self.compute, message.after_s, ends)]
         return ends
 
+    def precondition(self, schedule: Schedule, last: int) -> int:
+        """Add the work on summed gradients and its messages; return where both are done."""
+        ends = [self.add("precondition", self.compute, schedule.precondition_s, [last])]
+        for number, message in enumerate(schedule.preconditions):
+            ends = self.message(f"factors {number}", message, ends)
+        return self.add("preconditioned", self.compute, 0.0, ends)
+
+
+_UNFED = Feeding()
+
 
 def simulate_step(
     trace: Trace,
@@ -77,13 +62,16 @@ def simulate_step(
     *,
     device: Literal["cpu", "cuda"] = "cuda",
     pieces: int = 1,
-    feeding: Feeding = Feeding(),
+    feeding: Feeding = _UNFED,
 ) -> Step:
     """Return one step; `trace` is that of one of its `pieces`, of which the last is exchanged.
 
     On a CPU the cores are one shared resource: what reads, computes and pushes slows down what
     does so at the same time. On a GPU computing and copying have it to themselves.
     """
+    if schedule.flow:
+        slots = network.cluster.slots
+        return schedule.flow.run(device=device, slots=slots, pieces=pieces, feeding=feeding)
     compute = "cores" if device == "cpu" else "device"
     build = _Builder(compute)
     forward_s, backward_s = trace.forward_s, sum(trace.backward_s)
@@ -115,14 +103,16 @@ def simulate_step(
         last = build.add("backward", compute, sum(trace.backward_s[start:]), [last])
     backward_end = last
     last = build.add("finish", compute, schedule.finish_s, [last, *done])
-    finish = last
+    finish = preconditioned = last
+    if schedule.precondition_s or schedule.preconditions:
+        last = preconditioned = build.precondition(schedule, last)
     last = build.add("update", compute, trace.update_s * schedule.update_share, [last])
     ends = [last]
     for number, spread in enumerate(schedule.spreads):
         ends = build.message(f"spread {number}", spread, ends)
     tasks = tuple(build.tasks)
     # Reads share the cores of a CPU with all else; of a GPU's node they have them.
-    cores = Resource("cores", slots=_MANY, shared=device == "cpu")
+    cores = Resource("cores", slots=MANY, shared=device == "cpu")
     link = Resource("link", slots=network.cluster.slots, shared=True)
     spans = run(tasks, [cores, link, Resource("device"), Resource("copier")])
     sent_s = max(spans[end].end_s for end in ends)
@@ -134,14 +124,16 @@ def simulate_step(
         "forward": forward.end_s - forward.begin_s + (pieces - 1) * forward_s,
         "backward": backward.end_s - forward.end_s + (pieces - 1) * backward_s,
         "communicate": gathered_s + spans[finish].end_s - backward.end_s + sent_s - updated.end_s,
-        "update": updated.end_s - spans[finish].end_s,
+        "update": updated.end_s - spans[preconditioned].end_s,
     }
+    if preconditioned != finish:
+        parts["precondition"] = spans[preconditioned].end_s - spans[finish].end_s
     step = Step(tasks, tuple(spans))
     parts["read"] = max(0.0, step.seconds - sum(parts.values()))
-    return Step(tasks, tuple(spans), {key: parts[key] for key in ("read", *_ORDER)})
+    return Step(tasks, tuple(spans), {key: parts[key] for key in _ORDER if key in parts})
 
 
-_ORDER = ("forward", "backward", "communicate", "update")
+_ORDER = ("read", "forward", "backward", "communicate", "precondition", "update")
 
 
 def step_s(trace: Trace, schedule: Schedule, network: Network) -> float:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from skindx.planning.cluster import Cluster
-from skindx.planning.graph import Feeding, Step, simulate_step
+from skindx.planning.flow import Feeding, Step
+from skindx.planning.graph import simulate_step
 from skindx.planning.network import Network
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.schedule import Schedule
@@ -55,14 +56,17 @@ class Simulated:
         cluster, profile, schedule = self.network.cluster, self.profile, self.schedule
         compute = math.hypot(profile.spread, _learnt(cluster, "compute"))
         if compute:
-            yield replace(self, trace=_slower(self.trace, compute))
+            slow = schedule.computing_slower(compute=1 + compute)
+            yield replace(self, trace=_slower(self.trace, compute), schedule=slow)
         if profile.update_spread and self.trace.update_s:
-            update_s = self.trace.update_s * (1 + profile.update_spread)
-            yield replace(self, trace=self.trace.model_copy(update={"update_s": update_s}))
+            update = 1 + profile.update_spread
+            trace = self.trace.model_copy(update={"update_s": self.trace.update_s * update})
+            slow = schedule.computing_slower(update=update)
+            yield replace(self, trace=trace, schedule=slow)
         wire = math.hypot(schedule.spread, _learnt(cluster, "communicate"))
         if wire:
             yield replace(self, schedule=schedule.scaled(1 + wire))
-        if schedule.local_spread and schedule.local_s:
+        if schedule.local_spread and schedule.local_s + schedule.precondition_s:
             yield replace(self, schedule=schedule.with_local(1 + schedule.local_spread))
         if profile.read_spread and self.feeding.read_s:
             read_s = self.feeding.read_s * (1 + profile.read_spread)

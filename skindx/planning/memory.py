@@ -30,11 +30,15 @@ def memory_of(
     base_bytes: int,
     *,
     checkpointing: bool,
+    more_bytes: float = 0.0,
 ) -> Memory:
-    """Return the memory of a rank whose pieces have `batch` images."""
+    """Return the memory of a rank whose pieces have `batch` images.
+
+    `more_bytes` is what something beside the strategy needs.
+    """
     profile = load.profile
     points = sorted((point for point in profile.at if point.peak_bytes), key=_batch)
-    extra = strategy.memory_bytes(load, network)
+    extra = more_bytes + strategy.memory_bytes(load, network, batch)
     if not points:
         computed = base_bytes + 3 * profile.parameter_bytes + _features(profile, batch)
         return Memory(computed + extra, 0.3, measured=False, extrapolated=batch / profile.batch)

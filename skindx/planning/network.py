@@ -103,7 +103,8 @@ class Network:
             return Price(Curve(Cost(0, 0)), 0, 0, 0, measured=True)
         step = link if self.nodes > 1 else inside
         if collective == "all_reduce":
-            line = cost.ring(_slower(link, inside) if self.nodes > 1 else inside, ranks)
+            both = _slower(link, inside) if self.per_node > 1 else link
+            line = cost.ring(both if self.nodes > 1 else inside, ranks)
         elif collective == "all_gather":
             line = cost.all_gather(step, ranks)
         elif collective == "exchange":  # all ranks of a node at once over its link

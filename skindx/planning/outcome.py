@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
-from skindx.planning.estimate import Estimate, compute_scale
+from skindx.planning.estimate import Estimate
 from skindx.planning.network import Network
 from skindx.planning.profile import Profiles
+from skindx.planning.scaling import compute_scale
 from skindx.planning.strategies.hopping import Hopping, hops
 from skindx.planning.workload import Member, Workload
 

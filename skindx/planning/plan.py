@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+from skindx.errors import UserError
 from skindx.planning import guidelines
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
@@ -89,6 +90,10 @@ def _bottleneck(chosen: Estimate) -> str:
         local = min(1.0, chosen.schedule.local_s / max(parts[name], 1e-12))
         where = "the exchange's own work on the cores" if local > 0.5 else "the network"
         return f"Communication holds it back: {percent(share)} of a step, mostly {where}."
+    if name == "precondition":
+        return f"K-FAC holds it back: {percent(share)} of a step, on average."
+    if name == "idle":
+        return f"Waiting for other stages holds it back: {percent(share)} of a step."
     return f"Reading images holds it back: {percent(share)} of a step waits for them."
 
 
@@ -98,30 +103,34 @@ def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str,
     sentences = []
     if choice.ranks > 1:
         fast = replace(machine, cluster=faster(machine.cluster, 2))
-        seconds = estimate(profile, choice, fast).step_s
-        sentences.append(
-            f"A network twice as fast: a step takes {seconds:.3g} s instead of {now_s:.3g} s "
-            f"({percent(now_s / seconds - 1, signed=True)} images a second)."
-        )
+        if seconds := _step_s(profile, choice, fast):
+            sentences.append(
+                f"A network twice as fast: a step takes {seconds:.3g} s instead of {now_s:.3g} s "
+                f"({percent(now_s / seconds - 1, signed=True)} images a second)."
+            )
     more = replace(
         choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes
     )
-    try:
-        seconds = estimate(profile, more, machine).step_s
+    if seconds := _step_s(profile, more, machine):
         gain = more.batch / seconds / (choice.batch / now_s) - 1
         sentences.append(
             f"One more node, with as many images a rank: {percent(gain, signed=True)} images a "
             f"second, where the node is {percent(1 / choice.nodes, signed=True)} of the machines."
         )
-    except ValueError:
-        pass  # nothing is known of a network between nodes
-    small = _half(profile)
-    seconds = estimate(small, choice, machine).step_s
-    sentences.append(
-        f"A model of half the operations and parameters: a step takes {seconds:.3g} s "
-        f"({percent(now_s / seconds - 1, signed=True)} images a second)."
-    )
+    if seconds := _step_s(_half(profile), choice, machine):
+        sentences.append(
+            f"A model of half the operations and parameters: a step takes {seconds:.3g} s "
+            f"({percent(now_s / seconds - 1, signed=True)} images a second)."
+        )
     return tuple(sentences)
+
+
+def _step_s(profile: Profile, choice: Choice, machine: Machine) -> float | None:
+    """Return what a step would take; None for what cannot be, or what nothing is known of."""
+    try:
+        return estimate(profile, choice, machine).step_s
+    except UserError:
+        return None
 
 
 def _half(profile: Profile) -> Profile:
@@ -201,7 +210,7 @@ def _advice(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Guide
             limit * 1e9 / (chosen.choice.ranks_per_node if machine.profiles.device == "cpu" else 1)
         )
         network = machine.network(chosen.choice.nodes, chosen.choice.ranks_per_node)
-        load = Load(profile.trace(), profile, machine.profiles.device)
+        load = Load(profile.trace(), profile, machine.profiles.device, chosen.choice.piece)
         most = largest_batch(
             chosen.choice.strategy, load, network, machine.profiles.base_bytes, share
         )
@@ -239,6 +248,7 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
         nodes, here = (1, ranks) if ranks <= per_node else (-(-ranks // per_node), per_node)
         choice = replace(
             chosen.choice,
+            strategy=strategy_of("dense") if ranks == 1 else chosen.choice.strategy,
             nodes=nodes,
             ranks_per_node=here,
             batch=own * nodes * here,
@@ -247,6 +257,8 @@ def _curve(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[Point,
         try:
             found = estimate(profile, choice, machine)
         except ValueError:
+            if chosen.choice.strategy.parallel:
+                continue  # it needs several ranks, or a cube of them
             break  # nothing is known of a network between nodes
         base = base or found
         speedup = nodes * here * base.step_s / found.step_s
@@ -299,7 +311,21 @@ def _of_limits(found: Found, limits: Limits) -> list[str]:
             notes.append("The cluster has no price_per_node_hour, so --money decides nothing.")
         elif found.chosen.money > limits.money:
             notes.append(f"No choice costs less than {limits.money:g}; this is the cheapest.")
-    best = found.every[0]
+    if not found.chosen.choice.strategy.executed:
+        notes.append(
+            f"{found.chosen.choice.strategy.name} is not executed by this version: its time is for "
+            "comparison, and --write refuses it."
+        )
+    if not limits.strategy:
+        others = (one for one in found.every if not one.choice.strategy.executed)
+        best = next(others, found.chosen)
+        if best.score_s < found.chosen.score_s:
+            notes.append(
+                f"{best.choice.label} on {best.choice.ranks} ranks would be faster "
+                f"({percent(found.chosen.score_s / best.score_s - 1, signed=True)}), but is not "
+                "executed by this version."
+            )
+    best = next(one for one in found.every if one.choice.strategy.executed or one is found.chosen)
     if best.choice.strategy.lossy and best is not found.chosen and not limits.strategy:
         notes.append(
             f"{best.choice.label} on {best.choice.ranks} ranks would be faster "

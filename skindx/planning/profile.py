@@ -33,6 +33,12 @@ class Layer(Settings):
     """As fp32."""
     activation_bytes: NonNegativeInt = 0
     """Of its output, at the batch of the profile."""
+    input_bytes: NonNegativeInt = 0
+    """Of its input, at the batch of the profile; 0: not known."""
+    outputs: NonNegativeInt = 0
+    """Output channels or features; 0: not known, or as its shapes say."""
+    groups: PositiveInt = 1
+    """Of a convolution."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
@@ -65,6 +71,20 @@ class LocalWork(Settings):
     """Share of elements that was sent when it was measured."""
 
 
+class Rates(Settings):
+    """How fast one rank multiplies and decomposes matrices in single precision."""
+
+    product_flop_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Operations a second of a matrix product, an addition and a multiplication counted as two."""
+    memory_bytes_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Bytes a second that a tensor is read and another one written with."""
+    eigen_s: tuple[tuple[PositiveInt, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1)
+    """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
+    layer_s: Seconds = 0.0
+    """What a preconditioned layer takes however small it is."""
+    spread: Spread = 0.0
+
+
 class Profile(Settings):
     """One network on one rank."""
 
@@ -92,6 +112,8 @@ class Profile(Settings):
     """The same with activations computed again in backward."""
     local: dict[str, LocalWork] = Field(default_factory=dict)
     """`exchange.kind` to its work."""
+    rates: Rates | None = None
+    """Of matrices, for K-FAC; traces of earlier versions lack them."""
 
     @property
     def parameter_bytes(self) -> int:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skindx.errors import UserError
@@ -16,6 +16,7 @@ _PIPEDREAM = re.compile(
     r"node(\d+) -- (.+) -- forward_compute_time=(\S+), backward_compute_time=(\S+), "
     r"activation_size=(\S+), parameter_size=(\S+)$"
 )
+_OUTPUTS = re.compile(r"^(?:Linear\(in_features=\d+, out_features=|Conv2d\(\d+, )(\d+)")
 _EDGE = re.compile(r"node(\d+) -- node(\d+)$")
 _ALLREDUCE = re.compile(r"(?:\d+,)?(\d+)\s+([\d.]+)$")
 
@@ -59,10 +60,12 @@ OPERATORS = frozenset(
 class _Node:
     number: int
     operator: str
+    outputs: int
     forward_s: float
     backward_s: float
     activation_bytes: int
     parameter_bytes: int
+    input_bytes: int = 0
 
 
 def read_bcaffe(path: Path) -> Trace:
@@ -152,6 +155,8 @@ def profile_pipedream(path: Path) -> Profiles:
             backward_s=node.backward_s,
             parameter_bytes=node.parameter_bytes,
             activation_bytes=node.activation_bytes,
+            input_bytes=node.input_bytes,
+            outputs=node.outputs,
         )
         for node in nodes
     )
@@ -180,21 +185,32 @@ def _pipedream_nodes(path: Path) -> list[_Node]:
             _Node(
                 int(number),
                 operator,
+                _outputs(words),
                 _seconds(forward_ms, 1e3, path, where),
                 _seconds(backward_ms, 1e3, path, where),
                 int(_seconds(activation, 1, path, where)),
                 int(_seconds(size, 1, path, where)),
             )
         )
-    _refuse_cycles(path, {node.number for node in nodes})
-    return sorted(
-        (node for node in nodes if node.operator != "Input"), key=lambda node: node.number
-    )
+    edges = [(int(first), int(second)) for first, second in _rows(_EDGE, path, needed=False)]
+    _refuse_cycles(path, {node.number for node in nodes}, edges)
+    made = {node.number: node.activation_bytes for node in nodes}
+    taken = {second: max(made[first] for first, at in edges if at == second) for _, second in edges}
+    return [
+        replace(node, input_bytes=taken.get(node.number, 0))
+        for node in sorted(nodes, key=lambda node: node.number)
+        if node.operator != "Input"
+    ]
 
 
-def _refuse_cycles(path: Path, numbers: set[int]) -> None:
+def _outputs(words: str) -> int:
+    """Return the output features of a linear layer, or channels of a convolution; else 0."""
+    found = _OUTPUTS.match(words)
+    return int(found[1]) if found else 0
+
+
+def _refuse_cycles(path: Path, numbers: set[int], edges: Sequence[tuple[int, int]]) -> None:
     """Raise UserError where an edge leads to no node, or where edges lead back."""
-    edges = [tuple(map(int, pair)) for pair in _rows(_EDGE, path, needed=False)]
     into: dict[int, int] = dict.fromkeys(numbers, 0)
     out: dict[int, list[int]] = {number: [] for number in numbers}
     for first, second in edges:

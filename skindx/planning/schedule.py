@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from skindx.planning.flow import Flow
 from skindx.planning.network import Timed
 
 
@@ -41,6 +42,12 @@ class Schedule:
     measured: bool = True
     """The collective was measured on this cluster, among as many ranks."""
     note: str = ""
+    flow: Flow | None = None
+    """The whole step, where layers are shared out over ranks; all of the above is then in it."""
+    precondition_s: float = 0.0
+    """Work on the gradients once they are summed, a step on average."""
+    preconditions: tuple[Message, ...] = ()
+    """And what is sent for it, one after the other."""
 
     def scaled(self, factor: float) -> "Schedule":
         """Return the schedule whose messages take `factor` times as long on the wire."""
@@ -55,7 +62,15 @@ class Schedule:
             messages=longer(self.messages),
             gathers=longer(self.gathers),
             spreads=longer(self.spreads),
+            preconditions=longer(self.preconditions),
+            flow=self.flow.slower(wire=factor) if self.flow else None,
         )
+
+    def computing_slower(self, *, compute: float = 1.0, update: float = 1.0) -> "Schedule":
+        """Return the schedule with what its flow computes and updates taking so much longer."""
+        if not self.flow:
+            return self
+        return replace(self, flow=self.flow.slower(compute=compute, update=update))
 
     def with_local(self, factor: float) -> "Schedule":
         """Return the schedule whose work of the cores takes `factor` times as long."""
@@ -63,7 +78,12 @@ class Schedule:
             replace(message, before_s=message.before_s * factor, after_s=message.after_s * factor)
             for message in self.messages
         )
-        return replace(self, messages=messages, finish_s=self.finish_s * factor)
+        return replace(
+            self,
+            messages=messages,
+            finish_s=self.finish_s * factor,
+            precondition_s=self.precondition_s * factor,
+        )
 
     @property
     def local_s(self) -> float:
@@ -73,5 +93,6 @@ class Schedule:
     @property
     def sent_bytes(self) -> int:
         """Bytes of all messages, as collectives count them."""
-        every = (*self.gathers, *self.messages, *self.spreads)
-        return sum(message.size_bytes for message in every)
+        every = (*self.gathers, *self.messages, *self.spreads, *self.preconditions)
+        own = self.flow.border_bytes + self.flow.gradient_bytes if self.flow else 0
+        return own + sum(message.size_bytes for message in every)

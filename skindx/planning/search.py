@@ -11,7 +11,7 @@ from skindx.planning.outcome import Outcome, outcome
 from skindx.planning.strategies import STRATEGIES, Strategy
 from skindx.planning.strategies.hopping import Hopping
 from skindx.planning.strategies.members import Members
-from skindx.planning.workload import Workload
+from skindx.planning.workload import Member, Workload
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("dense", {}),
@@ -27,6 +27,17 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("zero-3", {}),
 )
 """Strategy and options of each row that a search looks at."""
+
+PARALLEL: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("owt", {}),
+    ("model", {}),
+    ("tensor", {"size": 2}),
+    ("tensor", {"size": 4}),
+    ("tensor", {"size": 8}),
+    ("tensor3d", {}),
+    ("operators", {}),
+)
+"""And those that share out layers; what a network or a number of ranks cannot do is left out."""
 
 _MOST_PIECES = 64
 
@@ -74,14 +85,19 @@ def search(
     Raises UserError where nothing fits, or all lies outside the calibration and it is not asked to
     extrapolate.
     """
-    as_given = _price(given, workload, machine, as_given=True) if given else None
+    as_given = _as_given(given, workload, machine) if given else None
     found: list[Outcome] = []
     refused = 0
     for choice in _choices(workload, machine, limits):
-        priced = _fitting(choice, workload, machine)
+        try:
+            priced = _fitting(choice, workload, machine)
+        except UserError:
+            if limits.strategy or not choice.strategy.parallel:
+                raise
+            continue  # no layer is wide enough, or the ranks are no cube
         if priced is None:
             refused += 1
-        else:
+        elif limits.strategy or not _only_data(priced):
             found.append(priced)
     if as_given and as_given.fits and not limits.strategy:
         found = [outcome for outcome in found if not _alike(outcome.choice, as_given.choice)]
@@ -100,6 +116,21 @@ def search(
     return Found(_best(found, limits, as_given), as_given, tuple(found), refused)
 
 
+def _as_given(given: Choice, workload: Workload, machine: Machine) -> Outcome | None:
+    try:
+        return _price(given, workload, machine, as_given=True)
+    except UserError:
+        if not given.strategy.parallel:
+            raise
+        return None  # nothing is wide enough: it is plain data parallelism
+
+
+def _only_data(priced: Outcome) -> bool:
+    """Tell whether nothing is shared out but images: there are other strategies for that."""
+    flow = priced.first.schedule.flow
+    return flow is not None and not flow.border_bytes
+
+
 def _alike(first: Choice, second: Choice) -> bool:
     """Tell whether two choices are the same settings on the same ranks."""
     return (first.label, first.nodes, first.ranks_per_node) == (
@@ -111,9 +142,10 @@ def _alike(first: Choice, second: Choice) -> bool:
 
 def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Outcome:
     """Return the fastest within the limits; with a sum of money or hours the cheapest in time."""
+    able = [outcome for outcome in found if outcome.choice.strategy.executed or limits.strategy]
     exact = [
         outcome
-        for outcome in found
+        for outcome in able
         if limits.lossy or limits.strategy or not outcome.choice.strategy.lossy or outcome.as_given
     ]
     # ZeRO is derived from the links and never measured: it is for what would not fit without it.
@@ -122,7 +154,7 @@ def _best(found: Sequence[Outcome], limits: Limits, given: Outcome | None) -> Ou
         for outcome in exact
         if limits.strategy or not outcome.choice.strategy.zero or outcome.as_given
     ]
-    allowed = whole or exact or list(found)
+    allowed = whole or exact or able or list(found)
     fastest = allowed[0]
     if limits.money is not None:
         within = [
@@ -151,6 +183,10 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
     layouts = list(_layouts(machine, everything=workload.weak or limits.strategy is not None))
     for name, options in _variants(limits):
         strategy = strategy_of(name, options)
+        if reason := _refusal(strategy, workload):
+            if limits.strategy:
+                raise UserError(f"{reason}; leave one of them out.")
+            continue
         for nodes, per_node in layouts:
             ranks = nodes * per_node
             if name == "hierarchical" and not (nodes > 1 and per_node > 1) and not limits.strategy:
@@ -162,7 +198,7 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                 yield Choice(strategy, nodes, per_node, batch, first.accumulate)
     if limits.side_by_side and len(workload.members) > 1 and not workload.weak:
         for kind in (Members, Hopping):
-            if limits.strategy not in (None, kind.name):
+            if limits.strategy not in (None, kind.name) or _refusal(kind(), workload):
                 continue
             for nodes, per_node in layouts:
                 ranks = nodes * per_node
@@ -172,9 +208,21 @@ def _choices(workload: Workload, machine: Machine, limits: Limits) -> Iterator[C
                     )
 
 
+def _refusal(strategy: Strategy, workload: Workload) -> str | None:
+    """Return why the members' settings cannot go with a strategy; None where they can."""
+    if any(member.kfac for member in workload.members):
+        if strategy.zero or strategy.parallel:
+            return f"recipe.preconditioner works on whole layers, which {strategy.name} shares out"
+        if isinstance(strategy, Hopping):
+            return "recipe.preconditioner would make hopping members several times larger"
+    if strategy.parallel and any(member.whole_layers for member in workload.members):
+        return f"optimizer or precision need whole layers, which {strategy.name} shares out"
+    return None
+
+
 def _variants(limits: Limits) -> Sequence[tuple[str, dict[str, Any]]]:
     if limits.strategy is None:
-        return VARIANTS
+        return (*VARIANTS, *PARALLEL)
     if limits.side_by_side and limits.strategy in (Members.name, Hopping.name):
         return ()
     name, _, wire = limits.strategy.partition("+")
@@ -199,7 +247,8 @@ def _layouts(machine: Machine, *, everything: bool) -> Iterator[tuple[int, int]]
 def _fitting(choice: Choice, workload: Workload, machine: Machine) -> Outcome | None:
     """Price a choice with the fewest pieces that fit, activations computed again if need be."""
     options = [False]
-    if all(member.profile.checkpointing for member in workload.members):
+    known = all(member.profile.checkpointing and not member.kfac for member in workload.members)
+    if known and not choice.strategy.parallel:
         options.append(True)
     for checkpointing in options:
         pieces = choice.accumulate
@@ -221,17 +270,24 @@ def _price(
     by_network: dict[tuple[Any, ...], Estimate] = {}
     estimates = {}
     for member in workload.members:
-        key = (member.profile.name, member.profile.size, member.batch, member.accumulate)
+        key = (*_network_of(member), member.batch, member.accumulate, member.kfac)
         if key not in by_network:
             batch = member.batch * choice.ranks if workload.weak else member.batch
             own = dataclasses.replace(
-                choice, batch=batch, accumulate=max(choice.accumulate, member.accumulate)
+                choice,
+                batch=batch,
+                accumulate=max(choice.accumulate, member.accumulate),
+                kfac=member.kfac,
             )
             by_network[key] = estimate(member.profile, own, machine)
         estimates[member.name] = by_network[key]
     return outcome(
         choice, estimates, workload, machine.profiles, machine.cluster, as_given=as_given
     )
+
+
+def _network_of(member: Member) -> tuple[str, int | None]:
+    return member.profile.name, member.profile.size
 
 
 def _nothing_fits(workload: Workload, machine: Machine) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from skindx.planning.profile import Profile
+from skindx.planning.second_order import Kfac
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,10 @@ class Member:
     images: int = 0
     """Training images; 0: not known, and only steps are priced."""
     validation: int = 0
+    kfac: Kfac | None = None
+    """Its `recipe.preconditioner`."""
+    whole_layers: bool = False
+    """Its settings need all of a layer on each rank."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from some_traces import costs, traces
 
 from skindx.planning.bucketing import rules
 from skindx.planning.cost import Cost
-from skindx.planning.graph import Feeding, simulate_step
+from skindx.planning.flow import Feeding
+from skindx.planning.graph import simulate_step
 from skindx.planning.network import Network, Timed
 from skindx.planning.schedule import Message, Schedule
 from skindx.planning.strategies import STRATEGIES, Load

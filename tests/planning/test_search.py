@@ -8,11 +8,12 @@ from some_plans import cluster, profile, profiles
 from skindx.errors import UserError
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Correction
-from skindx.planning.estimate import Machine, as_measured, compute_scale, estimate
+from skindx.planning.estimate import Machine, as_measured, estimate
 from skindx.planning.memory import largest_batch, memory_of
 from skindx.planning.network import Network
 from skindx.planning.plan import make
 from skindx.planning.profile import AtBatch
+from skindx.planning.scaling import compute_scale
 from skindx.planning.search import VARIANTS, Limits, search, strategy_of
 from skindx.planning.strategies import Load
 from skindx.planning.workload import Member, Workload

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skindx.errors import UserError
+from skindx.planning.sharing import plan_sharing, share_out, workers_of
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import TrainSettings
-from skindx.training.preconditioners.kfac.sharing import plan_sharing, share_out, workers_of
 from skindx.training.recipes.optimizer import build_optimizer
 from skindx.training.recipes.schedule import peak_rate
 

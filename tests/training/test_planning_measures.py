@@ -24,6 +24,7 @@ from skindx.planning.fragment import Predicted, write_fragment
 from skindx.planning.plan import make
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.search import Limits
+from skindx.planning.second_order import conditioned
 from skindx.taxonomy import Taxonomy
 from skindx.training.config.run import TrainSettings
 from skindx.training.deepspeed.joining import join
@@ -33,6 +34,7 @@ from skindx.training.planning.keeping import keep, read_kept, settings_with_plan
 from skindx.training.planning.network import cluster_of
 from skindx.training.planning.of_config import given_choice, workload_of
 from skindx.training.planning.steps import profile_member
+from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.profiling.visits import rising
 
 RAW: dict[str, Any] = {
@@ -89,6 +91,15 @@ def test_a_network_is_measured_layer_by_layer(profiles: Profiles) -> None:
     assert {"dense", "fused", "gtopk", "powersgd"} <= set(network.local)
     assert all(work.base_s > 0 for work in network.local.values())
     assert all(layer.activation_bytes > 0 for layer in network.layers)
+    head = network.layers[-1]
+    assert (head.operator, head.outputs, head.groups) == ("Linear", 3, 1)
+    assert head.input_bytes > 0
+    assert network.rates
+    assert network.rates.product_flop_s > 1e6
+    assert network.rates.memory_bytes_s > 1e6
+    assert [width for width, _ in network.rates.eigen_s] == [2, 16, 64, 256, 1024]
+    known = {layer.name.removeprefix("net.") for layer in conditioned(network, widest=4608)}
+    assert known == {layer.name for layer in find_layers(_test_resnet(), widest=4608)[0]}
 
 
 @pytest.mark.long

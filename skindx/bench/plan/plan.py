@@ -96,9 +96,14 @@ def search_s(rounds: int = 5) -> Figure:
     from skindx.planning.workload import Member, Workload
 
     load = load_of("resnet50")
+    kinds = {4: "Conv2d", 2: "Linear", 1: "BatchNorm2d"}
+    # Operations are weights times positions, and an image passes the last layer once.
+    once = load.work["fc.weight"] / _product(load.shapes["fc.weight"])
     layers = tuple(
         Layer(
             name=name,
+            operator=kinds[len(shape)],
+            activation_bytes=round(128 * shape[0] * load.work[name] / _product(shape) / once),
             forward_s=0.1 * load.work[name],
             backward_s=0.2 * load.work[name],
             shapes=(shape,),

@@ -10,13 +10,13 @@ from torch import Tensor
 from skindx.bench.harness.clock import interleave
 from skindx.models.classifier.classifier import ClassifierSettings, build_classifier
 from skindx.models.shapes_only import shapes_only
+from skindx.planning.sharing import plan_sharing
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import decompose
 from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.kfac import Kfac
-from skindx.training.preconditioners.kfac.sharing import plan_sharing
 from skindx.training.recipes.losses import SmoothedCrossEntropy, drawn_loss
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from skindx.files import write_json
-from skindx.planning.graph import Step
+from skindx.planning.flow import Step
 
 _ROWS = ("cores", "device", "copier", "link")
 

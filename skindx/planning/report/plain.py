@@ -48,6 +48,7 @@ def outcome_values(outcome: Outcome) -> dict[str, Any]:
         "strategy": choice.strategy.name,
         "label": choice.label,
         "lossy": choice.strategy.lossy,
+        "executed": choice.strategy.executed,
         "nodes": choice.nodes,
         "ranks": choice.ranks,
         "accumulate": choice.accumulate,
@@ -68,7 +69,7 @@ def outcome_values(outcome: Outcome) -> dict[str, Any]:
             }
             for member in outcome.members
         ],
-        "settings": choice.fragment(),
+        "settings": choice.fragment() if choice.strategy.executed else None,
         "beyond": list(outcome.beyond),
     }
 

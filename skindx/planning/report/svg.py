@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from skindx.planning.graph import Step
+from skindx.planning.flow import Step
 from skindx.planning.outcome import Outcome
 from skindx.planning.plan import Plan, Point
 from skindx.planning.units import seconds

@@ -28,6 +28,15 @@ def summary(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("memory of a rank", size(chosen.memory_bytes)),
     ]
+    if kfac := first.choice.kfac:
+        share = percent(first.step.parts.get("precondition", 0.0) / first.step_s)
+        rows.append(
+            (
+                "K-FAC",
+                f"{share} of a step, the mean over {kfac.inverses_every} steps: factors every "
+                f"{kfac.factors_every}, eigenvectors every {kfac.inverses_every}",
+            )
+        )
     if chosen.seconds:
         longest = max(chosen.members, key=lambda member: member.epoch_s)
         rows.append(("an epoch", within(longest.epoch_s + longest.validation_s, width)))
@@ -77,6 +86,7 @@ def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
         word
         for word, holds in (
             ("changes the gradient", outcome.choice.strategy.lossy),
+            ("not executed by this version", not outcome.choice.strategy.executed),
             ("as given", outcome.as_given),
             ("chosen", outcome is plan.chosen),
         )

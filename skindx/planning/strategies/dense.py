@@ -32,6 +32,6 @@ class Dense(Strategy):
         """Name the kind."""
         return {"exchange": {"kind": "dense"}, "engine": {"zero": 0}}
 
-    def memory_bytes(self, load: Load, network: Network) -> int:
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
         """Count the one buffer."""
         return load.size_bytes if network.ranks > 1 else 0

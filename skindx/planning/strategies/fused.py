@@ -87,7 +87,7 @@ class Fused(Strategy):
         """Name the kind; the tuner finds the groups on the machines themselves."""
         return {"exchange": {"kind": "fused", **self.options}, "engine": {"zero": 0}}
 
-    def memory_bytes(self, load: Load, network: Network) -> int:
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
         """Count what is cast; the gradients themselves lie in the one buffer."""
         return load.size_bytes // 2 if self.options.get("wire") == "bf16" else 0
 

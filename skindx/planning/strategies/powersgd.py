@@ -38,7 +38,7 @@ class PowerSGD(Strategy):
         """Name the kind."""
         return {"exchange": {"kind": self.name, **self.options}, "engine": {"zero": 0}}
 
-    def memory_bytes(self, load: Load, network: Network) -> int:
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
         """Count the residual, and the sum that becomes the next one."""
         return 2 * load.size_bytes
 

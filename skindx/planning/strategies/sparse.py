@@ -43,6 +43,6 @@ class SparseStrategy(Strategy):
             "engine": {"zero": 0, "gradient_clip": 0.0},
         }
 
-    def memory_bytes(self, load: Load, network: Network) -> int:
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
         """Count the residual."""
         return load.size_bytes

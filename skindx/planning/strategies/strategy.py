@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from skindx.planning.cluster import Kind
@@ -42,6 +42,13 @@ class Load:
     """At the batch of the step; sizes as fp32."""
     profile: Profile
     device: Literal["cpu", "cuda"] = "cpu"
+    images: int = 1
+    """Of a rank in a piece."""
+    pieces: int = 1
+    factor: float = 1.0
+    """Of computing, as it was learnt; it is in the trace already."""
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Placements that were searched."""
 
     @property
     def count(self) -> int:
@@ -67,12 +74,14 @@ class Load:
 
 
 class Strategy(ABC):
-    """One way of training that `skindx train` executes."""
+    """One way of training."""
 
     name: ClassVar[str]
     lossy: ClassVar[bool] = False
     """It changes the gradient, and so the training."""
     zero: ClassVar[int] = 0
+    parallel: ClassVar[bool] = False
+    """It shares out layers over ranks, and not their images alone."""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """`options` are settings of the exchange, without its kind."""
@@ -84,6 +93,11 @@ class Strategy(ABC):
         given = ", ".join(f"{key} {value}" for key, value in self.options.items() if key != "tune")
         return f"{self.name} ({given})" if given else self.name
 
+    @property
+    def executed(self) -> bool:
+        """Tell whether `skindx train` of this version does so."""
+        return True
+
     @abstractmethod
     def schedule(self, load: Load, network: Network) -> Schedule:
         """Return the communication of a step."""
@@ -92,8 +106,11 @@ class Strategy(ABC):
     def fragment(self) -> dict[str, Any]:
         """Return the settings with which `skindx train` does so."""
 
-    def memory_bytes(self, load: Load, network: Network) -> int:
-        """Return what it needs beside weights, gradients and optimizer; below 0: it saves."""
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Return what it needs beside weights, gradients and optimizer; below 0: it saves.
+
+        `images` are those of a rank in a piece.
+        """
         return 0
 
 

@@ -45,7 +45,7 @@ class Zero(Strategy):
         """Name the stage."""
         return {"exchange": {"kind": "dense"}, "engine": {"zero": self.zero}}
 
-    def memory_bytes(self, load: Load, network: Network) -> int:
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
         """Count what a rank no longer holds, and DeepSpeed's flat copies."""
         rest = 1 - 1 / network.ranks
         optimizer = load.profile.optimizer_bytes

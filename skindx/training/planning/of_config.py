@@ -16,9 +16,12 @@ from skindx.planning.plan import Plan, make
 from skindx.planning.profile import Profile, Profiles
 from skindx.planning.public_traces import read_profiles
 from skindx.planning.search import strategy_of
+from skindx.planning.second_order import Kfac
 from skindx.planning.strategies.strategy import Strategy
 from skindx.planning.workload import Member, Workload
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.preconditioner import KfacSettings
+from skindx.training.config.recipe import Recipe
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.folds import partition
 from skindx.training.planning.measure import measure
@@ -58,6 +61,8 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
                 recipe.epochs,
                 len(train),
                 len(held),
+                kfac_of(recipe.preconditioner),
+                _needs_whole_layers(settings.engine, recipe),
             )
         )
     if not members:
@@ -67,8 +72,11 @@ def workload_of(settings: TrainSettings, dataset: Path, profiles: Profiles) -> W
         unpriced.append("The detector is trained beside the members, and is not in these figures.")
     if any(settings.recipe_of(member).resize for member in settings.members):
         unpriced.append("recipe.resize begins with smaller images: it will be faster than this.")
-    if any(settings.recipe_of(member).preconditioner for member in settings.members):
-        unpriced.append("recipe.preconditioner is not in these figures: it will take longer.")
+    if _mixed(settings):
+        unpriced.append(
+            f"engine.parallel with exchange.kind={settings.exchange.kind} has no price: the "
+            "settings as they are stand not among the choices."
+        )
     if profiles.dataset and profiles.dataset != sha256_file(dataset / MANIFEST):
         unpriced.append("The trace was measured on another dataset: reading may take otherwise.")
     return Workload(tuple(members), unpriced=tuple(unpriced))
@@ -92,13 +100,32 @@ def profile_of(settings: TrainSettings, member: MemberSettings, profiles: Profil
     )
 
 
+def kfac_of(settings: KfacSettings | None) -> Kfac | None:
+    """Return what of a preconditioner costs time."""
+    if settings is None:
+        return None
+    return Kfac(
+        factors_every=settings.factors_every,
+        inverses_every=settings.inverses_every,
+        widest=settings.widest,
+        gradient_workers=settings.gradient_workers,
+        sampled=settings.fisher == "sampled",
+    )
+
+
+def _needs_whole_layers(engine: EngineSettings, recipe: Recipe) -> bool:
+    """Tell whether settings do not go with layers that are split over ranks."""
+    scaled = engine.precision == "fp16" or engine.compile
+    return scaled or recipe.optimizer in ("lars", "lamb")
+
+
 def given_choice(settings: TrainSettings, machine: Machine) -> Choice | None:
     """Return the settings as they are as a choice; None where the cluster has fewer ranks."""
     cluster = machine.cluster
     nodes, per_node = cluster.nodes, cluster.ranks_per_node
     if settings.engine.ranks != "auto" and not settings.engine.hostfile:
         nodes, per_node = 1, settings.engine.ranks
-    if per_node > cluster.ranks_per_node or not settings.members:
+    if per_node > cluster.ranks_per_node or not settings.members or _mixed(settings):
         return None
     recipe = settings.recipe_of(settings.members[0])
     if nodes * per_node > 1 and recipe.batch < 2 * nodes * per_node * recipe.accumulate:
@@ -115,12 +142,27 @@ def given_choice(settings: TrainSettings, machine: Machine) -> Choice | None:
 
 def strategy_given(settings: TrainSettings) -> Strategy:
     """Return the strategy of some settings."""
+    options: dict[str, Any]
+    if parallel := _parallel(settings):
+        options = parallel.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
+        if getattr(settings.exchange, "wire", None) == "bf16":
+            options["wire"] = "bf16"
+        return strategy_of(parallel.kind, options)
     if settings.engine.zero:
         return strategy_of(f"zero-{settings.engine.zero}")
-    options: dict[str, Any] = settings.exchange.model_dump(
-        mode="json", exclude_defaults=True, exclude={"kind"}
-    )
+    options = settings.exchange.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
     return strategy_of(settings.exchange.kind, options)
+
+
+def _parallel(settings: TrainSettings) -> Any:
+    """Return engine.parallel where it shares out layers; else None."""
+    parallel = getattr(settings.engine, "parallel", None)
+    return None if parallel is None or parallel.kind == "data" else parallel
+
+
+def _mixed(settings: TrainSettings) -> bool:
+    """Tell whether layers are shared out and what is left is exchanged as no plan prices it."""
+    return bool(_parallel(settings)) and settings.exchange.kind not in ("dense", "fused")
 
 
 def knows_members() -> bool:

@@ -19,6 +19,7 @@ from skindx.training.parallel.mesh import Mesh
 from skindx.training.planning.timed_engine import TimedEngine
 from skindx.training.profiling.layers import LayerClock, layers_of
 from skindx.training.profiling.local_work import local_work
+from skindx.training.profiling.rates import matrix_rates
 from skindx.training.state import Training
 from skindx.training.steps import take_step
 from skindx.training.task import Batch
@@ -86,7 +87,7 @@ class _Steps:
         budget_s: float,
     ) -> None:
         self.batch, self.mesh = batch, mesh
-        # A preconditioner's first steps are not like the others; plans say that it is left out.
+        # A preconditioner's steps are not all alike: a plan prices it by the rates of matrices.
         plain = {"batch": batch, "accumulate": 1, "preconditioner": None}
         recipe = settings.recipe_of(member).model_copy(update=plain)
         alone = settings.model_copy(
@@ -192,6 +193,7 @@ class _Steps:
             optimizer=settings.recipe_of(member).optimizer,
             optimizer_bytes=kept,
             local=local_work(self.module, self.mesh.device, local_s),
+            rates=matrix_rates(self.mesh.device),
         )
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ class LayerClock:
         }
         self.device = next(module.parameters()).device
         self.activations: dict[str, int] = {}
+        self.inputs: dict[str, int] = {}
         self.entered: list[tuple[str, Mark]] = []
         self.ready: dict[str, Mark] = {}
         self._hooks: list[Any] = []
@@ -43,6 +44,8 @@ class LayerClock:
         def leave(layer: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor):
                 self.activations[name] = output.numel() * output.element_size()
+                if inputs and isinstance(inputs[0], Tensor):  # autocast makes it what comes out
+                    self.inputs[name] = inputs[0].numel() * output.element_size()
 
         return leave
 
@@ -113,6 +116,9 @@ def layers_of(
                 shapes=shapes,
                 parameter_bytes=4 * sum(parameters[own].numel() for own in owned),
                 activation_bytes=clock.activations.get(name, 0),
+                input_bytes=clock.inputs.get(name, 0),
+                outputs=_count(clock.layers[name], "out_features", "out_channels"),
+                groups=_count(clock.layers[name], "groups") or 1,
             )
         )
         before = max(before, end_s)
@@ -126,6 +132,12 @@ def _owned(clock: LayerClock, name: str) -> list[str]:
         for own, parameter in clock.layers[name].named_parameters(recurse=False)
         if parameter.requires_grad
     ]
+
+
+def _count(layer: nn.Module, *names: str) -> int:
+    """Return the first of some attributes that is a whole number; 0 where none is."""
+    found = (getattr(layer, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int)), 0)
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -45,10 +45,10 @@ def local_work(
             GTopKSettings(density=_DENSITY, warmup=()), fabric, gradients, source_M, part_s
         ),
         "powersgd": _exchange(PowerSGDSettings(), fabric, gradients, source_M, part_s),
-        "dense": _work(lambda: _flat_and_back(gradients.views), device, part_s),
-        "bf16": _work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s),
+        "dense": timed_work(lambda: _flat_and_back(gradients.views), device, part_s),
+        "bf16": timed_work(lambda: gradients.flat.copy_(gradients.flat.bfloat16()), device, part_s),
     }
-    merging = _work(_merging(source_M), device, part_s)
+    merging = timed_work(_merging(source_M), device, part_s)
     sparse = found["gtopk"].model_copy(update={"merge_s": merging.base_s, "density": _DENSITY})
     found |= {"gtopk": sparse, "topk": sparse}
     found |= {"hierarchical": found["fused"], "multicolor": found["fused"]}
@@ -101,7 +101,7 @@ def _exchange(
         exchange.finish()
         gradients.flat.zero_()  # as the next step begins
 
-    found = _work(work, fabric.device, budget_s, fill)
+    found = timed_work(work, fabric.device, budget_s, fill)
     exchange.close()
     return found
 
@@ -130,12 +130,13 @@ def _merging(source_M: Tensor) -> Callable[[], object]:
     return lambda: merge(first, second, k)
 
 
-def _work(
+def timed_work(
     call: Callable[[], object],
     device: torch.device,
     budget_s: float,
     before: Callable[[], None] = lambda: None,
 ) -> LocalWork:
+    """Return the median of some calls, at least two; the first one compiles and does not count."""
     times: list[float] = []
     until = time.monotonic() + budget_s
     for _ in range(_REPEATS + 1):
@@ -147,7 +148,7 @@ def _work(
         call()
         _settle(device)
         times.append(time.perf_counter() - started)
-    times = times[1:]  # the first one compiles
+    times = times[1:]
     middle = median(times)
     return LocalWork(base_s=middle, spread=min(10.0, stdev(times) / middle) if middle else 0.0)
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from skindx.planning.sharing import Sharing
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.eigen import Eigen, decompose
 from skindx.training.preconditioners.kfac.factors import Key
-from skindx.training.preconditioners.kfac.sharing import Sharing
 
 
 class Bases:

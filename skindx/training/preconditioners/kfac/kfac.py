@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from skindx.planning.sharing import plan_sharing
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.preconditioners.kfac.bases import Bases
@@ -18,7 +19,6 @@ from skindx.training.preconditioners.kfac.eigen import precondition
 from skindx.training.preconditioners.kfac.factors import Factors
 from skindx.training.preconditioners.kfac.finding import find_layers
 from skindx.training.preconditioners.kfac.layers import INSIDE, OUTSIDE
-from skindx.training.preconditioners.kfac.sharing import plan_sharing
 from skindx.training.preconditioners.kfac.state import kfac_state, load_kfac_state
 from skindx.training.preconditioners.preconditioner import State
 

@@ -1,0 +1,1 @@
+"""Arithmetic of networks whose layers are shared out over ranks, and not their images alone."""

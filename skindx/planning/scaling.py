@@ -1,0 +1,20 @@
+"""What the times of a profile become for more or fewer images."""
+
+from skindx.planning.profile import Profile
+
+
+def compute_scale(profile: Profile, images: float) -> float:
+    """Return what the layers' times are multiplied by for another batch.
+
+    A line through the whole steps that were timed; with fewer than two, time is proportional.
+    """
+    points = sorted(profile.at, key=lambda point: point.batch)
+    if len(points) < 2 or points[0].batch == points[-1].batch:
+        return images / profile.batch
+    first, last = points[0], points[-1]
+    slope = (last.compute_s - first.compute_s) / (last.batch - first.batch)
+    if slope <= 0:
+        return images / profile.batch
+    seconds = first.compute_s + slope * (images - first.batch)
+    known = first.compute_s + slope * (profile.batch - first.batch)
+    return max(seconds, 0.2 * first.compute_s * images / first.batch) / known

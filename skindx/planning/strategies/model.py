@@ -1,0 +1,119 @@
+"""Layers placed in stages, a rank each: a pipeline of micro-batches."""
+
+from typing import ClassVar
+
+from skindx.errors import UserError
+from skindx.planning.flow import Feeding
+from skindx.planning.network import UNMEASURED, Network, Timed
+from skindx.planning.parallel.operators import Operator
+from skindx.planning.parallel.pipeline import Pipeline, Stage
+from skindx.planning.parallel.placing import Ground
+from skindx.planning.parallel.stages import cut
+from skindx.planning.schedule import Schedule
+from skindx.planning.strategies.parallel import Parallel, not_held_bytes, own_s_per_byte
+from skindx.planning.strategies.strategy import Load
+
+MICRO_BATCHES = 4
+"""For each stage, where the images suffice: the bubble is then a fifth of a step at most."""
+
+
+class Model(Parallel):
+    """`engine.parallel.kind: model` (GPipe, Huang et al. 2019, arXiv 1811.06965)."""
+
+    name: ClassVar[str] = "model"
+
+    def schedule(self, load: Load, network: Network) -> Schedule:
+        """Return the fastest number of stages as a flow. Raises UserError where none is possible.
+
+        Ranks beyond the stages are further pipelines, whose gradients are summed.
+        """
+        flow, _, _ = self._piped(load, network)
+        return Schedule(
+            flow=flow,
+            spread=max(UNMEASURED, network.price("all_reduce").spread),
+            local_spread=load.local("fused").spread,
+            measured=False,
+        )
+
+    def memory_bytes(self, load: Load, network: Network, images: int) -> int:
+        """Count the stage that needs most: its weights, and its activations of all micro-batches.
+
+        What the strategy adds to a rank that holds all weights and its own images' activations.
+        """
+        _, ground, stages = self._piped(load, network)
+        weights = max(1, load.profile.parameter_bytes)
+        kept = sum(own.kept_bytes for own in ground.operators)
+        needed = (
+            images * (len(stages) * sum(own.kept_bytes for own in stage) - kept)
+            - not_held_bytes(load, sum(own.parameter_bytes for own in stage) / weights)
+            for stage in stages
+        )
+        return round(max(needed))
+
+    def _piped(self, load: Load, network: Network) -> tuple[Pipeline, Ground, list[list[Operator]]]:
+        key = (self.label, network.nodes, network.per_node)
+        if key not in load.memo:
+            ground = self.ground(load, network)
+            counts = self._counts(ground)
+            found = [(self._flow(ground, load, count), count) for count in counts]
+            flow, count = min(found, key=lambda pair: _seconds(pair[0]))
+            load.memo[key] = (flow, ground, _stages(ground, count))
+        piped: tuple[Pipeline, Ground, list[list[Operator]]] = load.memo[key]
+        return piped
+
+    def _counts(self, ground: Ground) -> list[int]:
+        given, most = self.options.get("stages"), len(ground.operators)
+        counts = [int(given)] if given else range(2, ground.ranks + 1)
+        found = [count for count in counts if ground.ranks % count == 0 and 1 < count <= most]
+        if not found:
+            raise UserError(
+                f"model places {most} layers in {given or 'equal'} stages on {ground.ranks} ranks, "
+                "which cannot be: stages divide the ranks, and are no more than the layers."
+            )
+        return found
+
+    def _flow(self, ground: Ground, load: Load, count: int) -> Pipeline:
+        stages, images = _stages(ground, count), count * ground.images
+        micro = min(int(self.options.get("micro_batches", MICRO_BATCHES * count)), images)
+        scale = ground.scale(images / micro)
+        per_byte = own_s_per_byte(load)
+        made = []
+        for number, own in enumerate(stages):
+            weights = sum(operator.parameter_bytes for operator in own)
+            onward = round(own[-1].passed_bytes * images / micro) if number + 1 < count else 0
+            back = round(stages[number - 1][-1].passed_bytes * images / micro) if number else 0
+            made.append(
+                Stage(
+                    forward_s=scale * sum(operator.forward_s for operator in own),
+                    backward_s=scale * sum(operator.backward_s for operator in own),
+                    update_s=per_byte * weights,
+                    onward=_sent(ground.network, number, onward),
+                    back=_sent(ground.network, number - 1, back),
+                    summed=ground.summed(count, weights),
+                    sent_bytes=onward + back,
+                    summed_bytes=weights if count < ground.ranks else 0,
+                )
+            )
+        return Pipeline(tuple(made), micro)
+
+
+def _stages(ground: Ground, count: int) -> list[list[Operator]]:
+    operators = list(ground.operators)
+    stages = []
+    for own in cut([operator.forward_s + operator.backward_s for operator in operators], count):
+        stages.append(operators[:own])
+        operators = operators[own:]
+    return stages
+
+
+def _seconds(flow: Pipeline) -> float:
+    return flow.run(device="cuda", slots=1, pieces=1, feeding=Feeding()).seconds
+
+
+def _sent(network: Network, number: int, size_bytes: int) -> Timed:
+    """Return a message from a rank to the next one, which may be on the next node."""
+    if not size_bytes:
+        return Timed(0.0, 0.0)
+    leaves = network.nodes > 1 and (number + 1) % network.per_node == 0
+    link = network.between if leaves else network.inside
+    return Timed(link.alpha_s, link.beta_s_per_byte * size_bytes)

@@ -1,0 +1,65 @@
+"""Each operator data-parallel or split over some ranks: the fastest placement that is found."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from skindx.planning.parallel.cells import Cell, MessageSeconds, cached, step_seconds
+from skindx.planning.parallel.mcmc import PROPOSALS, Searched, search_placements
+from skindx.planning.parallel.placing import Ground, cells_of, degrees_of, placed, wide
+from skindx.planning.strategies.owt import gathered_bytes
+from skindx.planning.strategies.parallel import Placed
+
+
+class Operators(Placed):
+    """`engine.parallel.kind: operators`: FlexFlow's search, over output channels.
+
+    Jia et al. 2018, arXiv 1807.05358.
+    """
+
+    name: ClassVar[str] = "operators"
+
+    def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
+        """Search from data parallelism and from OWT."""
+        return cells_of(ground, searched(ground, own_s_per_byte).degrees)
+
+    def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
+        """Count the inputs that come from the other ranks of a group."""
+        return gathered_bytes(ground, cells)
+
+
+def searched(ground: Ground, own_s_per_byte: float, proposals: int = PROPOSALS) -> Searched:
+    """Return the fastest placement that is found, and what a step of it takes."""
+    message_s = cached(lambda axis, size: ground.summed(axis, size).alone_s)
+    cells = [
+        {
+            ranks: cell
+            for ranks in degrees_of(ground, number)
+            if _may_gain(cell := placed(ground, number, ranks), own, message_s, own_s_per_byte)
+        }
+        for number, own in enumerate(placed(ground, n, 1) for n in range(len(ground.operators)))
+    ]
+    choices = [tuple(own) for own in cells]
+
+    def seconds_of(degrees: Sequence[int]) -> float:
+        own = [cells[number][ranks] for number, ranks in enumerate(degrees)]
+        return step_seconds(own, message_s, own_s_per_byte)
+
+    owt = tuple(
+        degree if degree in own else 1 for degree, own in zip(wide(ground), choices, strict=True)
+    )
+    starts = list(dict.fromkeys([(1,) * len(cells), owt]))
+    return search_placements(starts, choices, seconds_of, proposals=proposals)
+
+
+def _may_gain(cell: Cell, whole: Cell, message_s: MessageSeconds, own_s_per_byte: float) -> bool:
+    """Tell whether a cell may be faster than the data-parallel one.
+
+    Its borders and its slower computing stand in every step's way; all that it can save is the sum
+    of the gradient and the update.
+    """
+    if cell.gradient_axis == 1:
+        return True
+    lost_s = cell.whole_forward_s + cell.take_s + cell.backward_s + cell.give_s
+    lost_s -= whole.forward_s + whole.backward_s
+    saved_s = message_s(1, whole.gradient_bytes)
+    return lost_s < saved_s + own_s_per_byte * (whole.weight_bytes - cell.weight_bytes)
