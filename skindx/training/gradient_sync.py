@@ -1,22 +1,28 @@
 """A gradient exchange at work inside the engine, in place of DeepSpeed's own reduction."""
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from torch import nn
 
-from skindx.comm import Exchange, ExchangeSettings, build_exchange
+from skindx.comm import DenseSettings, Exchange, ExchangeSettings, build_exchange
 from skindx.comm.fabric import Fabric
-from skindx.comm.fused import Fused
+from skindx.comm.fused import Fused, FusedSettings
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.gradients import SplitGradients
+from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.profiling.tuner import Tuner
 
 
 class GradientSync:
-    """Reduces the gradients of a module (ZeRO 0, with DeepSpeed's all-reduce off)."""
+    """Reduces the gradients of a module (ZeRO 0, with DeepSpeed's all-reduce off).
+
+    Those of layers that are split over the ranks stay where they are, and count in the norm.
+    """
 
     def __init__(
         self,
@@ -29,7 +35,11 @@ class GradientSync:
         """Lay out the gradients and get the exchange ready; every rank calls this."""
         self.exchange = exchange
         self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s))
-        self.gradients = Gradients(list(module.named_parameters()))
+        parts, named = parts_of(module), list(module.named_parameters())
+        self.gradients = Gradients([(name, own) for name, own in named if name not in parts])
+        split = [own for name, own in named if name in parts and own.requires_grad]
+        wires = next(iter(parts.values())).wires if split else None
+        self._split = SplitGradients(split, wires) if wires else None
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         self.reducer = Reducer(self.gradients, exchange)
         self._norm: float | None = None
@@ -59,7 +69,12 @@ class GradientSync:
         flat_M, scale = self.gradients.flat, float(scaler.get_scale()) if scaler else 1.0
         if self.exchange.remembers and scale != 1.0:
             flat_M /= scale  # residuals outlive a change of the scale
+        square = self._split.square() if self._split else 0.0
+        if not math.isfinite(square):
+            flat_M.fill_(math.nan)  # the exchange must not remember a step that is not taken
         self._norm = self.reducer.finish()
+        if self._norm is not None:
+            self._norm = math.sqrt(self._norm**2 + square)
         flat_M = self.gradients.flat
         if self._norm is None:
             if scaler:
@@ -74,6 +89,8 @@ class GradientSync:
         if self._norm is not None and self._norm > most:
             flat_M = self.gradients.flat
             flat_M *= most / (self._norm + 1e-6)
+            if self._split:
+                self._split.scale(most / (self._norm + 1e-6))
 
     def step_done(self) -> None:
         """The weights are moved; the tuner measures and plans between two steps."""
@@ -92,6 +109,13 @@ def build_gradient_sync(
     steps_per_epoch: int,
     say: Callable[[str], None],
 ) -> GradientSync | None:
-    """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own."""
+    """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own.
+
+    DeepSpeed would reduce what is split as well: then the dense exchange is ours.
+    """
+    parts = parts_of(module)
+    own = [name for name, weight in module.named_parameters() if weight.requires_grad]
+    if parts and (isinstance(settings, DenseSettings) or parts.keys() >= set(own)):
+        settings = FusedSettings(tune=False)  # also for nothing at all: then it sends nothing
     exchange = build_exchange(settings)
     return GradientSync(module, exchange, mesh, steps_per_epoch, say) if exchange else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.parallel import OwtSettings
 
 Value = TypeVar("Value")
 
@@ -19,13 +21,17 @@ class ProcessGroup:
 
     rank: int
     size: int
+    group: dist.ProcessGroup | None = None
+    """What collectives along this axis go through; none: the group of all ranks."""
 
 
 @dataclass(frozen=True)
 class Mesh:
     """All ranks of a training, as one of them sees them; every rank calls a collective alike.
 
-    The one axis is `data`: each of its ranks works on its share of every batch.
+    Along the axis `data` each rank works on its share of every batch; along the axis `tensor`
+    each rank holds a part of every split layer. Under `owt` both are all ranks: the same ones share
+    out the images of the convolutions and the outputs of the wide layers.
     """
 
     data: ProcessGroup
@@ -33,6 +39,7 @@ class Mesh:
     settings: EngineSettings
     beside: int = 1
     """Trainings at work on this machine at the same time, this one counted."""
+    tensor: ProcessGroup = ProcessGroup(0, 1)
 
     @property
     def is_main(self) -> bool:
@@ -64,6 +71,17 @@ class Mesh:
         if answer[1] is not None:
             raise UserError(answer[1])
         return cast(Value, answer[0])
+
+
+def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
+    """Return the mesh of all ranks that have met, by `engine.parallel`; every rank calls this."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensor = ProcessGroup(0, 1)
+    if isinstance(settings.parallel, OwtSettings) and size > 1:
+        # A group of its own: an exchange talks at the same time.
+        group = dist.new_group(timeout=timedelta(seconds=settings.timeout_s))
+        tensor = ProcessGroup(rank, size, group)
+    return Mesh(ProcessGroup(rank, size), device, settings, tensor=tensor)
 
 
 def leave() -> None:
