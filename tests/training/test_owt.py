@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from skindx.comm import DenseSettings, ExchangeSettings
 from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
-from skindx.training.checkpoint.state import State
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.config.recipe import Ema
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import share
-from skindx.training.parallel.batch_norm import synchronise
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.parallel.sharding.wide import split_network
@@ -187,7 +185,10 @@ def ranks() -> list[dict[str, Any]]:
     return found
 
 
-def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> tuple[dict[str, Tensor], dict[str, Tensor], nn.Module]:
+Alone = tuple[dict[str, Tensor], dict[str, Tensor], nn.Module]
+
+
+def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> Alone:
     """Return the first gradients, the weights, and the average after all steps of one process."""
     net, first = _net(), dict[str, Tensor]()
     for name in frozen:
@@ -207,14 +208,14 @@ def _alone(steps: int = STEPS, frozen: tuple[str, ...] = ()) -> tuple[dict[str, 
 
 
 @pytest.fixture(scope="module")
-def alone() -> tuple[dict[str, Tensor], dict[str, Tensor], nn.Module]:
+def alone() -> Alone:
     return _alone()
 
 
 def _close(found: dict[str, Any], expected: dict[str, Tensor], relative: float) -> None:
     for name, value in found.items():
-        difference = (torch.from_numpy(value) - expected[name]).norm()
-        assert difference <= relative * expected[name].norm(), name
+        difference = (torch.from_numpy(value) - expected[name]).float().norm()
+        assert difference <= relative * expected[name].float().norm(), name
 
 
 @pytest.mark.distributed

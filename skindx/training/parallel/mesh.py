@@ -80,7 +80,7 @@ def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
     if isinstance(settings.parallel, OwtSettings) and size > 1:
         # A group of its own: an exchange talks at the same time.
         group = dist.new_group(timeout=timedelta(seconds=settings.timeout_s))
-        tensor = ProcessGroup(rank, size, group)
+        tensor = ProcessGroup(rank, size, cast(dist.ProcessGroup, group))
     return Mesh(ProcessGroup(rank, size), device, settings, tensor=tensor)
 
 

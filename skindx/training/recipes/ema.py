@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from skindx.states import check_like
-from skindx.training.parallel.sharding.whole import own_state, whole_shapes, whole_state
 from skindx.training.config.recipe import Ema
+from skindx.training.parallel.sharding.whole import own_state, whole_shapes, whole_state
 
 
 class WeightAverage:

@@ -53,7 +53,9 @@ class Communicator:
         dist.all_gather_into_tensor(all_B, padded, group=self._group)
         if min(rows) == most:
             return all_B
-        return torch.cat([part[:own] for part, own in zip(all_B.split(most), rows, strict=True)])
+        return torch.cat(
+            [part[:own] for part, own in zip(torch.split(all_B, most), rows, strict=True)]
+        )
 
     def sum_rows(self, y_B: Tensor, rows: Sizes) -> Tensor:
         """Return this rank's rows of the sum over all ranks (reduce-scatter), b x …."""
@@ -73,10 +75,7 @@ class Communicator:
             y_Bc.contiguous(), sent, [own * count * width for count in columns]
         )
         return torch.cat(
-            [
-                part.view(own, count, *rest)
-                for part, count in zip(received, columns, strict=True)
-            ],
+            [part.view(own, count, *rest) for part, count in zip(received, columns, strict=True)],
             1,
         )
 
@@ -84,7 +83,7 @@ class Communicator:
         """Undo `to_rows`: return this rank's columns of all rows, B x c x …."""
         rest = y_bC.shape[2:]
         width, own = rest.numel(), columns[self.rank]
-        flat = torch.cat([part.reshape(-1) for part in y_bC.split(list(columns), 1)])
+        flat = torch.cat([part.reshape(-1) for part in torch.split(y_bC, list(columns), 1)])
         sent = [len(y_bC) * count * width for count in columns]
         received = self._exchanged(flat, sent, [count * own * width for count in rows])
         return torch.cat(received).view(sum(rows), own, *rest)
@@ -97,7 +96,7 @@ class Communicator:
         self.bytes_sent += tensor.nbytes - sent[self.rank] * tensor.element_size()
         found = tensor.new_empty(sum(received))
         dist.all_to_all_single(found, tensor.view(-1), received, sent, group=self._group)
-        return list(found.split(received))
+        return list(torch.split(found, received))
 
     def gather_parts(self, own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Return every rank's flat part of a tensor, of so many elements each; not counted."""

@@ -10,14 +10,14 @@ a step, 2 (P - 1) b (n + m / P) values, half of them in the backward pass; its g
 2 (P - 1) / P n m.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes
-from skindx.training.parallel.sharding.part import Part
+from skindx.training.parallel.sharding.part import PARTS, Part
 
 # b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
 
@@ -58,9 +58,7 @@ class _Rows(torch.autograd.Function):
 class SplitLayer(nn.Module):
     """A layer of which each rank computes some outputs; its class is the only thing that is new."""
 
-    whole_class: ClassVar[type[nn.Module]]
     parts: dict[str, Part]
-    weight: nn.Parameter
 
     def computed(self, x_B: Tensor) -> Tensor:
         """Return this rank's outputs of all rows."""
@@ -79,8 +77,6 @@ class SplitLayer(nn.Module):
 class SplitLinear(SplitLayer, nn.Linear):
     """A linear layer of which each rank computes some outputs."""
 
-    whole_class = nn.Linear
-
     def computed(self, x_B: Tensor) -> Tensor:
         """Return this rank's outputs of all rows."""
         return functional.linear(x_B, self.weight, self.bias)
@@ -89,11 +85,10 @@ class SplitLinear(SplitLayer, nn.Linear):
 class SplitConv(SplitLayer, nn.Conv2d):
     """A convolution of which each rank computes some channels."""
 
-    whole_class = nn.Conv2d
-
     def computed(self, x_B: Tensor) -> Tensor:
         """Return this rank's channels of all rows."""
-        return self._conv_forward(x_B, self.weight, self.bias)
+        y_Bc: Tensor = self._conv_forward(x_B, self.weight, self.bias)
+        return y_Bc
 
 
 _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
@@ -104,13 +99,22 @@ _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
 
 def split_layer(layer: nn.Module, wires: Communicator) -> None:
     """Let each rank keep its rows of a layer's weight and bias; names stay the same."""
-    layer.parts = {}  # type: ignore[assignment]
-    for name, weight in list(layer.named_parameters(recurse=False)):
-        part = Part(wires, weight.shape)
-        layer.parts[name] = part  # type: ignore[index, operator, union-attr]
-        own = nn.Parameter(part.own(weight.detach()).clone(), weight.requires_grad)
+    weights = dict(layer.named_parameters(recurse=False))
+    parts = {name: Part(wires, weight.shape) for name, weight in weights.items()}
+    for name, weight in weights.items():
+        own = nn.Parameter(parts[name].own(weight.detach()).clone(), weight.requires_grad)
         setattr(layer, name, own)
+    setattr(layer, PARTS, parts)
     layer.__class__ = _SPLIT[type(layer)]
+
+
+def join_layer(layer: nn.Module) -> None:
+    """Undo `split_layer`, but for the values: the whole weights are on no device yet."""
+    parts: dict[str, Part] = getattr(layer, PARTS)
+    for name, part in parts.items():
+        setattr(layer, name, nn.Parameter(torch.empty(part.shape, device="meta")))
+    delattr(layer, PARTS)
+    layer.__class__ = next(whole for whole, split in _SPLIT.items() if split is type(layer))
 
 
 def can_be_split(layer: nn.Module, ranks: int) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+import torch
 from torch import Size, Tensor, nn
 
 from skindx.training.parallel.sharding.communicator import Communicator
@@ -35,7 +36,7 @@ class Part:
         """Return the whole of this rank's part; every rank of the axis calls this."""
         row = self.shape[1:].numel()
         parts = self.wires.gather_parts(own, [size * row for size in self.sizes])
-        return own.new_empty(self.shape).copy_(_joined(parts).view(self.shape))
+        return torch.cat(parts).view(self.shape)
 
 
 def sizes_of(count: int, ranks: int) -> tuple[int, ...]:
@@ -53,9 +54,3 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, Part]]:
         own: dict[str, Part] = getattr(layer, PARTS, {})
         for name, part in own.items():
             yield f"{place}.{name}" if place else name, part
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    import torch
-
-    return torch.cat(parts)

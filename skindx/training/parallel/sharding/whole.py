@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.training.parallel.sharding.owt import SplitLayer
-from skindx.training.parallel.sharding.part import PARTS, Part, parts_of
+from skindx.training.parallel.sharding.owt import SplitLayer, join_layer
+from skindx.training.parallel.sharding.part import parts_of
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:
@@ -69,11 +69,7 @@ class WholeCopy:
         self._copy = deepcopy(module)
         for layer in self._copy.modules():
             if isinstance(layer, SplitLayer):
-                parts: dict[str, Part] = layer.parts
-                for name, part in parts.items():
-                    setattr(layer, name, nn.Parameter(torch.empty(part.shape, device="meta")))
-                delattr(layer, PARTS)
-                layer.__class__ = layer.whole_class
+                join_layer(layer)
         self._names = list(parts_of(module))
 
     def filled(self, module: nn.Module) -> nn.Module:

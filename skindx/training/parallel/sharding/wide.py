@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.training.config.parallel import OwtSettings, ParallelSettings
+from skindx.training.config.parallel import OwtSettings
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.communicator import Communicator
 from skindx.training.parallel.sharding.owt import can_be_split, split_layer
@@ -54,9 +54,7 @@ def wide_layers(
 ) -> dict[str, nn.Module]:
     """Return the layers to split, by name, in the order in which an image passes them."""
     holders = Counter(
-        id(parameter)
-        for layer in net.modules()
-        for parameter in layer.parameters(recurse=False)
+        id(parameter) for layer in net.modules() for parameter in layer.parameters(recurse=False)
     )
     found = {}
     for name, layer, use in _uses(net, image):
@@ -77,17 +75,13 @@ def _uses(net: nn.Module, image: Tensor) -> list[tuple[str, nn.Module, _Use]]:
     """Return the layers with outputs that one image passes just once, as it passes them."""
     passed: dict[str, list[_Use]] = {}
     layers = {
-        name: layer
-        for name, layer in net.named_modules()
-        if type(layer) in (nn.Linear, nn.Conv2d)
+        name: layer for name, layer in net.named_modules() if type(layer) in (nn.Linear, nn.Conv2d)
     }
 
     def note(name: str, layer: nn.Module, inputs: Any, output: Tensor) -> None:
         passed.setdefault(name, []).append(_Use(inputs[0].numel(), output.numel()))
 
-    hooks = [
-        layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()
-    ]
+    hooks = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
     training = net.training
     try:
         with torch.no_grad():
@@ -97,8 +91,3 @@ def _uses(net: nn.Module, image: Tensor) -> list[tuple[str, nn.Module, _Use]]:
         for hook in hooks:
             hook.remove()
     return [(name, layers[name], uses[0]) for name, uses in passed.items() if len(uses) == 1]
-
-
-def splits(parallel: ParallelSettings) -> bool:
-    """Tell whether a kind splits layers at all."""
-    return isinstance(parallel, OwtSettings)
