@@ -1,7 +1,7 @@
 """A gradient exchange at work inside the engine, in place of DeepSpeed's own reduction."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,14 +14,15 @@ from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.sharding.gradients import SplitGradients
-from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.part import Part, parts_of
 from skindx.training.profiling.tuner import Tuner
 
 
 class GradientSync:
     """Reduces the gradients of a module (ZeRO 0, with DeepSpeed's all-reduce off).
 
-    Those of layers that are split over the ranks stay where they are, and count in the norm.
+    Those of layers that are split count in the norm; they are averaged with the ranks that hold the
+    same part, and stay where they are where none does.
     """
 
     def __init__(
@@ -34,12 +35,13 @@ class GradientSync:
     ) -> None:
         """Lay out the gradients and get the exchange ready; every rank calls this."""
         self.exchange = exchange
-        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s))
         parts, named = parts_of(module), list(module.named_parameters())
-        self.gradients = Gradients([(name, own) for name, own in named if name not in parts])
-        split = [own for name, own in named if name in parts and own.requires_grad]
-        wires = next(iter(parts.values())).wires if split else None
-        self._split = SplitGradients(split, wires) if wires else None
+        self._averaged = any(part.replicated for part in parts.values())
+        ranks = mesh.replicas if self._averaged else None
+        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s), ranks)
+        stays = () if self._averaged else parts.keys()
+        self.gradients = Gradients([(name, own) for name, own in named if name not in stays])
+        self._split = _split_gradients(named, parts)
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         self.reducer = Reducer(self.gradients, exchange)
         self._norm: float | None = None
@@ -69,12 +71,7 @@ class GradientSync:
         flat_M, scale = self.gradients.flat, float(scaler.get_scale()) if scaler else 1.0
         if self.exchange.remembers and scale != 1.0:
             flat_M /= scale  # residuals outlive a change of the scale
-        square = self._split.square() if self._split else 0.0
-        if not math.isfinite(square):
-            flat_M.fill_(math.nan)  # the exchange must not remember a step that is not taken
-        self._norm = self.reducer.finish()
-        if self._norm is not None:
-            self._norm = math.sqrt(self._norm**2 + square)
+        self._norm = self._finish()
         flat_M = self.gradients.flat
         if self._norm is None:
             if scaler:
@@ -84,12 +81,25 @@ class GradientSync:
             flat_M *= scale
         return True
 
+    def _finish(self) -> float | None:
+        """Wait for the exchange; return the norm of all gradients, None where one is not finite."""
+        if self._split is None:
+            return self.reducer.finish()
+        if self._averaged:
+            return self._split.norm(known_bad=self.reducer.finish() is None)
+        square = self._split.square()
+        if not math.isfinite(square):
+            # The exchange must not remember a step that is not taken.
+            self.gradients.flat.fill_(math.nan)
+        norm = self.reducer.finish()
+        return None if norm is None else math.sqrt(norm**2 + square)
+
     def clip(self, most: float) -> None:
         """Scale the reduced gradient down to a norm of at most `most`."""
         if self._norm is not None and self._norm > most:
             flat_M = self.gradients.flat
             flat_M *= most / (self._norm + 1e-6)
-            if self._split:
+            if self._split and not self._averaged:
                 self._split.scale(most / (self._norm + 1e-6))
 
     def step_done(self) -> None:
@@ -100,6 +110,17 @@ class GradientSync:
     def close(self) -> None:
         """Remove the hooks from the module."""
         self.reducer.close()
+
+
+def _split_gradients(
+    named: Sequence[tuple[str, nn.Parameter]], parts: Mapping[str, Part]
+) -> SplitGradients | None:
+    trained = [(name, weight) for name, weight in named if weight.requires_grad]
+    split = [weight for name, weight in trained if name in parts]
+    if not parts:
+        return None
+    others = [weight for name, weight in trained if name not in parts]
+    return SplitGradients(split, others, next(iter(parts.values())).wires)
 
 
 def build_gradient_sync(

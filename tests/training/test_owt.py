@@ -19,7 +19,7 @@ from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import share
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.parallel.sharding.part import parts_of
-from skindx.training.parallel.sharding.wide import split_network
+from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.recipes.ema import WeightAverage
 
 RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 5

@@ -25,7 +25,7 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import global_batches, share
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.wide import split_network
+from skindx.training.parallel.sharding.splitting import split_network
 
 Answer = dict[str, Any]
 
@@ -117,7 +117,8 @@ class Rank:
         for _ in range(count):
             optimizer.zero_grad()
             images, labels = self._batch
-            nn.functional.cross_entropy(net(images), labels).backward()
+            loss: Any = nn.functional.cross_entropy(net(images), labels)
+            loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), _CLIP)
             optimizer.step()
         return {"seconds": time.perf_counter() - began}
@@ -144,7 +145,7 @@ class Rank:
             right = [
                 (net(_normalised(part)).argmax(1) == truth).float()
                 for part, truth in zip(
-                    images[:held].split(64), labels[:held].split(64), strict=True
+                    torch.split(images[:held], 64), torch.split(labels[:held], 64), strict=True
                 )
             ]
         return {"accuracy": float(torch.cat(right).mean()), "seconds": seconds, "steps": steps}

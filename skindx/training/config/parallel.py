@@ -34,7 +34,19 @@ class OwtSettings(ParallelSettings):
     than what goes in and out of them for a whole batch."""
 
 
-PARALLEL: tuple[type[ParallelSettings], ...] = (DataSettings, OwtSettings)
+class TensorSettings(ParallelSettings):
+    """Attention and MLPs of transformers are split over groups of ranks.
+
+    Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053, section 3): each rank of a group computes
+    some heads and some hidden units for the images of the whole group.
+    """
+
+    kind: Literal["tensor"] = "tensor"
+    size: int = Field(2, ge=2)
+    """Ranks of a group, which follow each other; the number of ranks is a multiple of it."""
+
+
+PARALLEL: tuple[type[ParallelSettings], ...] = (DataSettings, OwtSettings, TensorSettings)
 """Settings of every kind."""
 
 if TYPE_CHECKING:

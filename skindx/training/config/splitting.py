@@ -1,5 +1,6 @@
 """Which recipes go with layers that are split over ranks."""
 
+from skindx.comm import ExchangeSettings
 from skindx.training.config.parallel import ParallelSettings
 from skindx.training.config.recipe import Recipe
 
@@ -16,4 +17,17 @@ def check_splitting(member: str, recipe: Recipe, parallel: ParallelSettings) -> 
         raise ValueError(
             f"{what}, and preconditioner.kind={recipe.preconditioner.kind} works on whole layers; "
             "leave one of them out"
+        )
+
+
+_EXACT = ("dense", "fused", "multicolor")
+
+
+def check_exchange(exchange: ExchangeSettings, parallel: ParallelSettings) -> None:
+    """Raise ValueError for an exchange that cannot act among the ranks with equal parts."""
+    if parallel.kind == "tensor" and exchange.kind not in _EXACT:
+        raise ValueError(
+            f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
+            "engine.parallel.kind=tensor only ranks with the same parts exchange theirs; take "
+            f"{', '.join(_EXACT[:-1])} or {_EXACT[-1]}"
         )

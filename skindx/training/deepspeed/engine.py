@@ -27,6 +27,7 @@ from skindx.training.gradient_sync import build_gradient_sync
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.preparing import prepare
 from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.transformer import enter, leave
 from skindx.training.parallel.sharding.whole import (
     WholeCopy,
     own_moments,
@@ -96,6 +97,7 @@ class Engine:
             module.to(memory_format=torch.channels_last)
         self._sync = build_gradient_sync(exchange, module, mesh, steps_per_epoch, say)
         self._wires = next(iter(parts.values())).wires if parts else None
+        self._in_groups = any(part.replicated for part in parts.values())
         self._remembers = not isinstance(exchange, DenseSettings)
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -106,8 +108,11 @@ class Engine:
             self._sync.forward()
         if self._preconditioner and self._engine.training:
             self._preconditioner.forward(len(inputs))
+        in_group = self._wires if self._in_groups and self._engine.training else None
+        if in_group:
+            inputs = enter(inputs, in_group)
         outputs: Tensor = self._engine(inputs)
-        return outputs
+        return leave(outputs, in_group) if in_group else outputs
 
     @property
     def module(self) -> nn.Module:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import OwtSettings
+from skindx.training.config.parallel import OwtSettings, ParallelSettings, TensorSettings
 
 Value = TypeVar("Value")
 
@@ -29,9 +29,10 @@ class ProcessGroup:
 class Mesh:
     """All ranks of a training, as one of them sees them; every rank calls a collective alike.
 
-    Along the axis `data` each rank works on its share of every batch; along the axis `tensor`
-    each rank holds a part of every split layer. Under `owt` both are all ranks: the same ones share
-    out the images of the convolutions and the outputs of the wide layers.
+    Along the axis `data` each rank brings its share of every batch: these are always all ranks.
+    Along the axis `tensor` each rank holds a part of every split layer: all ranks under `owt`,
+    groups of neighbours under `tensor`, where a group works on the images of all its ranks.
+    Along the axis `replicas` all ranks hold the same: there exchanges average the gradients.
     """
 
     data: ProcessGroup
@@ -40,6 +41,8 @@ class Mesh:
     beside: int = 1
     """Trainings at work on this machine at the same time, this one counted."""
     tensor: ProcessGroup = ProcessGroup(0, 1)
+    replicas: tuple[int, ...] | None = None
+    """Ranks of this one's axis `replicas`; none: all."""
 
     @property
     def is_main(self) -> bool:
@@ -76,12 +79,35 @@ class Mesh:
 def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
     """Return the mesh of all ranks that have met, by `engine.parallel`; every rank calls this."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    tensor = ProcessGroup(0, 1)
-    if isinstance(settings.parallel, OwtSettings) and size > 1:
-        # A group of its own: an exchange talks at the same time.
-        group = dist.new_group(timeout=timedelta(seconds=settings.timeout_s))
-        tensor = ProcessGroup(rank, size, cast(dist.ProcessGroup, group))
-    return Mesh(ProcessGroup(rank, size), device, settings, tensor=tensor)
+    data, parallel = ProcessGroup(rank, size), settings.parallel
+    along = tensor_size(parallel, size)
+    if along == 1:
+        return Mesh(data, device, settings)
+    timeout = timedelta(seconds=settings.timeout_s)
+    first = rank - rank % along
+    for start in range(0, size, along):
+        # Groups of their own: an exchange talks at the same time.
+        made = dist.new_group(list(range(start, start + along)), timeout=timeout)
+        if start == first:
+            group = cast(dist.ProcessGroup, made)
+    grouped = isinstance(parallel, TensorSettings)
+    replicas = tuple(range(rank % along, size, along)) if grouped else None
+    tensor = ProcessGroup(rank - first, along, group)
+    return Mesh(data, device, settings, tensor=tensor, replicas=replicas)
+
+
+def tensor_size(parallel: ParallelSettings, ranks: int) -> int:
+    """Return how many of so many ranks share every split layer. Raises UserError."""
+    if isinstance(parallel, OwtSettings):
+        return ranks
+    if not isinstance(parallel, TensorSettings):
+        return 1
+    if ranks % parallel.size:
+        raise UserError(
+            f"engine.parallel.size={parallel.size} must divide the number of ranks, which is "
+            f"{ranks}; change engine.ranks or engine.parallel.size."
+        )
+    return parallel.size
 
 
 def leave() -> None:

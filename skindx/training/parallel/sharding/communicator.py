@@ -98,6 +98,23 @@ class Communicator:
         dist.all_to_all_single(found, tensor.view(-1), received, sent, group=self._group)
         return list(torch.split(found, received))
 
+    def sum_all(self, own: Tensor) -> Tensor:
+        """Return the sum over all ranks, the same on each, as a new tensor (all-reduce)."""
+        self.bytes_sent += 2 * (self.size - 1) * own.nbytes // self.size
+        total = own.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=self._group)
+        return total
+
+    def draw_alike(self, device: torch.device) -> None:
+        """Take over the first rank's random numbers: what all ranks compute alike is alike."""
+        state = torch.get_rng_state().to(device)
+        dist.broadcast(state, group=self._group, group_src=0)
+        torch.set_rng_state(state.cpu())
+        if device.type == "cuda":
+            state = torch.cuda.get_rng_state(device).to(device)
+            dist.broadcast(state, group=self._group, group_src=0)
+            torch.cuda.set_rng_state(state.cpu(), device)
+
     def gather_parts(self, own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Return every rank's flat part of a tensor, of so many elements each; not counted."""
         flat = self._gathered(own.detach().reshape(-1), tuple(sizes))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes
-from skindx.training.parallel.sharding.part import PARTS, Part
+from skindx.training.parallel.sharding.part import Part, take_part
 
 # b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
 
@@ -100,21 +100,8 @@ _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
 def split_layer(layer: nn.Module, wires: Communicator) -> None:
     """Let each rank keep its rows of a layer's weight and bias; names stay the same."""
     weights = dict(layer.named_parameters(recurse=False))
-    parts = {name: Part(wires, weight.shape) for name, weight in weights.items()}
-    for name, weight in weights.items():
-        own = nn.Parameter(parts[name].own(weight.detach()).clone(), weight.requires_grad)
-        setattr(layer, name, own)
-    setattr(layer, PARTS, parts)
+    take_part(layer, {name: Part.even(wires, weight.shape) for name, weight in weights.items()})
     layer.__class__ = _SPLIT[type(layer)]
-
-
-def join_layer(layer: nn.Module) -> None:
-    """Undo `split_layer`, but for the values: the whole weights are on no device yet."""
-    parts: dict[str, Part] = getattr(layer, PARTS)
-    for name, part in parts.items():
-        setattr(layer, name, nn.Parameter(torch.empty(part.shape, device="meta")))
-    delattr(layer, PARTS)
-    layer.__class__ = next(whole for whole, split in _SPLIT.items() if split is type(layer))
 
 
 def can_be_split(layer: nn.Module, ranks: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skindx.training.parallel.sharding.owt import SplitLayer, join_layer
+from skindx.training.parallel.sharding.joining import join_layers
 from skindx.training.parallel.sharding.part import parts_of
 
 
@@ -67,9 +67,7 @@ class WholeCopy:
     def __init__(self, module: nn.Module) -> None:
         """Copy a split network before an engine puts its hooks on it."""
         self._copy = deepcopy(module)
-        for layer in self._copy.modules():
-            if isinstance(layer, SplitLayer):
-                join_layer(layer)
+        join_layers(self._copy)
         self._names = list(parts_of(module))
 
     def filled(self, module: nn.Module) -> nn.Module:

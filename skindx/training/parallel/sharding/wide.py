@@ -1,7 +1,6 @@
 """Which layers of a network are wide linear ones, by one forward pass of one image."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.training.config.parallel import OwtSettings
-from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.communicator import Communicator
-from skindx.training.parallel.sharding.owt import can_be_split, split_layer
+from skindx.training.parallel.sharding.owt import can_be_split
 
 
 @dataclass(frozen=True)
@@ -21,32 +18,6 @@ class _Use:
 
     values_in: int
     values_out: int
-
-
-def split_network(
-    net: nn.Module, mesh: Mesh, image: Tensor, batch: int, say: Callable[[str], None]
-) -> None:
-    """Split what `engine.parallel` splits of a network for steps of `batch` images, in place.
-
-    `image` is one image, 1 x …. Every rank calls this, with equal networks.
-    """
-    parallel = mesh.settings.parallel
-    if mesh.tensor.size == 1 or not isinstance(parallel, OwtSettings):
-        return
-    found = wide_layers(net, image, batch, mesh.tensor.size, parallel)
-    if not found:
-        say(f"engine.parallel.kind={parallel.kind}: no layer is wide enough, so none is split")
-        return
-    weights = sum(parameter.numel() for parameter in net.parameters())
-    wires = Communicator(mesh.tensor)
-    split = 0
-    for layer in found.values():
-        split += sum(parameter.numel() for parameter in layer.parameters())
-        split_layer(layer, wires)
-    say(
-        f"engine.parallel.kind={parallel.kind}: {', '.join(found)} are split over "
-        f"{mesh.tensor.size} ranks ({split / 1e6:.1f} of {weights / 1e6:.1f} million weights)"
-    )
 
 
 def wide_layers(

@@ -21,7 +21,7 @@ from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.finished.snapshots import snapshot_keeper
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.parallel.sharding.wide import split_network
+from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.preconditioners.building import build_preconditioner
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.lora import add_low_rank
