@@ -10,6 +10,8 @@ from faults import Accident
 from safetensors.torch import load_file
 
 from skindx.errors import UserError
+from skindx.states import UnfitStateError
+from skindx.training.checkpoint.resume import Remembered
 from skindx.training.config.run import TrainSettings
 
 OWT = {"kind": "owt", "min_weights": 1}
@@ -62,21 +64,20 @@ def test_a_killed_training_goes_on_under_another_form_and_back(
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.distributed
-def test_what_an_exchange_remembers_stays_under_its_form(
-    small_dataset: Path, tmp_path: Path
-) -> None:
-    exchange = {"kind": "topk", "warmup": []}
-    run = tmp_path / "run"
-    ranks = faults.start(
-        2, run, small_dataset, _settings(OWT, exchange=exchange), Accident("kill", 4)
-    )
-    assert faults.wait(ranks) == [1, -9]
-    data = _settings({"kind": "data"}, exchange=exchange)
-    assert faults.wait(faults.start(2, run, small_dataset, data)) == [2, 2]
-    said = faults.printed(run, 0)
-    assert "exchange/residual" in said
-    assert "stays under the engine.parallel.kind" in said
+class _OtherForm:
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": 3}
+
+    def load_state_dict(self, states: Any) -> None:
+        raise UnfitStateError("exchange/residual is float32 (4) and must be float32 (3)")
+
+
+def test_what_an_exchange_remembers_stays_under_its_form() -> None:
+    remembered = Remembered(_OtherForm())
+    assert remembered.state_dict() == {"step": 3}
+    said = r"must be float32 \(3\); what an exchange remembers stays under the engine.parallel.kind"
+    with pytest.raises(UnfitStateError, match=said):
+        remembered.load_state_dict([])
 
 
 @pytest.mark.parametrize(

@@ -84,16 +84,18 @@ class _LossSum:
             self._position.loss_sum = sum(sums) if self._mesh.is_main else 0.0
 
 
-class _Remembered:
+class Remembered:
     """What each rank's exchange remembers of the gradients that it reduces."""
 
     def __init__(self, exchange: PerRank) -> None:
         self._exchange = exchange
 
     def state_dict(self) -> State:
+        """Return this rank's state."""
         return self._exchange.state_dict()
 
     def load_state_dict(self, states: Sequence[State]) -> None:
+        """Go on from all ranks' states; one of another form is refused with the reason."""
         try:
             self._exchange.load_state_dict(states)
         except UnfitStateError as error:
@@ -164,7 +166,7 @@ def _own(training: Savable) -> dict[str, PerRank]:
         "random": RandomNumbers(mesh.data.rank, mesh.data.size, mesh.device),
     }
     if exchange := training.engine.exchange:
-        own["exchange"] = _Remembered(exchange)
+        own["exchange"] = Remembered(exchange)
     return own
 
 
