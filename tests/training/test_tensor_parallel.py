@@ -47,9 +47,9 @@ def _data(step: int) -> tuple[Tensor, Tensor]:
 class Run:
     """An engine over the network in groups of so many ranks."""
 
-    def __init__(self, size: int, *, clip: float = 0.5, **change: Any) -> None:
-        parallel = TensorSettings(size=size)
-        settings = CPU.model_copy(update={"parallel": parallel, "gradient_clip": clip})
+    def __init__(self, size: int, *, clip: float = 0.5, again: bool = False, **change: Any) -> None:
+        own = {"gradient_clip": clip, "activation_checkpointing": again}
+        settings = CPU.model_copy(update={"parallel": TensorSettings(size=size), **own})
         self.mesh, self.said = mesh_of_all(torch.device("cpu"), settings), list[str]()
         self.net = _net(**change)
         split_network(self.net, self.mesh, torch.zeros(1, 3, 8, 8), IMAGES, self.said.append)
@@ -134,6 +134,11 @@ def _on_four_ranks() -> dict[str, Any]:
         assert other.step(101)
         other.engine.close()
 
+    run = Run(2, again=True)
+    for number in range(FEW):
+        assert run.step(number)
+    found["again"] = run.whole()
+    run.engine.close()
     run = Run(2, drop_rate=0.3, drop_path_rate=0.3, proj_drop_rate=0.2)
     for number in range(FEW):
         assert run.step(number)
@@ -177,14 +182,14 @@ def test_gradients_are_those_of_one_process(ranks: Any) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("size", "steps"), [(2, STEPS), (4, FEW)])
+@pytest.mark.parametrize(("what", "steps"), [("steps 2", STEPS), ("steps 4", FEW), ("again", FEW)])
 def test_weights_after_many_steps_are_those_of_one_process(
-    ranks: Any, size: int, steps: int
+    ranks: Any, what: str, steps: int
 ) -> None:
     _, net = _alone(steps)
     for result in ranks:
-        _close(result[f"steps {size}"], net.state_dict(), 1e-4)
-    if size == 2:
+        _close(result[what], net.state_dict(), 1e-4)
+    if what == "steps 2":
         logits = net.eval()(_data(0)[0])
         torch.testing.assert_close(
             torch.tensor(ranks[3]["evaluated"]), logits, rtol=1e-3, atol=1e-4
