@@ -41,21 +41,33 @@ def _weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "members" / "a" / "model.safetensors")
 
 
+VIT = {"name": "a", "model": "test_vit", "preprocess": {"size": 64}}
+
+
 @pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("parallel", "change"),
+    [
+        pytest.param(OWT, {}, id="owt"),
+        pytest.param(
+            {"kind": "tensor", "size": 2}, {"members": [VIT]}, id="tensor", marks=pytest.mark.long
+        ),
+    ],
+)
 def test_a_killed_training_goes_on_under_another_form_and_back(
-    small_dataset: Path, tmp_path: Path
+    parallel: dict[str, Any], change: dict[str, Any], small_dataset: Path, tmp_path: Path
 ) -> None:
-    data, owt = _settings({"kind": "data"}), _settings(OWT)
+    data, split = _settings({"kind": "data"}, **change), _settings(parallel, **change)
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert faults.wait(faults.start(2, whole, small_dataset, data)) == [0, 0]
 
-    ranks = faults.start(2, run, small_dataset, owt, Accident("kill", 4))
+    ranks = faults.start(2, run, small_dataset, split, Accident("kill", 4))
     assert faults.wait(ranks) == [1, -9]
     assert "are split over 2 ranks" in faults.printed(run, 0)
     ranks = faults.start(2, run, small_dataset, data, Accident("kill", STEPS))
     assert faults.wait(ranks) == [1, -9]
     assert "0 of 2 epochs and 2 steps done" in faults.printed(run, 0)
-    assert faults.wait(faults.start(2, run, small_dataset, owt)) == [0, 0]
+    assert faults.wait(faults.start(2, run, small_dataset, split)) == [0, 0]
     assert "1 of 2 epochs done" in faults.printed(run, 0)
 
     found, expected = _weights(run), _weights(whole)
