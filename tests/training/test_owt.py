@@ -173,6 +173,10 @@ def _on_four_ranks() -> dict[str, Any]:
         run.engine.close()
         found[f"pieces {kind}"], run = _trained(mesh, settings, pieces=2)
         run.engine.close()
+    half = OWT.model_copy(update={"precision": "bf16"})
+    found["bf16"], run = _trained(mesh, half)
+    found["half sent"] = run.engine._wires.bytes_sent / FEW
+    run.engine.close()
     found["frozen"], run = _trained(mesh, OWT, frozen=FROZEN)
     run.engine.close()
     leave()
@@ -237,6 +241,14 @@ def test_an_exchange_acts_on_what_is_not_split(ranks: Any, kind: str) -> None:
     expected = _alone(FEW)[1]
     for result in ranks:
         _close(result[kind], expected, 1e-4)
+
+
+@pytest.mark.distributed
+def test_half_the_bits_are_half_the_bytes(ranks: Any) -> None:
+    expected = _alone(FEW)[1]
+    for result in ranks:
+        _close(result["bf16"], expected, 0.1)
+        assert result["half sent"] == result["sent"][0] / 2
 
 
 @pytest.mark.distributed

@@ -47,8 +47,16 @@ def _data(step: int) -> tuple[Tensor, Tensor]:
 class Run:
     """An engine over the network in groups of so many ranks."""
 
-    def __init__(self, size: int, *, clip: float = 0.5, again: bool = False, **change: Any) -> None:
-        own = {"gradient_clip": clip, "activation_checkpointing": again}
+    def __init__(
+        self,
+        size: int,
+        *,
+        clip: float = 0.5,
+        again: bool = False,
+        precision: str = "fp32",
+        **change: Any,
+    ) -> None:
+        own = {"gradient_clip": clip, "activation_checkpointing": again, "precision": precision}
         settings = CPU.model_copy(update={"parallel": TensorSettings(size=size), **own})
         self.mesh, self.said = mesh_of_all(torch.device("cpu"), settings), list[str]()
         self.net = _net(**change)
@@ -134,6 +142,11 @@ def _on_four_ranks() -> dict[str, Any]:
         assert other.step(101)
         other.engine.close()
 
+    run = Run(2, precision="bf16")
+    for number in range(FEW):
+        assert run.step(number)
+    found["bf16"], found["held bf16"] = run.whole(), run.held()
+    run.engine.close()
     run = Run(2, again=True)
     for number in range(FEW):
         assert run.step(number)
@@ -197,11 +210,19 @@ def test_weights_after_many_steps_are_those_of_one_process(
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("what", ["held 2", "held 4", "drawn"])
+@pytest.mark.parametrize("what", ["held 2", "held 4", "held bf16", "drawn"])
 def test_what_ranks_hold_alike_stays_alike_to_the_bit(ranks: Any, what: str) -> None:
     for result in ranks[1:]:
         for name, value in ranks[0][what].items():
             assert (result[what][name] == value).all(), name
+
+
+@pytest.mark.distributed
+def test_half_the_bits_follow_the_whole_ones(ranks: Any) -> None:
+    _, net = _alone(FEW)
+    for result in ranks:
+        for name in ("head.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.fc2.weight"):
+            _close({name: result["bf16"][name]}, net.state_dict(), 0.1)
 
 
 @pytest.mark.distributed

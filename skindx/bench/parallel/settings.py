@@ -23,14 +23,14 @@ class Config(Settings):
     small_side: int = Field(56, ge=32)
     """Where the convolutions are cheap, and one rank may win."""
     small_classes: int = Field(200, ge=2)
-    rounds: int = Field(5, ge=2)
+    rounds: int = Field(3, ge=2)
     steps: int = Field(3, ge=1)
     """Timed in each round, after one that is not."""
     density: float = Field(0.001, gt=0, le=1)
     """Of gTop-k."""
     rank: int = Field(4, ge=1)
     """Of PowerSGD."""
-    epochs: int = Field(8, ge=1)
+    epochs: int = Field(6, ge=1)
     """Of the trainings whose accuracy is compared."""
     images: int = Field(2560, ge=32)
     """Painted images to learn from."""
