@@ -57,3 +57,8 @@ def test_the_smallest_bench_has_all_its_figures(lab_here: None, tmp_path: Path) 
     assert figures["bf16_step_mb"]["value"] < 0.6 * figures["fused_step_mb"]["value"]
     assert figures["owt_step_mb"]["value"] < figures["fused_step_mb"]["value"]
     assert figures["owt_weights_share"]["value"] < 0.95
+    for form in ("keep", "again"):
+        found, expected = (
+            figures[f"{form}_fewer_bytes{end}"]["value"] for end in ("", "_by_formula")
+        )
+        assert found == pytest.approx(expected)

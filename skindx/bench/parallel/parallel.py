@@ -10,6 +10,7 @@ from skindx.bench.harness.clock import Figure, median, ratio
 from skindx.bench.harness.netlab import Link, NetLab, require
 from skindx.bench.harness.result import Result
 from skindx.bench.parallel.arms import Arm, arms_of
+from skindx.bench.parallel.cubes import compare
 from skindx.bench.parallel.painted import write_images
 from skindx.bench.parallel.settings import Config
 
@@ -26,6 +27,8 @@ SMALLEST = (
     "images=40",
     "accuracy_width=32",
     "seeds=2",
+    "cube_rows=36",
+    "cube_width=36",
 )
 
 _WORKER = "skindx.bench.parallel.worker"
@@ -50,6 +53,8 @@ def run(settings: Config) -> Result:
         if "accuracy" in settings.parts:
             lab.limit(Link(_UNLIMITED_MBIT))
             figures |= bench.accuracy()
+    if "cube" in settings.parts:
+        figures |= compare(settings)
     return Result("parallel", figures, notes=_notes(settings))
 
 
@@ -173,6 +178,11 @@ def _notes(s: Config) -> tuple[str, ...]:
         f"layers of {s.accuracy_width}, on a quarter as many others; gTop-k of density "
         f"{s.density:g} with its warm-up of four epochs, PowerSGD of rank {s.rank}; owt_gtopk "
         "splits the wide layers and sends the gradients of the convolutions by gTop-k.",
+        f"cube: two products, one after the other, of {s.cube_rows} rows and matrices of "
+        f"{s.cube_width} x {s.cube_width}, forward and backward on {s.cube_side**3} ranks: line "
+        "splits columns of the first and rows of the second (Megatron-LM), keep and again are "
+        "arXiv 2105.14450 with what was gathered kept for the backward pass, or gathered again; "
+        "bytes by the ranks' own count. No setting of a training uses them yet.",
         "All ranks share this machine's cores: with fewer cores than ranks a step computes longer "
         "than on as many devices, and what a form saves on the wires is a smaller share of it.",
     )

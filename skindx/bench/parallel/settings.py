@@ -10,7 +10,12 @@ from skindx.config import Settings
 class Config(Settings):
     """AlexNet on `ranks`, each in a network namespace of its own."""
 
-    parts: tuple[Literal["speed", "small", "accuracy"], ...] = ("speed", "small", "accuracy")
+    parts: tuple[Literal["speed", "small", "accuracy", "cube"], ...] = (
+        "speed",
+        "small",
+        "accuracy",
+        "cube",
+    )
     ranks: int = Field(4, ge=2, le=16)
     rate_mbit: float = Field(1000, gt=0)
     """Of each rank's link."""
@@ -38,3 +43,9 @@ class Config(Settings):
     accuracy_side: int = Field(64, ge=32)
     seeds: int = Field(3, ge=2)
     """Trainings of each form."""
+    cube_side: Literal[2, 3] = 2
+    """Of the cube of ranks: eight, or 27."""
+    cube_rows: int = Field(3600, ge=36, multiple_of=36)
+    """Images times tokens that two products take."""
+    cube_width: int = Field(1008, ge=36, multiple_of=36)
+    """Of what goes in, of what is between the two and of what comes out."""

@@ -144,18 +144,18 @@ def split_block(block: nn.Module, wires: Communicator) -> None:
 
 
 def _split_mlp(block: Any, wires: Communicator) -> None:
-    _split_pair(block.fc1, block.fc2, sizes_of(block.fc1.out_features, wires.size), 1, wires)
+    split_pair(block.fc1, block.fc2, sizes_of(block.fc1.out_features, wires.size), 1, wires)
 
 
 def _split_attention(block: Any, wires: Communicator) -> None:
     heads = sizes_of(block.num_heads, wires.size)
     setattr(block, WHOLE_VALUES, {"num_heads": block.num_heads, "attn_dim": block.attn_dim})
-    _split_pair(block.qkv, block.proj, tuple(n * block.head_dim for n in heads), 3, wires)
+    split_pair(block.qkv, block.proj, tuple(n * block.head_dim for n in heads), 3, wires)
     block.num_heads = heads[wires.rank]
     block.attn_dim = block.num_heads * block.head_dim
 
 
-def _split_pair(
+def split_pair(
     first: nn.Linear, second: nn.Linear, widths: Sizes, times: int, wires: Communicator
 ) -> None:
     """Split the outputs of `first`, which are `times` blocks of `widths`, and `second`'s inputs."""
