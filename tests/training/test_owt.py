@@ -9,7 +9,6 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, ExchangeSettings
-from skindx.comm.fused import FusedSettings
 from skindx.comm.gtopk import GTopKSettings
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.parallel import OwtSettings
@@ -22,7 +21,7 @@ from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.recipes.ema import WeightAverage
 
-RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 5
+RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
 """Eleven images on four ranks: their shares are uneven, and so are the widths below."""
 OWT = EngineSettings(
     accelerator="cpu",
@@ -162,16 +161,10 @@ def _on_four_ranks() -> dict[str, Any]:
     found["unchanged"] = all((before[name] == after[name]).all() for name in before)
     run.engine.close()
 
-    for name, exchange in {
-        "fused": FusedSettings(tune=False, bucket_mb=0.0005),
-        "gtopk": GTopKSettings(density=1, warmup=()),
-    }.items():
-        found[name], run = _trained(mesh, OWT, exchange=exchange)
-        run.engine.close()
+    found["gtopk"], run = _trained(mesh, OWT, exchange=GTopKSettings(density=1, warmup=()))
+    run.engine.close()
     for kind, settings in {"owt": OWT, "data": DATA}.items():
-        found[f"dropout {kind}"], run = _trained(mesh, settings, dropout=0.5)
-        run.engine.close()
-        found[f"pieces {kind}"], run = _trained(mesh, settings, pieces=2)
+        found[f"drawn {kind}"], run = _trained(mesh, settings, dropout=0.5, pieces=2)
         run.engine.close()
     half = OWT.model_copy(update={"precision": "bf16"})
     found["bf16"], run = _trained(mesh, half)
@@ -236,11 +229,10 @@ def test_weights_after_many_steps_are_those_of_one_process(ranks: Any, alone: An
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["fused", "gtopk"])
-def test_an_exchange_acts_on_what_is_not_split(ranks: Any, kind: str) -> None:
+def test_an_exchange_acts_on_what_is_not_split(ranks: Any) -> None:
     expected = _alone(FEW)[1]
     for result in ranks:
-        _close(result[kind], expected, 1e-4)
+        _close(result["gtopk"], expected, 1e-4)
 
 
 @pytest.mark.distributed
@@ -252,13 +244,10 @@ def test_half_the_bits_are_half_the_bytes(ranks: Any) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("what", ["dropout", "pieces"])
-def test_what_ranks_draw_and_cut_is_what_they_draw_and_cut_without_split_layers(
-    ranks: Any, what: str
-) -> None:
+def test_dropout_and_pieces_of_a_batch_are_those_of_data_parallel_ranks(ranks: Any) -> None:
     for result in ranks:
-        expected = {name: torch.from_numpy(v) for name, v in result[f"{what} data"].items()}
-        _close(result[f"{what} owt"], expected, 1e-4)
+        expected = {name: torch.from_numpy(v) for name, v in result["drawn data"].items()}
+        _close(result["drawn owt"], expected, 1e-4)
 
 
 @pytest.mark.distributed

@@ -19,7 +19,7 @@ from skindx.training.parallel.mesh import Mesh, leave, mesh_of_all, tensor_size
 from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.parallel.sharding.splitting import split_network
 
-RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 5
+RANKS, IMAGES, STEPS, FEW = 4, 11, 20, 3
 CPU = EngineSettings(accelerator="cpu", gradient_clip=0.5)
 WIDTH, HEADS, TOKENS = 16, 4, 5
 MOMENTUM = {"lr": 0.1, "momentum": 0.9}
