@@ -34,6 +34,7 @@ from skindx.training.parallel.sharding.whole import (
     own_state,
     whole_moments,
     whole_state,
+    whole_weights,
 )
 from skindx.training.preconditioners.preconditioner import Preconditioner
 
@@ -227,8 +228,12 @@ class Engine:
 
         The same on every rank and for every ZeRO stage. Buffers are not in it: they differ by rank.
         """
-        full = self.full_state()
-        state: State = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
+        if self._whole:
+            state: State = {"weights": whole_weights(self.module)}
+        else:
+            full = self.full_state()
+            named = self.module.named_parameters()
+            state = {"weights": {name: full[name] for name, _ in named}}
         if self.mesh.settings.zero:
             utils, zero = import_deepspeed().utils, self._engine.optimizer
             state["optimizer"] = zero_state(utils, zero, self.module)

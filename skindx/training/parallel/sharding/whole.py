@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skindx.training.parallel.sharding.joining import join_layers
-from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.part import Part, parts_of
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:
@@ -24,12 +25,28 @@ def whole_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def whole_moments(state: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
-    """Return an optimizer's state by name with every tensor whole; every rank calls this."""
+    """Return an optimizer's state by name with every tensor whole; every rank calls this.
+
+    What was split comes on the CPU: a device may not hold the whole of all.
+    """
     parts = parts_of(module)
     return {
-        name: _each_row(kept, parts[name].whole) if name in parts else kept
+        name: _each_row(kept, partial(_on_cpu, parts[name])) if name in parts else kept
         for name, kept in state.items()
     }
+
+
+def whole_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters by name, split ones whole and on the CPU; every rank calls this."""
+    parts = parts_of(module)
+    return {
+        name: _on_cpu(parts[name], weight) if name in parts else weight.detach()
+        for name, weight in module.named_parameters()
+    }
+
+
+def _on_cpu(part: Part, own: Tensor) -> Tensor:
+    return part.whole(own).cpu()
 
 
 def own_moments(state: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
