@@ -31,6 +31,12 @@ class AlexNet(nn.Module):
             nn.ReLU(inplace=True),
             nn.Linear(width, classes),
         )
+        # He et al. 2015 (arXiv 1502.01852): without norms a smaller start learns nothing for long.
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(layer.weight)
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
 
     def forward(self, images_B3SS: Tensor) -> Tensor:
         """Return logits B x C."""

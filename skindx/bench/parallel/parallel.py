@@ -25,6 +25,7 @@ SMALLEST = (
     "steps=1",
     "epochs=1",
     "images=40",
+    "accuracy_batch=2",
     "accuracy_width=32",
     "seeds=2",
     "cube_rows=36",
@@ -33,6 +34,8 @@ SMALLEST = (
 
 _WORKER = "skindx.bench.parallel.worker"
 _UNLIMITED_MBIT = 40_000.0
+_RATE = 0.02
+"""Learning rate of the trainings whose accuracy is compared."""
 
 
 def run(settings: Config) -> Result:
@@ -136,16 +139,15 @@ class _Bench:
         file = self.folder / "painted.npz"
         classes = write_images(file, s.images * 5 // 4, s.accuracy_side)
         size = {"side": s.accuracy_side, "classes": classes, "width": s.accuracy_width}
-        steps = max(1, round(s.images / (s.batch * s.ranks)))
+        batch, steps = s.accuracy_batch, max(1, round(s.images / (s.accuracy_batch * s.ranks)))
         found: dict[str, list[float]] = {}
         for seed in range(s.seeds):
             for arm in self.arms:
                 if arm.name in ("dense", "bf16"):  # what fused computes
                     continue
-                self._begin(arm, batch=s.batch, seed=seed, steps_per_epoch=steps, **size)
-                answers = self.ranks.ask(
-                    "train", file=str(file), epochs=s.epochs, batch=s.batch, seed=seed
-                )
+                own = {"batch": batch, "seed": seed}
+                self._begin(arm, rate=_RATE, steps_per_epoch=steps, **own, **size)
+                answers = self.ranks.ask("train", file=str(file), epochs=s.epochs, **own)
                 found.setdefault(arm.name, []).append(answers[0]["accuracy"])
         self.ranks.ask("end")
         return {f"{name}_accuracy": median(values, "of 1") for name, values in found.items()}
@@ -174,8 +176,9 @@ def _notes(s: Config) -> tuple[str, ...]:
         "what a rank's interface has sent in a step. "
         f"small: {s.small_side} px, {s.small_classes} classes, beside one rank of one thread that "
         f"takes the same {s.batch * s.ranks} images alone.",
-        f"accuracy: {s.epochs} epochs of {s.images} painted images, {s.accuracy_side} px, hidden "
-        f"layers of {s.accuracy_width}, on a quarter as many others; gTop-k of density "
+        f"accuracy: {s.epochs} epochs of {s.images} painted images, {s.accuracy_side} px, batch "
+        f"{s.accuracy_batch} a rank, hidden layers of {s.accuracy_width}, rate {_RATE:g}, tested "
+        "on a quarter as many others; gTop-k of density "
         f"{s.density:g} with its warm-up of four epochs, PowerSGD of rank {s.rank}; owt_gtopk "
         "splits the wide layers and sends the gradients of the convolutions by gTop-k.",
         f"cube: two products, one after the other, of {s.cube_rows} rows and matrices of "

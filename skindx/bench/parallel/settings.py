@@ -35,11 +35,13 @@ class Config(Settings):
     """Of gTop-k."""
     rank: int = Field(4, ge=1)
     """Of PowerSGD."""
-    epochs: int = Field(6, ge=1)
+    epochs: int = Field(8, ge=1)
     """Of the trainings whose accuracy is compared."""
     images: int = Field(2560, ge=32)
     """Painted images to learn from."""
-    accuracy_width: int = Field(1024, ge=16)
+    accuracy_batch: int = Field(16, ge=2)
+    """Images of a rank in a step of these trainings."""
+    accuracy_width: int = Field(256, ge=16)
     accuracy_side: int = Field(64, ge=32)
     seeds: int = Field(3, ge=2)
     """Trainings of each form."""
