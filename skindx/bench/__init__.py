@@ -31,6 +31,7 @@ BENCHES: dict[str, str] = {
     "loader": "skindx.bench.data.loader",
     "model-comparison": "skindx.bench.model_comparison.comparison",
     "ood": "skindx.bench.ood.ood",
+    "parallel": "skindx.bench.parallel.parallel",
     "plan": "skindx.bench.plan.plan",
     "scale": "skindx.bench.data.scale",
     "second-order": "skindx.bench.second_order.second_order",

@@ -92,6 +92,8 @@ class Fused(Exchange):
             groups = check_list(state["groups"], int, "exchange/groups")
             order = check_list(state.get("order"), str, "exchange/order")
             names = self.gradients.names
+            if set(order) != set(names):
+                return  # other layers are split over the ranks now: they are planned anew
             if sorted(order) != sorted(names) or sum(groups) != len(names) or min(groups) < 1:
                 raise UnfitStateError("exchange/groups is no plan of these parameters")
             self.gradients.reorder(list(order))

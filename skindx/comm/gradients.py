@@ -20,7 +20,7 @@ class Gradients:
             (name, parameter) for name, parameter in named_parameters if parameter.requires_grad
         ]
         parameters = dict(reversed(trained))
-        device = next(iter(parameters.values())).device
+        device = named_parameters[0][1].device if named_parameters else None
         self._parameters = parameters
         self.flat = torch.zeros(
             sum(parameter.numel() for parameter in parameters.values()), device=device

@@ -41,7 +41,7 @@ class Reducer:
             return
         self._grouped = now
         ends = list(accumulate(now[0]))
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         self._group_of = {
             self.gradients.parameters[number]: group
             for group, (start, end) in enumerate(zip(starts, ends, strict=True))

@@ -20,6 +20,7 @@ from skindx.training.hopping.files import DATABASE
 from skindx.training.hopping.memory import check_memory
 from skindx.training.hopping.partitions import check_partitions, partitions_of
 from skindx.training.parallel.devices import workers_of
+from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.preparing import checkpoint_activations
 from skindx.training.probing import probe_members
 from skindx.training.recipes.optimizer import layer_depths
@@ -39,6 +40,8 @@ def check(
             raise UserError(f"the dataset has no {split} images; build it with more images.")
     _check_classes(settings, records, taxonomy)
     workers = workers_of(settings.engine)
+    if not settings.engine.hostfile:
+        tensor_size(settings.engine.parallel, int(os.environ.get("WORLD_SIZE", workers)))
     # A member that is scheduled whole, or hops, has one rank at a time.
     ranks = workers if settings.engine.schedule == "data" else 1
     read_extra_of(settings.engine)

@@ -1,22 +1,29 @@
 """A gradient exchange at work inside the engine, in place of DeepSpeed's own reduction."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from torch import nn
 
-from skindx.comm import Exchange, ExchangeSettings, build_exchange
+from skindx.comm import DenseSettings, Exchange, ExchangeSettings, build_exchange
 from skindx.comm.fabric import Fabric
-from skindx.comm.fused import Fused
+from skindx.comm.fused import Fused, FusedSettings
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.gradients import SplitGradients
+from skindx.training.parallel.sharding.part import Part, parts_of
 from skindx.training.profiling.tuner import Tuner
 
 
 class GradientSync:
-    """Reduces the gradients of a module (ZeRO 0, with DeepSpeed's all-reduce off)."""
+    """Reduces the gradients of a module (ZeRO 0, with DeepSpeed's all-reduce off).
+
+    Those of layers that are split count in the norm; they are averaged with the ranks that hold the
+    same part, and stay where they are where none does.
+    """
 
     def __init__(
         self,
@@ -28,8 +35,13 @@ class GradientSync:
     ) -> None:
         """Lay out the gradients and get the exchange ready; every rank calls this."""
         self.exchange = exchange
-        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s))
-        self.gradients = Gradients(list(module.named_parameters()))
+        parts, named = parts_of(module), list(module.named_parameters())
+        self._averaged = any(part.replicated for part in parts.values())
+        ranks = mesh.replicas if self._averaged else None
+        self.fabric = Fabric(mesh.device, timedelta(seconds=mesh.settings.timeout_s), ranks)
+        stays = () if self._averaged else parts.keys()
+        self.gradients = Gradients([(name, own) for name, own in named if name not in stays])
+        self._split = _split_gradients(named, parts)
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         self.reducer = Reducer(self.gradients, exchange)
         self._norm: float | None = None
@@ -59,7 +71,7 @@ class GradientSync:
         flat_M, scale = self.gradients.flat, float(scaler.get_scale()) if scaler else 1.0
         if self.exchange.remembers and scale != 1.0:
             flat_M /= scale  # residuals outlive a change of the scale
-        self._norm = self.reducer.finish()
+        self._norm = self._finish()
         flat_M = self.gradients.flat
         if self._norm is None:
             if scaler:
@@ -69,11 +81,26 @@ class GradientSync:
             flat_M *= scale
         return True
 
+    def _finish(self) -> float | None:
+        """Wait for the exchange; return the norm of all gradients, None where one is not finite."""
+        if self._split is None:
+            return self.reducer.finish()
+        if self._averaged:
+            return self._split.norm(known_bad=self.reducer.finish() is None)
+        square = self._split.square()
+        if not math.isfinite(square):
+            # The exchange must not remember a step that is not taken.
+            self.gradients.flat.fill_(math.nan)
+        norm = self.reducer.finish()
+        return None if norm is None else math.sqrt(norm**2 + square)
+
     def clip(self, most: float) -> None:
         """Scale the reduced gradient down to a norm of at most `most`."""
         if self._norm is not None and self._norm > most:
             flat_M = self.gradients.flat
             flat_M *= most / (self._norm + 1e-6)
+            if self._split and not self._averaged:
+                self._split.scale(most / (self._norm + 1e-6))
 
     def step_done(self) -> None:
         """The weights are moved; the tuner measures and plans between two steps."""
@@ -85,6 +112,17 @@ class GradientSync:
         self.reducer.close()
 
 
+def _split_gradients(
+    named: Sequence[tuple[str, nn.Parameter]], parts: Mapping[str, Part]
+) -> SplitGradients | None:
+    trained = [(name, weight) for name, weight in named if weight.requires_grad]
+    split = [weight for name, weight in trained if name in parts]
+    if not parts:
+        return None
+    others = [weight for name, weight in trained if name not in parts]
+    return SplitGradients(split, others, next(iter(parts.values())).wires)
+
+
 def build_gradient_sync(
     settings: ExchangeSettings,
     module: nn.Module,
@@ -92,6 +130,13 @@ def build_gradient_sync(
     steps_per_epoch: int,
     say: Callable[[str], None],
 ) -> GradientSync | None:
-    """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own."""
+    """Return the exchange of `settings` at work on `module`, or None for DeepSpeed's own.
+
+    DeepSpeed would reduce what is split as well: then the dense exchange is ours.
+    """
+    parts = parts_of(module)
+    own = [name for name, weight in module.named_parameters() if weight.requires_grad]
+    if parts and (isinstance(settings, DenseSettings) or parts.keys() >= set(own)):
+        settings = FusedSettings(tune=False)  # also for nothing at all: then it sends nothing
     exchange = build_exchange(settings)
     return GradientSync(module, exchange, mesh, steps_per_epoch, say) if exchange else None

@@ -13,6 +13,7 @@ from skindx.training.deepspeed.engine import Engine
 from skindx.training.feeding.batches import steps_of
 from skindx.training.feeding.waiting import Waiting
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.position import Position
 from skindx.training.preconditioners.preconditioner import Preconditioner
 from skindx.training.step_guard import StepGuard
@@ -64,7 +65,10 @@ class Training(Generic[Result_co]):
 
         It is the average, or the one in training; the next step changes either.
         """
-        return self.average.module if self.average else self.engine.whole()
+        if self.average is None:
+            return self.engine.whole()
+        average = self.average.module
+        return self.engine.whole(average) if parts_of(average) else average
 
 
 def setup(

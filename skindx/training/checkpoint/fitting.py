@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skindx.states import UnfitStateError, check_like
+from skindx.training.parallel.sharding.whole import whole_shapes
 
 
 def part_of(state: Any, name: str) -> dict[str, Any]:
@@ -61,10 +62,13 @@ def check_position(found: Mapping[str, Any], like: Mapping[str, Any]) -> None:
 
 
 def _shapes(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters' shapes and types; under ZeRO 3 a rank holds a part of each."""
+    """Return the parameters' shapes and types; of some a rank may hold a part alone."""
+    split = whole_shapes(module)
     return {
         name: torch.empty(
-            getattr(weight, "ds_shape", weight.shape), dtype=weight.dtype, device="meta"
+            split.get(name, getattr(weight, "ds_shape", weight.shape)),
+            dtype=weight.dtype,
+            device="meta",
         )
         for name, weight in module.named_parameters()
     }

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from skindx.states import check_like
+from skindx.states import UnfitStateError, check_like
 from skindx.training.checkpoint.fitting import check_position
 from skindx.training.checkpoint.keeper import Keeper
 from skindx.training.checkpoint.state import State
@@ -84,6 +84,27 @@ class _LossSum:
             self._position.loss_sum = sum(sums) if self._mesh.is_main else 0.0
 
 
+class Remembered:
+    """What each rank's exchange remembers of the gradients that it reduces."""
+
+    def __init__(self, exchange: PerRank) -> None:
+        self._exchange = exchange
+
+    def state_dict(self) -> State:
+        """Return this rank's state."""
+        return self._exchange.state_dict()
+
+    def load_state_dict(self, states: Sequence[State]) -> None:
+        """Go on from all ranks' states; one of another form is refused with the reason."""
+        try:
+            self._exchange.load_state_dict(states)
+        except UnfitStateError as error:
+            raise UnfitStateError(
+                f"{error}; what an exchange remembers stays under the engine.parallel.kind and the "
+                "exchange.kind that it was trained with"
+            ) from None
+
+
 class Resuming:
     """Saves a training in `folder`, goes on from there, and stops it when asked to."""
 
@@ -145,7 +166,7 @@ def _own(training: Savable) -> dict[str, PerRank]:
         "random": RandomNumbers(mesh.data.rank, mesh.data.size, mesh.device),
     }
     if exchange := training.engine.exchange:
-        own["exchange"] = exchange
+        own["exchange"] = Remembered(exchange)
     return own
 
 

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from skindx.config import Settings
+from skindx.training.config.parallel import AnyParallel, DataSettings
 
 Accelerator = Literal["auto", "cpu", "cuda"]
 
@@ -56,6 +57,9 @@ class EngineSettings(Settings):
     rank trains a whole member, and reads all images. hop: the training split is cut into partitions
     that stay where they are; a member visits one after the other, and hops with all its state.
     """
+    parallel: AnyParallel = DataSettings()
+    """What the ranks of schedule=data hold of the network, by its `kind`: data, owt or
+    tensor."""
     partitions: int | Literal["auto"] = "auto"
     """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")
@@ -74,6 +78,8 @@ class EngineSettings(Settings):
                 f"schedule={self.schedule} trains each member on one rank, which has no "
                 "other rank to share weights with; set zero=0"
             )
+        if self.parallel.kind != "data":
+            self._check_parallel()
         if self.partitions != "auto" and not 1 <= self.partitions <= _MOST_PARTITIONS:
             raise ValueError(
                 f"partitions={self.partitions} must be 1 to {_MOST_PARTITIONS}, or auto"
@@ -88,3 +94,26 @@ class EngineSettings(Settings):
                 "compile already computes again what is cheap; switch activation_checkpointing off"
             )
         return self
+
+    def _check_parallel(self) -> None:
+        """Raise ValueError for what does not go with a network whose layers are split."""
+        what = f"parallel.kind={self.parallel.kind} splits layers over the ranks"
+        if self.schedule != "data":
+            raise ValueError(
+                f"{what}, and schedule={self.schedule} trains each member on one rank; set "
+                "schedule=data, or leave parallel out"
+            )
+        if self.zero:
+            raise ValueError(
+                f"{what}, which ZeRO would split once more; set zero=0, or leave parallel out"
+            )
+        if self.precision == "fp16":
+            raise ValueError(
+                f"{what}, and the loss scale of fp16 is settled on whole gradients; set "
+                "precision=bf16, or leave parallel out"
+            )
+        if self.compile:
+            raise ValueError(
+                f"{what}, which talk to each other inside the network, and compile cannot look "
+                "into that; set compile=false, or leave parallel out"
+            )

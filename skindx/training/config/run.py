@@ -20,6 +20,7 @@ from skindx.training.config.ensemble import NAME, EnsembleSettings, ReusedSettin
 from skindx.training.config.heads import LoraSettings, check_frozen_recipe, check_head
 from skindx.training.config.preconditioning import check_preconditioner
 from skindx.training.config.recipe import Recipe
+from skindx.training.config.splitting import check_exchange, check_splitting
 from skindx.training.config.trackers import MonitorSettings
 
 
@@ -139,6 +140,14 @@ class TrainSettings(Settings):
         for member in self.members:
             if own := self.recipe_of(member).preconditioner:
                 check_preconditioner(member.name, own, self.engine, member.trunk)
+        return self
+
+    @model_validator(mode="after")
+    def _splits_layers(self) -> Self:
+        if self.engine.parallel.kind != "data":
+            for member in self.members:
+                check_splitting(member.name, self.recipe_of(member), self.engine.parallel)
+            check_exchange(self.exchange, self.engine.parallel)
         return self
 
     @model_validator(mode="after")

@@ -21,11 +21,21 @@ from skindx.training.deepspeed.sharded import (
     discard,
     load_whole_state,
     load_whole_weights,
-    whole_state,
+    zero_state,
 )
 from skindx.training.gradient_sync import build_gradient_sync
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.preparing import prepare
+from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.transformer import enter, leave
+from skindx.training.parallel.sharding.whole import (
+    WholeCopy,
+    own_moments,
+    own_state,
+    whole_moments,
+    whole_state,
+    whole_weights,
+)
 from skindx.training.preconditioners.preconditioner import Preconditioner
 
 _DENSE = DenseSettings()
@@ -56,8 +66,11 @@ class Engine:
         self.optimizer = optimizer
         # A module whose weights are shared out, or whose code is compiled, is evaluated as a copy.
         self._twin = deepcopy(module) if settings.zero == 3 or settings.compile else None
+        parts = parts_of(module)
+        self._whole = WholeCopy(module) if parts else None
         prepare(module, settings, mesh.data.size)
-        dense = isinstance(exchange, DenseSettings)
+        # What DeepSpeed reduces and clips, and it takes all weights for the same on all ranks.
+        dense = isinstance(exchange, DenseSettings) and not parts
         self.precondition: Callable[[nn.Module], None] | None = None
         """Changes the module's gradients between reduction and clipping (under ZeRO 0)."""
         assert preconditioner is None or settings.zero == 0
@@ -69,6 +82,9 @@ class Engine:
         if (on_gpu or not dense) and settings.zero == 0 and settings.precision != "fp16":
             self._clip_norm = settings.gradient_clip
             settings = settings.model_copy(update={"gradient_clip": 0.0})
+        for name, weight in module.named_parameters():
+            if name in parts:
+                weight.ds_optim_param = True  # type: ignore[attr-defined] # never sent round
         self._engine, *_ = import_deepspeed().initialize(
             model=module,
             optimizer=optimizer,
@@ -81,15 +97,23 @@ class Engine:
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
         self._sync = build_gradient_sync(exchange, module, mesh, steps_per_epoch, say)
+        self._wires = next(iter(parts.values())).wires if parts else None
+        self._in_groups = any(part.replicated for part in parts.values())
+        self._remembers = not isinstance(exchange, DenseSettings)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
+        if self._wires and self._engine.training:
+            self._wires.agree_on_rows(len(inputs), inputs.device)
         if self._sync and self._engine.training:
             self._sync.forward()
         if self._preconditioner and self._engine.training:
             self._preconditioner.forward(len(inputs))
+        in_group = self._wires if self._in_groups and self._engine.training else None
+        if in_group:
+            inputs = enter(inputs, in_group)
         outputs: Tensor = self._engine(inputs)
-        return outputs
+        return leave(outputs, in_group) if in_group else outputs
 
     @property
     def module(self) -> nn.Module:
@@ -100,6 +124,8 @@ class Engine:
     def train(self, mode: bool = True) -> None:
         """Switch between training and evaluation mode."""
         self._engine.train(mode)
+        if self._whole and mode:
+            self._whole.release()
 
     def backward(self, loss_sum: Tensor, global_count: int, *, last: bool = True) -> None:
         """Accumulate gradients of the mean loss over `global_count` samples of all ranks.
@@ -159,15 +185,18 @@ class Engine:
 
     @property
     def exchange(self) -> Exchange | None:
-        """What each rank remembers of the exchange; None: DeepSpeed's own remembers nothing."""
-        return self._sync.exchange if self._sync else None
+        """What each rank remembers of the exchange; None: the dense one remembers nothing."""
+        return self._sync.exchange if self._sync and self._remembers else None
 
-    def whole(self) -> nn.Module:
+    def whole(self, average: nn.Module | None = None) -> nn.Module:
         """Return the module with all its weights, to evaluate and to save; every rank calls this.
 
         It is the module itself where that is whole and eager, else a copy that the next call
-        overwrites, in the mode (training, evaluation) of the module.
+        overwrites, in the mode (training, evaluation) of the module. With the `average` of a split
+        module it is that average, whole.
         """
+        if self._whole:
+            return self._whole.filled(average or self.module)
         if self._twin is None:
             return self.module
         self._twin.load_state_dict(self.full_state())
@@ -179,7 +208,7 @@ class Engine:
         Elsewhere the tensors are the module's own, which the next step changes.
         """
         if self.mesh.settings.zero < 3:
-            return self.module.state_dict()
+            return whole_state(self.module)
         gathered = import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
         with gathered:
             return {name: value.clone() for name, value in self.module.state_dict().items()}
@@ -199,13 +228,19 @@ class Engine:
 
         The same on every rank and for every ZeRO stage. Buffers are not in it: they differ by rank.
         """
-        full = self.full_state()
-        state: State = {"weights": {name: full[name] for name, _ in self.module.named_parameters()}}
+        if self._whole:
+            state: State = {"weights": whole_weights(self.module)}
+        else:
+            full = self.full_state()
+            named = self.module.named_parameters()
+            state = {"weights": {name: full[name] for name, _ in named}}
         if self.mesh.settings.zero:
             utils, zero = import_deepspeed().utils, self._engine.optimizer
-            state["optimizer"] = whole_state(utils, zero, self.module)
+            state["optimizer"] = zero_state(utils, zero, self.module)
         else:
-            state["optimizer"] = named_state(self.optimizer, self.module)
+            state["optimizer"] = whole_moments(
+                named_state(self.optimizer, self.module), self.module
+            )
         if scaler := self._scaler():
             state["scaler"] = scaler.state_dict()
         if self._preconditioner:
@@ -228,12 +263,12 @@ class Engine:
             list(self.module.parameters()), modifier_rank=0, enabled=zero == 3
         ):
             if zero < 3 or self.mesh.is_main:
-                self.module.load_state_dict(weights, strict=False)
+                self.module.load_state_dict(own_state(weights, self.module), strict=False)
         if zero:
             load_whole_weights(deepspeed.utils, self._engine.optimizer, self.module, weights)
             load_whole_state(deepspeed.utils, self._engine.optimizer, self.module, moments)
         else:
-            load_named_state(self.optimizer, self.module, moments)
+            load_named_state(self.optimizer, self.module, own_moments(moments, self.module))
         if scaler:
             scaler.load_state_dict(state["scaler"])
 

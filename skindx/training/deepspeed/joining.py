@@ -21,7 +21,7 @@ from skindx.training.deepspeed.library import (
 from skindx.training.launching.network import choose_interface
 from skindx.training.memory import keep_freed_memory
 from skindx.training.parallel.devices import check_precision, resolve_accelerator
-from skindx.training.parallel.mesh import Mesh, ProcessGroup
+from skindx.training.parallel.mesh import Mesh, ProcessGroup, mesh_of_all
 
 
 def join(settings: EngineSettings) -> Mesh:
@@ -63,7 +63,7 @@ def join(settings: EngineSettings) -> Mesh:
         dist.barrier()  # every rank has mapped every buffer
         unlink_shared_buffer(dist.get_rank(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
     device = torch.device("cuda", local_rank) if accelerator == "cuda" else torch.device("cpu")
-    return Mesh(ProcessGroup(dist.get_rank(), dist.get_world_size()), device, settings)
+    return mesh_of_all(device, settings)
 
 
 def join_nobody(settings: EngineSettings) -> Mesh:

@@ -28,7 +28,7 @@ def _link(zero: Any) -> None:
         zero._lazy_init_hp_params_optimizer_state()
 
 
-def whole_state(utils: Any, zero: Any, module: nn.Module) -> State:
+def zero_state(utils: Any, zero: Any, module: nn.Module) -> State:
     """Gather what the optimizer keeps of each parameter; every rank gets all of it."""
     kept: dict[str, Any] = zero.optimizer.state.get(_partitions(zero)[0], {})
     state: State = {}
@@ -46,7 +46,7 @@ def whole_state(utils: Any, zero: Any, module: nn.Module) -> State:
 
 
 def load_whole_state(utils: Any, zero: Any, module: nn.Module, state: State) -> None:
-    """Undo `whole_state`: each rank takes its part."""
+    """Undo `zero_state`: each rank takes its part."""
     if not state:
         return
     sample = next(iter(state.values()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
+from skindx.training.config.parallel import OwtSettings, ParallelSettings, TensorSettings
 
 Value = TypeVar("Value")
 
@@ -19,13 +21,18 @@ class ProcessGroup:
 
     rank: int
     size: int
+    group: dist.ProcessGroup | None = None
+    """What collectives along this axis go through; none: the group of all ranks."""
 
 
 @dataclass(frozen=True)
 class Mesh:
     """All ranks of a training, as one of them sees them; every rank calls a collective alike.
 
-    The one axis is `data`: each of its ranks works on its share of every batch.
+    Along the axis `data` each rank brings its share of every batch: these are always all ranks.
+    Along the axis `tensor` each rank holds a part of every split layer: all ranks under `owt`,
+    groups of neighbours under `tensor`, where a group works on the images of all its ranks.
+    Along the axis `replicas` all ranks hold the same: there exchanges average the gradients.
     """
 
     data: ProcessGroup
@@ -33,6 +40,9 @@ class Mesh:
     settings: EngineSettings
     beside: int = 1
     """Trainings at work on this machine at the same time, this one counted."""
+    tensor: ProcessGroup = ProcessGroup(0, 1)
+    replicas: tuple[int, ...] | None = None
+    """Ranks of this one's axis `replicas`; none: all."""
 
     @property
     def is_main(self) -> bool:
@@ -64,6 +74,40 @@ class Mesh:
         if answer[1] is not None:
             raise UserError(answer[1])
         return cast(Value, answer[0])
+
+
+def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
+    """Return the mesh of all ranks that have met, by `engine.parallel`; every rank calls this."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    data, parallel = ProcessGroup(rank, size), settings.parallel
+    along = tensor_size(parallel, size)
+    if along == 1:
+        return Mesh(data, device, settings)
+    timeout = timedelta(seconds=settings.timeout_s)
+    first = rank - rank % along
+    for start in range(0, size, along):
+        # Groups of their own: an exchange talks at the same time.
+        made = dist.new_group(list(range(start, start + along)), timeout=timeout)
+        if start == first:
+            group = cast(dist.ProcessGroup, made)
+    grouped = isinstance(parallel, TensorSettings)
+    replicas = tuple(range(rank % along, size, along)) if grouped else None
+    tensor = ProcessGroup(rank - first, along, group)
+    return Mesh(data, device, settings, tensor=tensor, replicas=replicas)
+
+
+def tensor_size(parallel: ParallelSettings, ranks: int) -> int:
+    """Return how many of so many ranks share every split layer. Raises UserError."""
+    if isinstance(parallel, OwtSettings):
+        return ranks
+    if not isinstance(parallel, TensorSettings):
+        return 1
+    if ranks % parallel.size:
+        raise UserError(
+            f"engine.parallel.size={parallel.size} must divide the number of ranks, which is "
+            f"{ranks}; change engine.ranks or engine.parallel.size."
+        )
+    return parallel.size
 
 
 def leave() -> None:

@@ -21,6 +21,7 @@ from skindx.planning.profile import Profile, Profiles
 from skindx.system import cpu_count
 from skindx.taxonomy import Taxonomy
 from skindx.training.checks import check
+from skindx.training.config.parallel import DataSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.joining import join
 from skindx.training.deepspeed.library import accelerator_variables, preload
@@ -178,7 +179,8 @@ def _measured(work: _Work, rank: int) -> tuple[dict[str, Any], int]:
     import torch
 
     torch.set_num_threads(max(1, cpu_count() // work.ranks))
-    mesh = join(work.settings.engine.model_copy(update={"zero": 0}))
+    whole = {"zero": 0, "parallel": DataSettings()}  # a rank alone shares nothing out
+    mesh = join(work.settings.engine.model_copy(update=whole))
     base = peak_memory(mesh.device)
     alone = work.settings.model_copy(update={"engine": mesh.settings})
     profile = profile_member(

@@ -7,6 +7,7 @@ from torch import nn
 
 from skindx.states import check_like
 from skindx.training.config.recipe import Ema
+from skindx.training.parallel.sharding.whole import own_state, whole_shapes, whole_state
 
 
 class WeightAverage:
@@ -35,11 +36,15 @@ class WeightAverage:
         self._average.update(module, step=steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold."""
-        state: dict[str, Any] = self.module.state_dict()
-        return state
+        """Return what a checkpoint has to hold; every rank calls this."""
+        return whole_state(self.module)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        check_like(state, self.module.state_dict(), "average")
-        self.module.load_state_dict(state)
+        shapes = whole_shapes(self.module)
+        like = {
+            name: torch.empty(shapes[name], device="meta") if name in shapes else value
+            for name, value in self.module.state_dict().items()
+        }
+        check_like(state, like, "average")
+        self.module.load_state_dict(own_state(state, self.module))

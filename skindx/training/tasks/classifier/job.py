@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from skindx.data.manifest import Record
 from skindx.models.classifier.classifier import build_classifier, load_weights
@@ -21,6 +21,7 @@ from skindx.training.finished.fingerprint import fingerprint
 from skindx.training.finished.member import FinishedMember, is_finished, save_member
 from skindx.training.finished.snapshots import snapshot_keeper
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.preconditioners.building import build_preconditioner
 from skindx.training.recipes.ema import WeightAverage
 from skindx.training.recipes.lora import add_low_rank
@@ -107,6 +108,7 @@ def setup_member(
     if member.trunk == "lora":
         add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
+    split_network(classifier, mesh, _one_image(member, mesh), recipe.batch, say)
     optimizer = make_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)
@@ -133,6 +135,12 @@ def setup_member(
         say=say,
         preconditioner=preconditioner,
     )
+
+
+def _one_image(member: MemberSettings, mesh: Mesh) -> Tensor:
+    """Return a black image 1 x S x S x 3 of the member's size."""
+    side = member.preprocess.size
+    return torch.zeros(1, side, side, 3, dtype=torch.uint8, device=mesh.device)
 
 
 def starting_weights(member: MemberSettings) -> Path | None:

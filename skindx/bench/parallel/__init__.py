@@ -1,0 +1,1 @@
+"""Forms of parallelism on an emulated cluster: split wide layers beside data parallelism."""

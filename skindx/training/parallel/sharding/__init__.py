@@ -1,0 +1,1 @@
+"""Layers that are split over the ranks of an axis: what each holds, and what travels between."""

@@ -1,0 +1,113 @@
+"""Wide linear layers split by outputs inside a data-parallel network (Krizhevsky 2014).
+
+One weird trick for parallelizing convolutional neural networks, arXiv 1404.5997, section 4, scheme
+(a): every rank gathers the whole batch at the border and computes its own outputs of all images;
+then the outputs go back to the ranks that the images came from. A layer takes and gives the rows
+of its own rank, so that whatever stands between layers (dropout, activations) is data-parallel.
+
+With P ranks, B images and b = B / P of them on each, a layer from n to m values sends, a rank and
+a step, 2 (P - 1) b (n + m / P) values, half of them in the backward pass; its gradient would be
+2 (P - 1) / P n m.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from skindx.training.parallel.sharding.communicator import Communicator, Sizes
+from skindx.training.parallel.sharding.part import Part, take_part
+
+# b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
+
+
+class _Whole(torch.autograd.Function):
+    """This rank's rows in, the rows of all ranks out."""
+
+    @staticmethod
+    def forward(ctx: Any, x_b: Tensor, wires: Communicator) -> Tensor:
+        ctx.wires, ctx.rows = wires, wires.rows
+        return wires.gather_rows(x_b, wires.rows)
+
+    @staticmethod
+    def backward(ctx: Any, dx_B: Tensor) -> Any:
+        wires: Communicator = ctx.wires
+        return wires.sum_rows(dx_B, ctx.rows).mul_(wires.size), None
+
+
+class _Rows(torch.autograd.Function):
+    """This rank's outputs of all rows in, all outputs of its own rows out.
+
+    Ranks weigh their losses so that the mean of their gradients is that of the batch. A split
+    weight sees the batch of all ranks and is averaged with no other: its gradient is divided by
+    the number of ranks here, and on the way to the layers below multiplied again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y_Bc: Tensor, wires: Communicator, columns: Sizes) -> Tensor:
+        ctx.wires, ctx.rows, ctx.columns = wires, wires.rows, columns
+        return wires.to_rows(y_Bc, wires.rows, columns)
+
+    @staticmethod
+    def backward(ctx: Any, dy_bC: Tensor) -> Any:
+        wires: Communicator = ctx.wires
+        return wires.to_columns(dy_bC / wires.size, ctx.rows, ctx.columns), None, None
+
+
+class SplitLayer(nn.Module):
+    """A layer of which each rank computes some outputs; its class is the only thing that is new."""
+
+    parts: dict[str, Part]
+
+    def computed(self, x_B: Tensor) -> Tensor:
+        """Return this rank's outputs of all rows."""
+        raise NotImplementedError
+
+    def forward(self, x_b: Tensor) -> Tensor:
+        """Return all outputs of this rank's rows."""
+        part, kind = self.parts["weight"], x_b.device.type
+        if torch.is_autocast_enabled(kind):
+            x_b = x_b.to(torch.get_autocast_dtype(kind))  # half the bytes
+        y_Bc = self.computed(_Whole.apply(x_b, part.wires))
+        y_bC: Tensor = _Rows.apply(y_Bc, part.wires, part.sizes)
+        return y_bC
+
+
+class SplitLinear(SplitLayer, nn.Linear):
+    """A linear layer of which each rank computes some outputs."""
+
+    def computed(self, x_B: Tensor) -> Tensor:
+        """Return this rank's outputs of all rows."""
+        return functional.linear(x_B, self.weight, self.bias)
+
+
+class SplitConv(SplitLayer, nn.Conv2d):
+    """A convolution of which each rank computes some channels."""
+
+    def computed(self, x_B: Tensor) -> Tensor:
+        """Return this rank's channels of all rows."""
+        y_Bc: Tensor = self._conv_forward(x_B, self.weight, self.bias)
+        return y_Bc
+
+
+_SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
+    nn.Linear: SplitLinear,
+    nn.Conv2d: SplitConv,
+}
+
+
+def split_layer(layer: nn.Module, wires: Communicator) -> None:
+    """Let each rank keep its rows of a layer's weight and bias; names stay the same."""
+    weights = dict(layer.named_parameters(recurse=False))
+    take_part(layer, {name: Part.even(wires, weight.shape) for name, weight in weights.items()})
+    layer.__class__ = _SPLIT[type(layer)]
+
+
+def can_be_split(layer: nn.Module, ranks: int) -> bool:
+    """Tell whether a layer's outputs can be shared out: a plain one with an output for each."""
+    if type(layer) is nn.Linear:
+        return layer.out_features >= ranks
+    if type(layer) is nn.Conv2d:
+        return layer.groups == 1 and layer.out_channels >= ranks
+    return False

@@ -1,0 +1,97 @@
+"""Which part of a weight a rank holds, and how the whole comes together again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Self
+
+import torch
+from torch import Size, Tensor, nn
+
+from skindx.training.parallel.sharding.communicator import Communicator
+
+PARTS = "parts"
+"""What a split layer calls its parts: names of its weights -> `Part`."""
+
+Span = tuple[int, int]
+"""From, and to without."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A weight of which the ranks of an axis hold different rows or columns."""
+
+    wires: Communicator
+    shape: Size
+    """Of the whole weight."""
+    dim: int
+    """The dimension that is split."""
+    spans: tuple[tuple[Span, ...], ...]
+    """What each rank holds along it."""
+    replicated: bool = False
+    """Other ranks hold the same part and take the mean of its gradient."""
+
+    @classmethod
+    def even(
+        cls, wires: Communicator, shape: Size, dim: int = 0, *, replicated: bool = False
+    ) -> Self:
+        """Share out rows, or columns, in order; the first ranks have one more where they must."""
+        ends = list(accumulate(sizes_of(shape[dim], wires.size)))
+        spans = tuple((span,) for span in zip([0, *ends[:-1]], ends, strict=True))
+        return cls(wires, shape, dim, spans, replicated)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many rows or columns each rank holds."""
+        return tuple(sum(end - start for start, end in spans) for spans in self.spans)
+
+    def own(self, whole: Tensor) -> Tensor:
+        """Return this rank's part of a whole weight, or of what an optimizer keeps of it."""
+        found = [
+            whole.narrow(self.dim, start, end - start) for start, end in self.spans[self.wires.rank]
+        ]
+        return torch.cat(found, self.dim)
+
+    def whole(self, own: Tensor) -> Tensor:
+        """Return the whole of this rank's part; every rank of the axis calls this."""
+        row = self.shape.numel() // self.shape[self.dim]
+        parts = self.wires.gather_parts(own, [size * row for size in self.sizes])
+        whole = own.new_empty(self.shape)
+        for part, size, spans in zip(parts, self.sizes, self.spans, strict=True):
+            shape = [*self.shape]
+            shape[self.dim] = size
+            widths = [end - start for start, end in spans]
+            pieces = torch.split(part.view(shape), widths, self.dim)
+            for piece, (start, end) in zip(pieces, spans, strict=True):
+                whole.narrow(self.dim, start, end - start).copy_(piece)
+        return whole
+
+
+def sizes_of(count: int, ranks: int) -> tuple[int, ...]:
+    """Share out `count` rows, the first ranks one more where it does not divide."""
+    return tuple(count // ranks + (rank < count % ranks) for rank in range(ranks))
+
+
+def take_part(layer: nn.Module, parts: dict[str, Part]) -> None:
+    """Keep this rank's parts of a layer's weights in place of the whole ones."""
+    for name, part in parts.items():
+        weight = layer.get_parameter(name)
+        setattr(layer, name, nn.Parameter(part.own(weight.detach()), weight.requires_grad))
+    setattr(layer, PARTS, parts)
+
+
+def parts_of(module: nn.Module) -> dict[str, Part]:
+    """Return the parts of all split weights of a module by their names; none where none is."""
+    return dict(_parts(module))
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[str, Part]]:
+    for place, layer in module.named_modules():
+        own: dict[str, Part] = getattr(layer, PARTS, {})
+        for name, part in own.items():
+            yield f"{place}.{name}" if place else name, part
+
+
+def wires_of(parts: Sequence[Part]) -> Communicator | None:
+    """Return what the parts of a network talk through; None: nothing is split."""
+    return parts[0].wires if parts else None

@@ -1,0 +1,64 @@
+"""The bench of parallel forms, and which layers of its network are wide."""
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from skindx.bench import run_bench
+from skindx.bench.parallel.alexnet import AlexNet
+from skindx.training.config.parallel import OwtSettings
+from skindx.training.parallel.sharding.wide import wide_layers
+
+ARMS = ["dense", "fused", "bf16", "gtopk", "powersgd", "owt", "owt_gtopk"]
+
+
+def _wide(net: nn.Module, side: int, batch: int, **settings: int) -> list[str]:
+    image = torch.empty(1, 3, side, side, device="meta")
+    return list(wide_layers(net, image, batch, 4, OwtSettings(**settings)))
+
+
+def test_the_layers_that_cost_fewer_bytes_split_are_split() -> None:
+    with torch.device("meta"):
+        alexnet, few = AlexNet(200), AlexNet(2)
+        vgg, resnet = timm.create_model("vgg11"), timm.create_model("resnet18")
+    for side in (56, 128):
+        assert _wide(few, side, 128) == ["classifier.1", "classifier.4"]
+    assert _wide(few, 128, 128, min_weights=1)[-1] == "classifier.4"  # two outputs, four ranks
+    assert _wide(alexnet, 128, 128)[-1] == "classifier.6"
+    # 9,216 x 4,096 weights: a batch of 4,096 rows of 9,216 values is as many.
+    assert _wide(alexnet, 128, 4096) == []
+    assert _wide(vgg, 224, 128) == ["pre_logits.fc1", "pre_logits.fc2", "head.fc"]
+    assert _wide(resnet, 224, 128) == ["fc"]
+    assert _wide(resnet, 224, 1024) == []
+
+
+def test_a_tied_layer_and_one_that_is_passed_twice_stay_whole() -> None:
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight = first.weight
+    twice = nn.Linear(8, 8)
+    net = nn.Sequential(first, second, twice, twice, nn.Linear(8, 3), nn.Linear(3, 8))
+    found = wide_layers(net, torch.zeros(1, 8), 8, 4, OwtSettings(min_weights=1))
+    assert list(found) == ["5"]  # the one before has fewer outputs than there are ranks
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_the_smallest_bench_has_all_its_figures(lab_here: None, tmp_path: Path) -> None:
+    file = tmp_path / "parallel.json"
+    run_bench("parallel", file, smallest=True)
+    figures = json.loads(file.read_text())["figures"]
+    assert {"owt_over_data", "alone_over_data_small", "alone_over_owt_small"} <= figures.keys()
+    assert {f"{arm}_step_mb" for arm in ARMS} <= figures.keys()
+    assert {f"{arm}_accuracy" for arm in ARMS if arm not in ("dense", "bf16")} <= figures.keys()
+    assert figures["bf16_step_mb"]["value"] < 0.6 * figures["fused_step_mb"]["value"]
+    assert figures["owt_step_mb"]["value"] < figures["fused_step_mb"]["value"]
+    assert figures["owt_weights_share"]["value"] < 0.95
+    for form in ("keep", "again"):
+        found, expected = (
+            figures[f"{form}_fewer_bytes{end}"]["value"] for end in ("", "_by_formula")
+        )
+        assert found == pytest.approx(expected)
