@@ -12,7 +12,7 @@ from skindx.planning.parallel.placing import Ground
 from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load, Strategy
 
-EXECUTED: tuple[str, ...] = ()
+EXECUTED: tuple[str, ...] = ("owt", "tensor")
 """Names of those that `skindx train` of this version executes: the others are priced for
 comparison, and neither chosen nor written."""
 
