@@ -45,20 +45,27 @@ def test_a_tied_layer_and_one_that_is_passed_twice_stay_whole() -> None:
     assert list(found) == ["5"]  # the one before has fewer outputs than there are ranks
 
 
+def _figures(file: Path, *sets: str) -> dict[str, float]:
+    run_bench("parallel", file, sets, smallest=True)
+    found = json.loads(file.read_text())["figures"]
+    return {name: figure["value"] for name, figure in found.items()}
+
+
+@pytest.mark.distributed
+def test_the_smallest_bench_counts_time_bytes_and_weights(lab_here: None, tmp_path: Path) -> None:
+    figures = _figures(tmp_path / "parallel.json", "parts=[speed]")
+    assert {f"owt_over_{arm}" for arm in ("data", *ARMS) if arm != "owt"} <= figures.keys()
+    assert figures["bf16_step_mb"] < 0.6 * figures["fused_step_mb"]
+    assert figures["owt_step_mb"] < figures["fused_step_mb"]
+    assert figures["owt_weights_share"] < 0.95
+
+
 @pytest.mark.long
 @pytest.mark.distributed
-def test_the_smallest_bench_has_all_its_figures(lab_here: None, tmp_path: Path) -> None:
-    file = tmp_path / "parallel.json"
-    run_bench("parallel", file, smallest=True)
-    figures = json.loads(file.read_text())["figures"]
-    assert {"owt_over_data", "alone_over_data_small", "alone_over_owt_small"} <= figures.keys()
-    assert {f"{arm}_step_mb" for arm in ARMS} <= figures.keys()
+def test_its_other_parts(lab_here: None, tmp_path: Path) -> None:
+    figures = _figures(tmp_path / "parallel.json", "parts=[small,accuracy,cube]")
+    assert {"alone_over_data_small", "alone_over_owt_small"} <= figures.keys()
     assert {f"{arm}_accuracy" for arm in ARMS if arm not in ("dense", "bf16")} <= figures.keys()
-    assert figures["bf16_step_mb"]["value"] < 0.6 * figures["fused_step_mb"]["value"]
-    assert figures["owt_step_mb"]["value"] < figures["fused_step_mb"]["value"]
-    assert figures["owt_weights_share"]["value"] < 0.95
     for form in ("keep", "again"):
-        found, expected = (
-            figures[f"{form}_fewer_bytes{end}"]["value"] for end in ("", "_by_formula")
-        )
+        found, expected = (figures[f"{form}_fewer_bytes{end}"] for end in ("", "_by_formula"))
         assert found == pytest.approx(expected)

@@ -6,7 +6,6 @@ Commands and answers are lines of JSON; the first line is the job.
 import gc
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from skindx.bench.harness.answering import Commands, answer_commands
-from skindx.bench.harness.netlab import INTERFACE
+from skindx.bench.harness.netlab import transmitted
 from skindx.bench.parallel.alexnet import AlexNet
 from skindx.comm import AnyExchange
 from skindx.training.config.engine import EngineSettings
@@ -88,11 +87,11 @@ class Rank:
     def steps(self, count: int) -> Answer:
         """Take some steps on random images together with the others."""
         dist.barrier()
-        sent, began = _transmitted(), time.perf_counter()
+        sent, began = transmitted(), time.perf_counter()
         for _ in range(count):
             self._step(*self._batch, len(self._batch[0]) * self._mesh.data.size)
         dist.barrier()
-        return {"seconds": time.perf_counter() - began, "sent": _transmitted() - sent}
+        return {"seconds": time.perf_counter() - began, "sent": transmitted() - sent}
 
     def _step(self, images: Tensor, labels: Tensor, count: int) -> None:
         assert self._engine is not None
@@ -175,11 +174,6 @@ def _normalised(images_BSS3: Tensor) -> Tensor:
 
 
 def _nothing(_: Any) -> None: ...
-
-
-def _transmitted() -> int:
-    """Bytes that this namespace's link has carried outwards."""
-    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
 
 
 def main() -> None:
