@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.clean.answer import Answer
-from skindx.bench.clean.plants import Planted
+from skindx.bench.clean.plants import LAID, Planted
 from skindx.bench.clean.ranking import Ranking
 from skindx.data.dedup.clusters import connected
 from skindx.data.splits.split import SplitSettings, split_groups
-from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.metrics import Interval, share_interval
 
 # N = planted images, P = pairs, R = roots, C = copies of a kind
@@ -108,7 +107,7 @@ class Scored:
             int(at): self.planted.kinds[at]
             for part in ("overlay", "copy")
             for at in self.planted.where(part)
-            if self.planted.kinds[at] in OVERLAYS
+            if self.planted.kinds[at] in LAID
         }
         wrong_P2 = self.answer.pairs_P2[self.answer.accepted_P & ~self.same].tolist()
         misled = {
