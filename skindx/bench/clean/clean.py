@@ -179,7 +179,8 @@ def _notes(
         f"{where}: {counts['base']} different images ({left_out} left out that may show the same "
         f"as another); {counts['copy']} copies, {settings.originals} of each of "
         f"{len(settings.kinds)} kinds in 8 orientations; {counts['overlay']} other images under "
-        f"overlays that they share ({', '.join(settings.overlays)}); {counts['off_topic']} without skin; seed {settings.seed}."
+        f"overlays that they share ({', '.join(settings.overlays)}); "
+        f"{counts['off_topic']} without skin; seed {settings.seed}."
     )
     yield (
         f"copies_recall_KIND, false_links, families_across_splits_KIND are those of "

@@ -73,9 +73,7 @@ def _agreement(
     across, along, length = [], [], []
     for field_HW in (first_HW, second_HW):
         smooth_HW = cv2.GaussianBlur(field_HW, (0, 0), _BLUR)
-        x_HW, y_HW = (
-            cv2.Sobel(smooth_HW, cv2.CV_32F, dx, 1 - dx, scale=1 / 8) for dx in (1, 0)
-        )
+        x_HW, y_HW = (cv2.Sobel(smooth_HW, cv2.CV_32F, dx, 1 - dx, scale=1 / 8) for dx in (1, 0))
         root_HW = np.sqrt(x_HW**2 + y_HW**2 + _NOISE**2)
         across.append(x_HW / root_HW)
         along.append(y_HW / root_HW)

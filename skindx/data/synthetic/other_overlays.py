@@ -15,7 +15,7 @@ Pixels = NDArray[np.uint8]
 
 
 def tiled(pixels_HW3: Pixels, site: int) -> Pixels:
-    """Repeat the site's name over the whole image: small, pale, slanted, as stock photos have it."""
+    """Repeat the site's name over the whole image, slanted, as agencies do."""
     height, width = pixels_HW3.shape[:2]
     ink_HW3 = np.zeros((2 * height, 2 * width, 3), np.uint8)
     for row in range(9):
