@@ -103,6 +103,7 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     assert (recall.value, copies) == (0.5, 2)
     share, links = one.false_links()
     assert (share.value, links) == (0.5, 2)
+    assert one.false_between() == {"caption and caption": 1}
     misled, under = one.misled()
     assert (misled.value, under) == (1.0, 2)
     assert one.recall_at_no_false().value == 0.5

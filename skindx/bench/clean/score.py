@@ -1,5 +1,6 @@
 """What an answer is worth against the truth: pairs by kind, links that are false, torn families."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,6 +98,14 @@ class Scored:
         accepted_P = self.answer.accepted_P
         roots = self.planted.roots_N[self.answer.pairs_P2[accepted_P, 0]]
         return share_interval(~self.same[accepted_P], roots), int(accepted_P.sum())
+
+    def false_between(self) -> dict[str, int]:
+        """Return how many false links join which two kinds of planted images."""
+        kinds = [
+            kind or part for kind, part in zip(self.planted.kinds, self.planted.parts, strict=True)
+        ]
+        wrong_P2 = self.answer.pairs_P2[self.answer.accepted_P & ~self.same].tolist()
+        return dict(Counter(" and ".join(sorted((kinds[i], kinds[j]))) for i, j in wrong_P2))
 
     def misled(self) -> tuple[Interval, int]:
         """Share of the images under a shared overlay that are linked with another one under it.

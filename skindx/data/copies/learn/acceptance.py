@@ -72,6 +72,11 @@ def pale(pixels_HW3: Pixels) -> Pixels:
     return np.asarray((pixels_HW3.astype(np.float32) * 0.6 + 120).clip(0, 255), np.uint8)
 
 
+def dark(pixels_HW3: Pixels) -> Pixels:
+    """Leave little light, so that what is laid on the image is what varies most."""
+    return np.asarray((pixels_HW3.astype(np.float32) * 0.35).clip(0, 255), np.uint8)
+
+
 def copies(paintings: list[Pixels]) -> Iterator[tuple[Description, Description]]:
     """Yield described pairs that show the same."""
     rng = np.random.default_rng(SEED)
@@ -94,6 +99,11 @@ def unrelated(paintings: list[Pixels]) -> Iterator[tuple[Description, Descriptio
     for name in OVERLAYS:
         some = rng.choice(len(paintings), 18, replace=False)
         sets.append([describe(grey(OVERLAYS[name](paintings[at], 0))) for at in some])
+    # Two dark images under one overlay, and frames of two sites whose words are partly the same.
+    for name in OVERLAYS:
+        some = rng.choice(len(paintings), 12, replace=False)
+        laid = [OVERLAYS[name](dark(paintings[at]), n % 2) for n, at in enumerate(some)]
+        sets.append([describe(grey(pixels)) for pixels in laid])
     some = rng.choice(len(paintings), 24, replace=False)
     sets.append([describe(grey(vignette(paintings[at], 0.95))) for at in some])
     moles = [paint("Compound_Nevus", 5000 + n, SEED).pixels for n in range(30)]
