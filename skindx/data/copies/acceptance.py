@@ -53,9 +53,7 @@ RANGES = {
     "tone": (0.2, 1.0),
     "void": (-40.0, -12.0),
     "closed": (0.5, 1.0),
-    "edges": (0.0, 1.0),
-    "beneath": (0.0, 1.0),
-    "upheld": (0.0, 1.0),
+    "beneath": (0.5, 0.75),
 }
 """Beyond these a feature says no more."""
 

@@ -9,7 +9,7 @@ from skindx.data.copies.describe import Description
 from skindx.data.copies.evidence import Evidence, measure
 from skindx.data.copies.geometry import models_of
 
-VERSION = 1
+VERSION = 2
 """Counts up when a pair's evidence changes, so that pairs are verified again."""
 
 

@@ -110,3 +110,17 @@ def test_encoded_images_are_compared_as_stored_ones_are() -> None:
     copy = compare_bytes(encode_jpeg(original), encode_jpeg(np.ascontiguousarray(crop(original))))
     assert copy is not None
     assert copy.same
+
+
+DARK = (3, 9)
+
+
+def test_dark_images_under_one_watermark_are_no_copies() -> None:
+    """Words over little light are what varies most: all that correlates is theirs."""
+    skin = [(paint(CLASSES[n % len(CLASSES)], n, 41).pixels * 0.35).astype(np.uint8) for n in DARK]
+    one, other = (watermark(pixels, 0) for pixels in skin)
+    wrong = compare_pair(one, other)
+    assert wrong is None or not wrong.same
+    right = compare_pair(one, watermark(skin[0], 0)[6:, 8:])
+    assert right is not None
+    assert right.same
