@@ -4,7 +4,7 @@ import numpy as np
 
 from skindx.data.copies.acceptance import Acceptance, shipped
 from skindx.data.copies.alignment import align
-from skindx.data.copies.copy import Copy
+from skindx.data.copies.copy import REVIEW, Copy
 from skindx.data.copies.describe import Description
 from skindx.data.copies.evidence import Evidence, measure
 from skindx.data.copies.geometry import models_of
@@ -34,14 +34,15 @@ def verify(
         copy = verify(second, first, acceptance)
         return None if copy is None else _as(copy.turned(), 0, 1)
     acceptance = acceptance or shipped()
-    best: tuple[float, Evidence] | None = None
-    for evidence in evidence_of(first, second):
-        probability = acceptance.probability(evidence.features_F)
-        if best is None or probability > best[0]:
-            best = (probability, evidence)
-    if best is None:
+    found = [
+        (acceptance.probability(evidence.features_F), evidence)
+        for evidence in evidence_of(first, second)
+    ]
+    if not found:
         return None
-    probability, evidence = best
+    probability, evidence = max(found, key=lambda one: one[0])
+    if probability < REVIEW:  # what is refused is shown as most points have it: they come first
+        evidence = found[0][1]
     return Copy(
         0,
         1,

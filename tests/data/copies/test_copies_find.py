@@ -191,7 +191,8 @@ def test_a_killed_search_goes_on_after_its_last_shard(
 
 
 def test_near_hashes_of_different_photos_in_one_frame_are_denied(tmp_path: Path) -> None:
-    page = [screenshot(paint(CLASSES[n], n, 5).pixels, 0) for n in (0, 3)]
+    photos = (cv2.resize(paint(CLASSES[n], n, 5).pixels, (256, 192)) for n in (0, 3))
+    page = [screenshot(np.asarray(photo, np.uint8), 0) for photo in photos]
     smaller = cv2.resize(page[0], None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
     smooth = [np.full((120, 160, 3), level, np.uint8) for level in (120, 121)]
     paths = [put(tmp_path, pixels) for pixels in (*page, smaller, *smooth)]
