@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies.shards import sha256_of
+from skindx.data.copies.acceptance import RANGES
+from skindx.data.copies.describe import Description
+from skindx.data.copies.shards import Library, sha256_of
 from skindx.data.copies.verified import VALUES, read_verified, verified_files
+from skindx.data.copies.verify import evidence_of
 
 # P = pairs
 
@@ -37,6 +40,20 @@ def denied(dataset: Path, paths: Sequence[str], pairs_P2: NDArray[np.int64]) -> 
     probability_P, inliers_P = (
         read_PV[:, 2 + VALUES.index(name)] for name in ("probability", "inliers")
     )
-    no_PV = read_PV[(probability_P <= DENY) & (inliers_P >= MANY), :2].astype(np.int64)
+    doubtful_P2 = read_PV[(probability_P <= DENY) & (inliers_P >= MANY), :2].astype(np.int64)
+    library = Library(dataset)
+    no = [
+        i * len(sha256s) + j
+        for i, j in doubtful_P2.tolist()
+        if _differ(library[sha256s[i]], library[sha256s[j]])
+    ]
     key_P = asked_P2[:, 0] * len(sha256s) + asked_P2[:, 1]
-    return np.isin(key_P, no_PV[:, 0] * len(sha256s) + no_PV[:, 1])
+    return np.isin(key_P, np.array(no, np.int64))
+
+
+def _differ(first: Description, second: Description) -> bool:
+    """Return whether the gradients disagree where most points agree.
+
+    A copy under a large opaque overlay may be refused for other reasons.
+    """
+    return evidence_of(first, second)[0]["beneath"] < RANGES["beneath"][1]
