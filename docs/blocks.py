@@ -294,59 +294,6 @@ def _false_between(name: str, run: Mapping[str, Any]) -> list[str]:
     return [f"False links in {name}, by the kinds of the two images: {said}."] if said else []
 
 
-_CLEAN_OTHER = {
-    "isic9": "clean-isic9-other.json",
-    "photos with boxes": "clean-boxes-other.json",
-}
-
-
-def clean_other(load: Load) -> str:
-    """Return false links and recall under overlays from which nothing was learned."""
-    written = {name: load(file) for name, file in _CLEAN_OTHER.items()}
-    lines = [f"| | {' | '.join(written)} |", "|---" * (len(written) + 1) + "|"]
-    found = []
-    for one in written.values():
-        kinds = [figure for key, figure in one["figures"].items() if "copies_recall_" in key]
-        count = sum(round(figure["value"] * figure["n"]) for figure in kinds)
-        found.append(f"{count} of {sum(figure['n'] for figure in kinds)}")
-    lines.append(f"| copies found, all kinds | {' | '.join(found)} |")
-    rows = (
-        ("**false links**, of all links", "false_links"),
-        ("images misled by an overlay", "images_misled_by_overlays"),
-    )
-    for name, key in rows:
-        cells = [_counted(one["figures"][key]) for one in written.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    false = ["", *(line for name, one in written.items() for line in _false_between(name, one))]
-    notes = [line for one in written.values() for line in ("", one["notes"][0])]
-    return "\n".join([*lines, *false, *notes])
-
-
-def copies_scale(load: Load) -> str:
-    """Return what the search for copies takes among many images."""
-    written = load("copies-scale.json")
-    names = {
-        "copies_describe_s": "describing, s",
-        "copies_candidates_s": "candidates, s",
-        "copies_verify_s": "verifying, s",
-        "copies_minutes": "all, min",
-        "copies_processor_minutes": "processor time, min",
-        "copies_memory_mb": "memory, MB",
-        "copies_disk_mb": "on the disk, MB",
-        "copies_pairs_verified": "pairs verified",
-        "copies_pairs_accepted": "pairs accepted",
-        "copies_hours_100k": "100,000 images, extrapolated, h",
-    }
-    lines = ["| the search for copies | |", "|---|---|"]
-    for key, name in names.items():
-        lines.append(f"| {name} | {_rounded(written['figures'][key]['value'])} |")
-    return "\n".join([*lines, "", *written["notes"], "", _bench_machine(written)])
-
-
-def _rounded(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def links(load: Load) -> str:
     """Return how many accepted links a person looked at, and how many were false."""
     written = load("links-looked-at.json")

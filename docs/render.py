@@ -31,8 +31,6 @@ BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
     "model families": ("docs/measured/model-families.md", blocks.model_families),
     "speed": ("docs/measured/speed.md", blocks.speed),
     "clean": ("docs/measured/clean.md", blocks.clean),
-    "clean other": ("docs/measured/clean.md", blocks.clean_other),
-    "copies scale": ("docs/measured/clean.md", blocks.copies_scale),
     "links": ("docs/measured/clean.md", blocks.links),
     "exchanges": ("docs/measured/speed.md", blocks.exchanges),
     "coverage": ("docs/explanation/statistics.md", blocks.coverage),
