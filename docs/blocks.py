@@ -283,7 +283,7 @@ def clean(load: Load) -> str:
         cells = [_precision(one["models"].get(method)) for one in written.values()]
         lines.append(f"| {method.replace('_', ' ')} | {' | '.join(cells)} |")
     notes = [line for one in written.values() for line in ("", one["notes"][0])]
-    false = ["", *(line for name, one in written.items() for line in _false_between(name, one))]
+    false = [line for name, one in written.items() for line in _false_between(name, one)]
     return "\n".join([*lines, *false, *notes, "", _bench_machine(next(iter(written.values())))])
 
 
@@ -291,7 +291,7 @@ def _false_between(name: str, run: Mapping[str, Any]) -> list[str]:
     """Say which planted images the false links join; nothing where there are none."""
     between = run["models"]["skindx"]["copies"].get("false_links_between", {})
     said = ", ".join(f"{kinds.replace('_', ' ')}: {count}" for kinds, count in between.items())
-    return [f"False links in {name}, by the kinds of the two images: {said}."] if said else []
+    return ["", f"False links in {name}, by the kinds of the two images: {said}."] if said else []
 
 
 def links(load: Load) -> str:

@@ -60,4 +60,4 @@ def _without_lines(field_HW: Field, shown_HW: NDArray[np.bool_]) -> Field:
     # What is not shown must not reach into what is.
     middle = float(field_HW[shown_HW].mean())
     filled_HW = np.where(shown_HW, field_HW, middle).clip(0, 255).astype(np.uint8)
-    return cv2.medianBlur(filled_HW, _THIN).astype(np.float32)
+    return np.asarray(cv2.medianBlur(filled_HW, _THIN), np.float32)

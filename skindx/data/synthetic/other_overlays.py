@@ -171,7 +171,7 @@ def _turned(ink_HW3: Pixels, degrees: float, shape_hw: tuple[int, int]) -> NDArr
     turned_HW3 = cv2.warpAffine(ink_HW3, turn_23, (2 * width, 2 * height))
     top, left = height // 2, width // 2
     middle_HW1 = turned_HW3[top : top + height, left : left + width, :1]
-    return middle_HW1.astype(np.float32) / 255
+    return np.asarray(middle_HW1 / 255, np.float32)
 
 
 def _blended(pixels_HW3: Pixels, ink_HW1: NDArray[np.float32], share: float, level: int) -> Pixels:
