@@ -64,7 +64,8 @@ def measure(images: int, dataset: Path | None, workers: int, seed: int) -> list[
     process.start()
     theirs.close()
     assert process.pid is not None
-    tree, most_mb, measured = ProcessTree(process.pid), 0.0, []
+    tree, most_mb = ProcessTree(process.pid), 0.0
+    measured: list[Measured] = []
     try:
         while len(measured) < 2:
             if ours.poll(_SAMPLED_S):
