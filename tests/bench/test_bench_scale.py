@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from skindx.bench import run_bench
-from skindx.bench.data.copy_search import FAR, extrapolated
+from skindx.bench.data.copy_search import FAR, extrapolated, measure
+from skindx.errors import UserError
 
 
 def test_the_bench_measures_a_pair_of_chunks_the_driver_and_the_search_for_copies(
@@ -33,3 +34,8 @@ def test_two_searches_are_extrapolated_by_a_line_and_a_square() -> None:
     assert extrapolated(100, few, 400, many) == pytest.approx(FAR * line + FAR**2 * square)
     assert extrapolated(100, 50.0, 400, 60.0) == pytest.approx(60 / 400 * FAR)  # no less than that
     assert extrapolated(100, 0.0, 400, 16.0) == pytest.approx(16 / 400**2 * FAR**2)
+
+
+def test_a_dataset_that_is_no_folder_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no folder"):
+        measure(24, tmp_path / "absent", 1, 0)

@@ -57,7 +57,12 @@ class Measured:
 
 
 def measure(images: int, dataset: Path | None, workers: int, seed: int) -> list[Measured]:
-    """Search a quarter of the images, and then all of them, which goes on with what is there."""
+    """Search a quarter of the images, and then all of them, which goes on with what is there.
+
+    Raises UserError for a `dataset` that is no folder.
+    """
+    if dataset is not None and not dataset.is_dir():
+        raise UserError(f"{dataset} is no folder; name one with images, or leave dataset out.")
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_measure, args=(images, dataset, workers, seed, theirs))
@@ -180,8 +185,6 @@ def _images(images: int, dataset: Path | None, seed: int) -> Iterator[tuple[byte
 
 
 def _given(dataset: Path) -> list[Path]:
-    if not dataset.is_dir():
-        raise UserError(f"{dataset} is no folder; name one with images, or leave dataset out.")
     return sorted(
         path for path in dataset.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")
     )
