@@ -23,7 +23,7 @@ COPIED = 10
 """Every so manieth image is a copy of the one before it."""
 FAR = 100_000
 """Images to which the times are extrapolated."""
-_SAMPLED_S = 0.5
+_SAMPLED_S = 2.0
 
 
 @dataclass
