@@ -86,7 +86,7 @@ def _records(
     place_N = np.full(len(images), -1, np.int64)
     place_N[[position[image.row.sha256] for image in cleaned.kept]] = np.arange(len(cleaned.kept))
     near_L2 = place_N[links_L3[:, :2]]
-    both_L: NDArray[np.bool_] = (near_L2 >= 0).all(axis=1)
+    both_L = (near_L2[:, 0] >= 0) & (near_L2[:, 1] >= 0)
     paths = [image.row.path for image in cleaned.kept]
     found = find_copies(
         run.out,
