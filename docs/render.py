@@ -31,6 +31,7 @@ BLOCKS: dict[str, tuple[str, Callable[[blocks.Load], str]]] = {
     "model families": ("docs/measured/model-families.md", blocks.model_families),
     "speed": ("docs/measured/speed.md", blocks.speed),
     "clean": ("docs/measured/clean.md", blocks.clean),
+    "clean other": ("docs/measured/clean.md", blocks.clean_other),
     "links": ("docs/measured/clean.md", blocks.links),
     "exchanges": ("docs/measured/speed.md", blocks.exchanges),
     "coverage": ("docs/explanation/statistics.md", blocks.coverage),
