@@ -13,6 +13,13 @@ VERSION = 2
 """Counts up when a pair's evidence changes, so that pairs are verified again."""
 
 
+_OUTNUMBERED = 3
+"""Times as many points of another model take a model out: a pattern repeats itself.
+
+The dots of a frame agree in many places, and what denies the best of them decides for all.
+"""
+
+
 def evidence_of(first: Description, second: Description) -> list[Evidence]:
     """Return the evidence of every model under which the images overlap."""
     found = []
@@ -40,7 +47,9 @@ def verify(
     ]
     if not found:
         return None
-    probability, evidence = max(found, key=lambda one: one[0])
+    most = max(evidence.model.inliers for _, evidence in found)
+    likely = [one for one in found if one[1].model.inliers * _OUTNUMBERED >= most]
+    probability, evidence = max(likely, key=lambda one: one[0])
     if probability < REVIEW:  # what is refused is shown as most points have it: they come first
         evidence = found[0][1]
     return Copy(
