@@ -32,6 +32,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "model families": ("docs/measured/model-families.md", networks.model_families),
     "speed": ("docs/measured/speed.md", speed.speed),
     "clean": ("docs/measured/clean.md", data.clean),
+    "clean other": ("docs/measured/clean.md", data.clean_other),
     "links": ("docs/measured/clean.md", data.links),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),

@@ -34,7 +34,43 @@ def clean(load: Load) -> str:
         cells = [_precision(one["models"].get(method)) for one in written.values()]
         lines.append(f"| {method.replace('_', ' ')} | {' | '.join(cells)} |")
     notes = [line for one in written.values() for line in ("", one["notes"][0])]
-    return "\n".join([*lines, *notes, "", bench_machine(next(iter(written.values())))])
+    false = ["", *(line for name, one in written.items() for line in _false_between(name, one))]
+    return "\n".join([*lines, *false, *notes, "", bench_machine(next(iter(written.values())))])
+
+
+def _false_between(name: str, run: Mapping[str, Any]) -> list[str]:
+    """Say which planted images the false links join; nothing where there are none."""
+    between = run["models"]["skindx"]["copies"].get("false_links_between", {})
+    said = ", ".join(f"{kinds.replace('_', ' ')}: {count}" for kinds, count in between.items())
+    return ["", f"False links in {name}, by the kinds of the two images: {said}."] if said else []
+
+
+_CLEAN_OTHER = {
+    "isic9": "clean-isic9-other.json",
+    "photos with boxes": "clean-boxes-other.json",
+}
+
+
+def clean_other(load: Load) -> str:
+    """Return false links and recall under overlays from which nothing was learned."""
+    written = {name: load(file) for name, file in _CLEAN_OTHER.items()}
+    lines = [f"| | {' | '.join(written)} |", "|---" * (len(written) + 1) + "|"]
+    found = []
+    for one in written.values():
+        kinds = [figure for key, figure in one["figures"].items() if "copies_recall_" in key]
+        count = sum(round(figure["value"] * figure["n"]) for figure in kinds)
+        found.append(f"{count} of {sum(figure['n'] for figure in kinds)}")
+    lines.append(f"| copies found, all kinds | {' | '.join(found)} |")
+    rows = (
+        ("**false links**, of all links", "false_links"),
+        ("images misled by an overlay", "images_misled_by_overlays"),
+    )
+    for name, key in rows:
+        cells = [_counted(one["figures"][key]) for one in written.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    false = [line for name, one in written.items() for line in _false_between(name, one)]
+    notes = [line for one in written.values() for line in ("", one["notes"][0])]
+    return "\n".join([*lines, *false, *notes])
 
 
 def links(load: Load) -> str:

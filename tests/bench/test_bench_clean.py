@@ -103,6 +103,7 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     assert (recall.value, copies) == (0.5, 2)
     share, links = one.false_links()
     assert (share.value, links) == (0.5, 2)
+    assert one.false_between() == {"caption and caption": 1}
     misled, under = one.misled()
     assert (misled.value, under) == (1.0, 2)
     assert one.recall_at_no_false().value == 0.5
@@ -144,6 +145,9 @@ def test_what_is_planted(tmp_path: Path) -> None:
     again = plant(tmp_path / "again", base, ("crop_5", "blur"), **amounts)
     assert again.names == planted.names
     np.testing.assert_array_equal(again.roots_N, planted.roots_N)
+    others = plant(tmp_path / "others", base, ("blur",), overlays=("stamp", "phone"), **amounts)
+    assert {others.kinds[at] for at in others.where("overlay")} == {"stamp", "phone"}
+    assert len(others.where("base")) == 24 - 4
     with pytest.raises(UserError, match="24 different images are too few to copy 30 of them"):
         plant(tmp_path / "few", base, ("blur",), **{**amounts, "originals": 30})
 
@@ -318,6 +322,8 @@ def test_a_method_that_finds_nothing_has_plain_values(tmp_path: Path) -> None:
 def test_user_errors() -> None:
     with pytest.raises(UserError, match="no copy is called 'cropp'"):
         clean.Config.load(None, ["kinds=[cropp]"])
+    with pytest.raises(UserError, match="no overlay is called 'stampp'"):
+        clean.Config.load(None, ["overlays=[stampp]"])
     with pytest.raises(UserError, match="no method is called 'magic'"):
         clean.run(clean.Config.load(None, [*clean.SMALLEST, "methods=[magic]"]))
     with pytest.raises(UserError, match="no peer 'magic'"):

@@ -3,14 +3,39 @@ from pathlib import Path
 import pytest
 
 from skindx.bench import run_bench
+from skindx.bench.data.copy_search import FAR, extrapolated, measure
+from skindx.errors import UserError
 
 
-def test_the_bench_measures_a_pair_of_chunks_and_the_driver(
+def test_the_bench_measures_a_pair_of_chunks_the_driver_and_the_search_for_copies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_bench("scale", tmp_path / "scale.json", smallest=True)
-    assert result.figures.keys() == {"chunk_pair_s", "driver_us_per_row", "driver_bytes_per_row"}
+    others = {"chunk_pair_s", "driver_us_per_row", "driver_bytes_per_row"}
+    assert {key for key in result.figures if not key.startswith("copies_")} == others
     assert result.figures["chunk_pair_s"].value > 0
     assert result.figures["driver_us_per_row"].value > 0
     assert result.figures["driver_bytes_per_row"].value >= 0
-    assert "200 codes against as many" in capsys.readouterr().out
+    assert (
+        result.figures["copies_pairs_verified"].value
+        >= result.figures["copies_pairs_accepted"].value
+    )
+    assert result.figures["copies_pairs_accepted"].value >= 1
+    assert result.figures["copies_memory_mb"].value > 50
+    assert result.figures["copies_hours_100k"].value > 0
+    said = capsys.readouterr().out
+    assert "200 codes against as many" in said
+    assert "24 images, painted ones" in said
+
+
+def test_two_searches_are_extrapolated_by_a_line_and_a_square() -> None:
+    line, square = 0.3, 2e-5
+    few, many = (count * line + count**2 * square for count in (100, 400))
+    assert extrapolated(100, few, 400, many) == pytest.approx(FAR * line + FAR**2 * square)
+    assert extrapolated(100, 50.0, 400, 60.0) == pytest.approx(60 / 400 * FAR)  # no less than that
+    assert extrapolated(100, 0.0, 400, 16.0) == pytest.approx(16 / 400**2 * FAR**2)
+
+
+def test_a_dataset_that_is_no_folder_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no folder"):
+        measure(24, tmp_path / "absent", 1, 0)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from skindx.bench import run_bench
+from skindx.bench.harness.processes import ProcessTree
 from skindx.bench.serve.bundle import photo_jpeg
-from skindx.bench.serve.process import Server
 from skindx.diagnosis.case import Case
 from skindx.diagnosis.checked_photos import check_photos
 
@@ -45,13 +45,13 @@ def test_all_processes_of_a_server_are_counted(tmp_path: Path) -> None:
         text=True,
     ) as parent:
         assert parent.stdout is not None
-        server = Server("", parent.pid)
+        server = ProcessTree(parent.pid)
         assert parent.stdout.readline() == "burnt\n"
         assert len(server.processes()) == 2
         assert server.cpu_s() >= 0.85
         parent.communicate()
     assert server.cpu_s() == 0
-    assert Server("", os.getpid()).memory_bytes() > 1 << 20
+    assert ProcessTree(os.getpid()).memory_bytes() > 1 << 20
 
 
 @pytest.mark.long

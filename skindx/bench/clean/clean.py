@@ -16,13 +16,14 @@ from skindx.bench.clean.answer import NoAnswerError, ask
 from skindx.bench.clean.base import folder_base, painted_base
 from skindx.bench.clean.figures import figures_of, plain_values
 from skindx.bench.clean.methods import OURS, methods
-from skindx.bench.clean.plants import Planted, plant
+from skindx.bench.clean.plants import LAID, Planted, plant
 from skindx.bench.clean.score import OFTEN, Scored
 from skindx.bench.clean.writing import write_lists
 from skindx.bench.harness.result import Result
 from skindx.bench.harness.stopping import end_on_sigterm
 from skindx.config import Settings
 from skindx.data.splits.groups import GroupTable
+from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.variants import KINDS
 from skindx.errors import JobError, UserError
 
@@ -55,6 +56,8 @@ class Config(Settings):
     """Images that each kind of copy is made of."""
     overlaid: int = Field(20, ge=2)
     """Different images under each shared overlay."""
+    overlays: tuple[str, ...] = Field(tuple(OVERLAYS), min_length=1)
+    """Shared overlays; the acceptance has learned from those of the default alone."""
     off_topic: int = Field(10, ge=1)
     """Images of each painted kind without skin."""
     methods: tuple[str, ...] = ()
@@ -79,6 +82,14 @@ class Config(Settings):
             if kind not in KINDS:
                 raise ValueError(f"no copy is called {kind!r}; valid: {', '.join(KINDS)}")
         return tuple(dict.fromkeys(kinds))
+
+    @field_validator("overlays")
+    @classmethod
+    def _designed(cls, overlays: tuple[str, ...]) -> tuple[str, ...]:
+        for overlay in overlays:
+            if overlay not in LAID:
+                raise ValueError(f"no overlay is called {overlay!r}; valid: {', '.join(LAID)}")
+        return tuple(dict.fromkeys(overlays))
 
 
 def run(settings: Config) -> Result:
@@ -154,6 +165,7 @@ def _plant(settings: Config, folder: Path) -> tuple[Planted, int]:
         overlaid=settings.overlaid,
         off_topic=settings.off_topic,
         seed=settings.seed,
+        overlays=settings.overlays,
     )
     return planted, left_out
 
@@ -167,7 +179,8 @@ def _notes(
         f"{where}: {counts['base']} different images ({left_out} left out that may show the same "
         f"as another); {counts['copy']} copies, {settings.originals} of each of "
         f"{len(settings.kinds)} kinds in 8 orientations; {counts['overlay']} other images under "
-        f"overlays that they share; {counts['off_topic']} without skin; seed {settings.seed}."
+        f"overlays that they share ({', '.join(settings.overlays)}); "
+        f"{counts['off_topic']} without skin; seed {settings.seed}."
     )
     yield (
         f"copies_recall_KIND, false_links, families_across_splits_KIND are those of "

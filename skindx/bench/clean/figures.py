@@ -70,6 +70,7 @@ def plain_values(one: Scored, kinds: Sequence[str], draws: int) -> dict[str, Any
             "recall_at_no_false": _bounds(one.recall_at_no_false()),
             "links": int(one.answer.accepted_P.sum()),
             "false_links": int((one.answer.accepted_P & ~one.same).sum()),
+            "false_links_between": one.false_between(),
             "false_share": _bounds(one.false_links()[0]),
             "largest_group": one.largest_group(),
             "misled_by_overlays": _bounds(one.misled()[0]),

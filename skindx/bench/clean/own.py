@@ -17,6 +17,7 @@ from skindx.bench.clean.peers import memory_mb
 from skindx.bench.clean.plants import IMAGES
 from skindx.data.dedup.clusters import EQUAL
 from skindx.data.dedup.links import near_links
+from skindx.data.dedup.select import DedupSettings
 from skindx.data.runner import LocalRunner
 from skindx.data.splits.groups import GroupSettings
 from skindx.files import write_json
@@ -39,16 +40,22 @@ Said = dict[str, list[Any]]
 def copies(folder: Path, names: list[str]) -> Said:
     """Rank what a build groups: links of the hashes, and copies verified by their key points.
 
-    A pair that the hashes alone link is accepted, and stands behind all verified ones.
+    A pair that the hashes alone link is accepted, and stands behind all verified ones, unless its
+    pixels deny it; of a pair within the radius of duplicates one image would be dropped.
     """
     from skindx.data.copies import ACCEPT, find_copies
+    from skindx.data.copies.denied import denied
 
     paths = [f"{IMAGES}/{name}" for name in names]
-    near_L2 = _near(folder, names, GroupSettings().radius)[:, :2]
-    by_hash = [(int(i), int(j)) for i, j in near_L2]
+    links_L3 = _near(folder, names, GroupSettings().radius)
+    near_L2 = links_L3[:, :2]
+    copies_found = find_copies(
+        folder, paths, runner=LocalRunner(threads()), hash_candidates=near_L2
+    )
+    apart_L = denied(folder, paths, near_L2) & (links_L3[:, 2] > DedupSettings().radius)
+    by_hash = [(int(i), int(j)) for i, j in near_L2[~apart_L]]
     found: dict[tuple[int, int], tuple[float, bool]] = dict.fromkeys(by_hash, (ACCEPT, True))
-    runner = LocalRunner(threads())
-    for copy in find_copies(folder, paths, runner=runner, hash_candidates=near_L2):
+    for copy in copies_found:
         _, linked = found.get((copy.first, copy.second), (0.0, False))
         score = max(copy.probability, ACCEPT) if linked else copy.probability
         found[copy.first, copy.second] = score, linked or copy.same

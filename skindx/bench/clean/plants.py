@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from skindx.bench.clean.base import Base
 from skindx.data.synthetic.drawings import drawing
 from skindx.data.synthetic.no_skin import KINDS as NO_SKIN
+from skindx.data.synthetic.other_overlays import OTHER_OVERLAYS
 from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.data.synthetic.painter import encode_jpeg
 from skindx.data.synthetic.variants import make_copy
@@ -24,6 +25,8 @@ IMAGES = "images"
 TRUTH = "truth.csv"
 SITE = 0
 """The site whose overlays different images share."""
+LAID = {**OVERLAYS, **OTHER_OVERLAYS}
+"""Overlay -> what lays it on an image; of the second ones nothing was learned."""
 STRANGERS = {**NO_SKIN, "drawing": drawing}
 """Kind -> what paints an image without skin."""
 
@@ -76,6 +79,7 @@ def plant(
     overlaid: int,
     off_topic: int,
     seed: int,
+    overlays: Sequence[str] = tuple(OVERLAYS),
 ) -> Planted:
     """Write the images into an empty folder, named by SHA-256, and return the truth.
 
@@ -87,7 +91,7 @@ def plant(
     """
     rng = np.random.default_rng([seed, len(base)])
     order = rng.permutation(len(base)).tolist()
-    under = len(OVERLAYS) * overlaid
+    under = len(overlays) * overlaid
     if len(base) < 2 * under or len(base) - under < originals:
         raise UserError(
             f"{len(base)} different images are too few to copy {originals} of them and to lay an "
@@ -102,8 +106,8 @@ def plant(
         rows.append((name, *why))
 
     (folder / IMAGES).mkdir(parents=True)
-    for overlay, at in zip(np.repeat(list(OVERLAYS), overlaid).tolist(), order, strict=False):
-        laid_HW3 = OVERLAYS[overlay](decode(base[at].data), SITE)
+    for overlay, at in zip(np.repeat(list(overlays), overlaid).tolist(), order, strict=False):
+        laid_HW3 = LAID[overlay](decode(base[at].data), SITE)
         put(encode_jpeg(laid_HW3, 90), ".jpg", (at, "overlay", overlay, *own[at]))
     rest = order[under:]
     for at in rest:

@@ -1,4 +1,4 @@
-"""Pool what runs found of each kind of copy: `python -m skindx.bench.clean.recall FILE ...`.
+"""Pool recall and false links of some runs: `python -m skindx.bench.clean.recall FILE ...`.
 
 The package ships the answer, so that the summary of a build can say how much its search finds.
 """
@@ -36,12 +36,17 @@ def pooled(runs: list[dict[str, Any]]) -> dict[str, Any]:
             "low": share.low,
             "high": share.high,
         }
+    links = [run["figures"]["false_links"] for run in runs]
     return {
         "bench": "clean",
         "date": max(run["date"] for run in runs),
         "versions": runs[0]["versions"],
         "runs": len(runs),
         "recall": recall,
+        "false_links": {
+            "false": sum(round(figure["value"]) for figure in links),
+            "links": sum(figure["n"] for figure in links),
+        },
     }
 
 

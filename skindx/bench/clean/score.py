@@ -1,5 +1,6 @@
 """What an answer is worth against the truth: pairs by kind, links that are false, torn families."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -7,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skindx.bench.clean.answer import Answer
-from skindx.bench.clean.plants import Planted
+from skindx.bench.clean.plants import LAID, Planted
 from skindx.bench.clean.ranking import Ranking
 from skindx.data.dedup.clusters import connected
 from skindx.data.splits.split import SplitSettings, split_groups
-from skindx.data.synthetic.overlays import OVERLAYS
 from skindx.metrics import Interval, share_interval
 
 # N = planted images, P = pairs, R = roots, C = copies of a kind
@@ -99,6 +99,14 @@ class Scored:
         roots = self.planted.roots_N[self.answer.pairs_P2[accepted_P, 0]]
         return share_interval(~self.same[accepted_P], roots), int(accepted_P.sum())
 
+    def false_between(self) -> dict[str, int]:
+        """Return how many false links join which two kinds of planted images."""
+        kinds = [
+            kind or part for kind, part in zip(self.planted.kinds, self.planted.parts, strict=True)
+        ]
+        wrong_P2 = self.answer.pairs_P2[self.answer.accepted_P & ~self.same].tolist()
+        return dict(Counter(" and ".join(sorted((kinds[i], kinds[j]))) for i, j in wrong_P2))
+
     def misled(self) -> tuple[Interval, int]:
         """Share of the images under a shared overlay that are linked with another one under it.
 
@@ -108,7 +116,7 @@ class Scored:
             int(at): self.planted.kinds[at]
             for part in ("overlay", "copy")
             for at in self.planted.where(part)
-            if self.planted.kinds[at] in OVERLAYS
+            if self.planted.kinds[at] in LAID
         }
         wrong_P2 = self.answer.pairs_P2[self.answer.accepted_P & ~self.same].tolist()
         misled = {

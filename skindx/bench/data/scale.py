@@ -1,4 +1,4 @@
-"""What a billion images would take: the join of two chunks, and a row of the driver."""
+"""What many images take: the join of two chunks, a row of the driver, the search for copies."""
 
 import hashlib
 import resource
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from skindx.bench.data import copy_search
 from skindx.bench.harness.clock import Figure, interleave, median
 from skindx.bench.harness.result import Result
 from skindx.config import Settings
@@ -33,46 +34,75 @@ from skindx.progress import silent
 
 CLASSES = 100
 
-SMALLEST = ("chunk=200", "rows=3000")
+SMALLEST = ("chunk=200", "rows=3000", "copies=24")
 
 
 class Config(Settings):
-    """Codes of a chunk and the radius of the join; rows that the driver sorts."""
+    """Codes of a chunk and the radius of the join; rows that the driver sorts; images with copies.
 
-    chunk: int = Field(1 << 20, ge=2)
+    Of nought nothing is measured.
+    """
+
+    chunk: int = Field(1 << 20, ge=0)
     radius: int = Field(6, ge=0, le=32)
     rounds: int = Field(3, ge=3)
-    rows: int = Field(200_000, ge=1000)
+    rows: int = Field(200_000, ge=0)
+    copies: int = Field(0, ge=0)
+    """Images among which copies are searched."""
+    dataset: Path | None = None
+    """A folder whose images are searched first; painted ones make up the number."""
+    workers: int = Field(1, ge=1)
+    """Processes of the search for copies."""
     seed: int = 0
 
 
 def run(settings: Config) -> Result:
-    """Time a pair of chunks with two kinds in eight orientations; measure a build without images.
+    """Measure each part that the settings ask for.
 
     The rows go through labels, duplicates, groups and splits into a manifest, in a process of
     their own, whose memory is compared with what it had after importing everything.
     """
-    # First: a process is born with the largest resident size of its parent on its account.
-    rows_s, grown_bytes = _apart(settings)
-    firsts, seconds = (uniform_codes(settings.chunk, settings.seed + n) for n in (0, 1))
-    pair = partial(turned_pairs_between, firsts, seconds, settings.radius)
-    timed = interleave({"chunk_pair_s": pair}, settings.rounds)
-    per_row = {
-        "driver_us_per_row": (rows_s * 1e6, "µs"),
-        "driver_bytes_per_row": (grown_bytes, "B"),
-    }
-    figures = {key: median(samples, "s") for key, samples in timed.items()}
-    for key, (total, unit) in per_row.items():
-        value = total / settings.rows
-        figures[key] = Figure(value, unit, 1, (value, value))
-    notes = (
-        f"chunk_pair: {settings.chunk:,} codes against as many, uniform, 2 kinds in 8 "
-        f"orientations, within {settings.radius} bits, one thread, compiled before.",
-        f"driver: {settings.rows:,} rows of {CLASSES} classes from label to manifest, every tenth "
-        f"a near duplicate; CPU time, and growth of the largest resident size, the rows' own "
-        f"included.",
-    )
-    return Result("scale", figures, notes=notes)
+    figures: dict[str, Figure] = {}
+    notes: list[str] = []
+    # The processes come first: one is born with the largest resident size of its parent.
+    if settings.rows:
+        rows_s, grown_bytes = _apart(settings)
+    if settings.copies:
+        quarter, whole = copy_search.measure(
+            settings.copies, settings.dataset, settings.workers, settings.seed
+        )
+    if settings.chunk:
+        firsts, seconds = (uniform_codes(settings.chunk, settings.seed + n) for n in (0, 1))
+        pair = partial(turned_pairs_between, firsts, seconds, settings.radius)
+        timed = interleave({"chunk_pair_s": pair}, settings.rounds)
+        figures |= {key: median(samples, "s") for key, samples in timed.items()}
+        notes.append(
+            f"chunk_pair: {settings.chunk:,} codes against as many, uniform, 2 kinds in 8 "
+            f"orientations, within {settings.radius} bits, one thread, compiled before."
+        )
+    if settings.rows:
+        per_row = {
+            "driver_us_per_row": (rows_s * 1e6, "µs"),
+            "driver_bytes_per_row": (grown_bytes, "B"),
+        }
+        for key, (total, unit) in per_row.items():
+            value = total / settings.rows
+            figures[key] = Figure(value, unit, 1, (value, value))
+        notes.append(
+            f"driver: {settings.rows:,} rows of {CLASSES} classes from label to manifest, every "
+            f"tenth a near duplicate; CPU time, and growth of the largest resident size, the "
+            f"rows' own included."
+        )
+    if settings.copies:
+        figures |= copy_search.figures_of(quarter, whole)
+        where = f"those of {settings.dataset.name} first, then " if settings.dataset else ""
+        notes.append(
+            f"copies: {whole.images:,} images, {where}painted ones of which every "
+            f"{copy_search.COPIED}th is a copy; a search of a quarter of them and one of all, "
+            f"which goes on with it; wall seconds by stage, {settings.workers} worker(s), single "
+            f"run. copies_hours_100k is extrapolated from the two."
+        )
+    return Result("scale", figures, notes=tuple(notes))
 
 
 def uniform_codes(n: int, seed: int) -> NDArray[np.uint64]:

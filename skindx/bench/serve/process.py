@@ -1,57 +1,24 @@
-"""`skindx serve` as a process, and the processor time that it and its workers use."""
+"""`skindx serve` as a process."""
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from skindx.bench.harness.processes import ProcessTree
 from skindx.errors import JobError
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(ProcessTree):
     """A running server."""
 
     url: str
-    pid: int
-
-    def processes(self) -> list[int]:
-        """Return the server's process and all below it."""
-        children: dict[int, list[int]] = defaultdict(list)
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and (fields := _stat(int(entry.name))):
-                children[int(fields[1])].append(int(entry.name))
-        found = [self.pid]
-        for pid in found:
-            found += children[pid]
-        return found
-
-    def cpu_s(self) -> float:
-        """Return the seconds of processor time of all its processes, ended children included."""
-        ticks = sum(
-            sum(map(int, fields[11:15])) for pid in self.processes() if (fields := _stat(pid))
-        )
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def memory_bytes(self) -> int:
-        """Return the memory of all its processes, what they share counted once (PSS)."""
-        total = 0
-        for pid in self.processes():
-            try:
-                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            except OSError:  # it has just ended
-                continue
-            total += sum(
-                int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")
-            )
-        return total
 
 
 @contextmanager
@@ -69,7 +36,7 @@ def running(bundle: Path, *arguments: str) -> Iterator[Server]:
             assert process.stdout is not None
             if "skindx is at" not in process.stdout.readline():
                 raise JobError("`skindx serve` did not start; see its error above")
-            yield Server(f"http://127.0.0.1:{port}", process.pid)
+            yield Server(process.pid, f"http://127.0.0.1:{port}")
         finally:
             process.send_signal(signal.SIGTERM)
             _wait(process)
@@ -81,11 +48,3 @@ def _wait(process: "subprocess.Popen[str]") -> None:
         time.sleep(0.05)
     if process.poll() is None:
         process.kill()
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Return a process' fields after its name (proc(5)): state, parent, ..; None when it ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from skindx.data.build.run import Run
 from skindx.data.copies.answers import read_answers, said_same
+from skindx.data.copies.denied import denied
 from skindx.data.copies.families import families
 from skindx.data.copies.find import find_copies
 from skindx.data.copies.records import CopyRecord, Pair, records_of, verdict
@@ -54,12 +55,13 @@ def group_images(
     """
     settings = run.settings
     names = partial(group_names, images, keys=run.keys, radius=settings.groups.radius)
-    # Also what was dropped ties images together: a duplicate may bear the lesion's id.
-    apart = names(links_L3=links_L3)
     if settings.dedup.copies == "off":
+        apart = names(links_L3=links_L3)
         return Grouped(cleaned, apart, apart)
     said = said_same(read_answers(run.out))
-    records = _records(run, images, cleaned, links_L3)
+    records, links_L3 = _records(run, images, cleaned, links_L3)
+    # Also what was dropped ties images together: a duplicate may bear the lesion's id.
+    apart = names(links_L3=links_L3)
     same = _same(records, said, {image.row.sha256 for image in cleaned.kept})
     position = {of_image[0].row.sha256: number for number, of_image in enumerate(images)}
     dropped = 0
@@ -78,20 +80,28 @@ def group_images(
 
 def _records(
     run: Run, images: Distinct, cleaned: Cleaned, links_L3: NDArray[np.int64]
-) -> list[CopyRecord]:
+) -> tuple[list[CopyRecord], NDArray[np.int64]]:
+    """Return every pair that may be copies, and the links without those that the pixels deny."""
     position = {same[0].row.sha256: number for number, same in enumerate(images)}
     place_N = np.full(len(images), -1, np.int64)
     place_N[[position[image.row.sha256] for image in cleaned.kept]] = np.arange(len(cleaned.kept))
-    near_P2 = place_N[links_L3[:, :2]]
+    near_L2 = place_N[links_L3[:, :2]]
+    both_L = (near_L2[:, 0] >= 0) & (near_L2[:, 1] >= 0)
     paths = [image.row.path for image in cleaned.kept]
     found = find_copies(
         run.out,
         paths,
         runner=run.runner,
-        hash_candidates=near_P2[(near_P2 >= 0).all(axis=1)],
+        hash_candidates=near_L2[both_L],
         progress=run.report,
     )
-    return records_of(found, paths)
+    both_L[both_L] = denied(run.out, paths, near_L2[both_L])
+    if both_L.any():
+        run.notes.append(
+            f"{both_L.sum()} pairs of images have near hashes and show different things in the "
+            f"same frame; their hashes do not group them."
+        )
+    return records_of(found, paths), links_L3[~both_L]
 
 
 def _same(records: Sequence[CopyRecord], said: Mapping[Pair, bool], kept: set[str]) -> list[Pair]:

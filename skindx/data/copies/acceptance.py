@@ -53,6 +53,7 @@ RANGES = {
     "tone": (0.2, 1.0),
     "void": (-40.0, -12.0),
     "closed": (0.5, 1.0),
+    "beneath": (0.5, 0.75),
 }
 """Beyond these a feature says no more."""
 

@@ -14,6 +14,7 @@ from skindx.data.copies.alignment import (
     Aligned,
     local_correlation,
 )
+from skindx.data.copies.beneath import beneath
 from skindx.data.copies.describe import Description
 from skindx.data.copies.geometry import Model
 from skindx.data.copies.overlap import away, both, closed, consent, shown_points, tone, void
@@ -36,6 +37,7 @@ FEATURES = (
     "tone",
     "void",
     "closed",
+    "beneath",
 )
 _LEAST_TEXTURE = 30.0
 """Sum of weights from which on a part of the overlap has a say."""
@@ -87,6 +89,7 @@ def measure(first: Description, second: Description, model: Model, aligned: Alig
         tone(aligned, at_I2),
         -void(first, second, aligned, at_I2),
         closed(at_I2, (ncc_HW.shape[0], ncc_HW.shape[1])),
+        beneath(aligned),
     )
     return Evidence(model, aligned, np.array(features, np.float64))
 

@@ -9,14 +9,25 @@ FILE = Path(__file__).parent / "recall.json"
 
 
 @cache
+def _read() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return read
+
+
 def measured() -> dict[str, dict[str, Any]]:
     """Return found, n, low and high by kind of copy; `skindx.bench.clean.recall` writes them."""
-    recall: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["recall"]
+    recall: dict[str, dict[str, Any]] = _read()["recall"]
     return recall
 
 
+def false_links() -> tuple[int, int]:
+    """Return how many links of the same runs join different images, and how many links they are."""
+    counted = _read()["false_links"]
+    return counted["false"], counted["links"]
+
+
 def sentence() -> str:
-    """Say which share of which kinds is found, with 95 % intervals."""
+    """Say which share of which kinds is found, and how many links are false."""
     recall = measured()
     whole = [row for row in recall.values() if row["found"] == row["n"]]
     parts = []
@@ -29,4 +40,8 @@ def sentence() -> str:
         for kind, row in recall.items()
         if row["found"] < row["n"]
     ]
-    return f"Of planted copies this search finds {', '.join(parts)}."
+    false, links = false_links()
+    return (
+        f"Of planted copies this search finds {', '.join(parts)}; {false or 'none'} of its "
+        f"{links:,} links there joined different images."
+    )

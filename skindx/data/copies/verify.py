@@ -4,13 +4,20 @@ import numpy as np
 
 from skindx.data.copies.acceptance import Acceptance, shipped
 from skindx.data.copies.alignment import align
-from skindx.data.copies.copy import Copy
+from skindx.data.copies.copy import REVIEW, Copy
 from skindx.data.copies.describe import Description
 from skindx.data.copies.evidence import Evidence, measure
 from skindx.data.copies.geometry import models_of
 
-VERSION = 1
+VERSION = 2
 """Counts up when a pair's evidence changes, so that pairs are verified again."""
+
+
+_OUTNUMBERED = 3
+"""Times as many points of another model take a model out: a pattern repeats itself.
+
+The dots of a frame agree in many places, and what denies the best of them decides for all.
+"""
 
 
 def evidence_of(first: Description, second: Description) -> list[Evidence]:
@@ -34,14 +41,17 @@ def verify(
         copy = verify(second, first, acceptance)
         return None if copy is None else _as(copy.turned(), 0, 1)
     acceptance = acceptance or shipped()
-    best: tuple[float, Evidence] | None = None
-    for evidence in evidence_of(first, second):
-        probability = acceptance.probability(evidence.features_F)
-        if best is None or probability > best[0]:
-            best = (probability, evidence)
-    if best is None:
+    found = [
+        (acceptance.probability(evidence.features_F), evidence)
+        for evidence in evidence_of(first, second)
+    ]
+    if not found:
         return None
-    probability, evidence = best
+    most = max(evidence.model.inliers for _, evidence in found)
+    likely = [one for one in found if one[1].model.inliers * _OUTNUMBERED >= most]
+    probability, evidence = max(likely, key=lambda one: one[0])
+    if probability < REVIEW:  # what is refused is shown as most points have it: they come first
+        evidence = found[0][1]
     return Copy(
         0,
         1,

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
 
-_WORDS = ("derma", "atlas", "skin", "clinic", "photo", "image", "medica", "pathology", "library")
-_INK, _PAPER = (30, 30, 30), (238, 238, 238)
+WORDS = ("derma", "atlas", "skin", "clinic", "photo", "image", "medica", "pathology", "library")
+INK, _PAPER = (30, 30, 30), (238, 238, 238)
 
 
 def site_words(site: int) -> str:
     """Return the name of a site as its overlays show it."""
     rng = np.random.default_rng([site, 7])
-    first, second = rng.choice(_WORDS, 2, replace=False)
+    first, second = rng.choice(WORDS, 2, replace=False)
     return f"www.{first}{second}{site}.example"
 
 
@@ -27,9 +27,9 @@ def caption(pixels_HW3: Pixels, site: int) -> Pixels:
     """Add a bar below the image with the site's name and its terms of use."""
     height, width = pixels_HW3.shape[:2]
     bar = max(14, round(0.09 * height))
-    ink, paper = (_INK, _PAPER) if site % 2 else (_PAPER, _INK)
+    ink, paper = (INK, _PAPER) if site % 2 else (_PAPER, INK)
     bar_BW3 = np.full((bar, width, 3), paper, np.uint8)
-    _write(bar_BW3, f"(c) {site_words(site)} - all rights reserved", (0.03, 0.7), 0.86, ink)
+    write_words(bar_BW3, f"(c) {site_words(site)} - all rights reserved", (0.03, 0.7), 0.86, ink)
     return np.concatenate([pixels_HW3, bar_BW3])
 
 
@@ -39,8 +39,8 @@ def watermark(pixels_HW3: Pixels, site: int) -> Pixels:
     ink_HW3, edge_HW3 = np.zeros_like(pixels_HW3), np.zeros_like(pixels_HW3)
     for row in (0.25, 0.55, 0.85):
         place = (0.06, row)
-        _write(edge_HW3, site_words(site), place, 0.88, (255, 255, 255), bold=3)
-        _write(ink_HW3, site_words(site), place, 0.88, (255, 255, 255))
+        write_words(edge_HW3, site_words(site), place, 0.88, (255, 255, 255), bold=3)
+        write_words(ink_HW3, site_words(site), place, 0.88, (255, 255, 255))
     slant = cv2.getRotationMatrix2D((width / 2, height / 2), 20.0, 1.0)
     ink_HW1, edge_HW1 = (
         cv2.warpAffine(layer, slant, (width, height))[..., :1].astype(np.float32) / 255
@@ -66,7 +66,7 @@ def ruler(pixels_HW3: Pixels, site: int) -> Pixels:
         shown_HW3[top : top + max(2, round(tall * scale)), column] = 20
         if mark % 10 == 0:
             place = (column / width, (top + 0.93 * scale) / height)
-            _write(shown_HW3, f"{mark // 10 + site % 3}", place, 0.02, _INK)
+            write_words(shown_HW3, f"{mark // 10 + site % 3}", place, 0.02, INK)
     return shown_HW3
 
 
@@ -85,13 +85,13 @@ def screenshot(pixels_HW3: Pixels, site: int) -> Pixels:
         cv2.circle(page_HW3, centre, max(2, bar // 5), colour, -1, cv2.LINE_AA)
     left, right = round(0.16 * wide), round(0.9 * wide)
     page_HW3[bar // 4 : bar - bar // 4, left:right] = 255
-    _write(page_HW3, f"https://{site_words(site)}/", (0.18, 0.68 * bar / tall), 0.5, _INK)
-    _write(page_HW3, "Home   Atlas   Search", (0.12, 0.85 * above / tall), 0.6, _INK)
+    write_words(page_HW3, f"https://{site_words(site)}/", (0.18, 0.68 * bar / tall), 0.5, INK)
+    write_words(page_HW3, "Home   Atlas   Search", (0.12, 0.85 * above / tall), 0.6, INK)
     page_HW3[above : above + height, beside : beside + width] = pixels_HW3
     for line in range(3):
         row = (above + height + (0.3 + 0.3 * line) * below) / tall
-        words = " ".join(rng.choice(_WORDS, 5))
-        _write(page_HW3, words, (0.12, row), 0.76, (90, 90, 90))
+        words = " ".join(rng.choice(WORDS, 5))
+        write_words(page_HW3, words, (0.12, row), 0.76, (90, 90, 90))
     return page_HW3
 
 
@@ -104,7 +104,7 @@ OVERLAYS: dict[str, Callable[[Pixels, int], Pixels]] = {
 """Overlay -> what lays it on an image H x W x 3 (RGB) for a site; some make the image larger."""
 
 
-def _write(
+def write_words(
     canvas_HW3: Pixels,
     words: str,
     place: tuple[float, float],

@@ -9,14 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from copies_dataset import make_dataset, painted, put
 
 from skindx.data.copies import Copy, find_copies, shards, votes
+from skindx.data.copies.denied import denied
 from skindx.data.copies.kept import keep_only
 from skindx.data.copies.shards import Library, Shard, folder_of, sha256_of, shard_files
 from skindx.data.runner import LocalRunner
+from skindx.data.synthetic.overlays import screenshot
+from skindx.data.synthetic.painter import CLASSES, paint
 from skindx.errors import JobError
 
 Made = tuple[Path, list[str], set[tuple[int, int]]]
@@ -184,3 +188,17 @@ def test_a_killed_search_goes_on_after_its_last_shard(
     assert find_copies(tmp_path, paths, runner=runner) == found
     described = [task[1] for name, task in runner.asked if name == "describe_shard"]
     assert sum(map(len, described)) == len(paths) - len(there)
+
+
+def test_near_hashes_of_different_photos_in_one_frame_are_denied(tmp_path: Path) -> None:
+    photos = (cv2.resize(paint(CLASSES[n], n, 5).pixels, (256, 192)) for n in (0, 3))
+    page = [screenshot(np.asarray(photo, np.uint8), 0) for photo in photos]
+    smaller = cv2.resize(page[0], None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    smooth = [np.full((120, 160, 3), level, np.uint8) for level in (120, 121)]
+    paths = [put(tmp_path, pixels) for pixels in (*page, smaller, *smooth)]
+    near = np.array([[0, 1], [0, 2], [2, 1], [3, 4]])
+    assert not denied(tmp_path, paths, near).any()  # nobody has looked
+    found = find_copies(tmp_path, paths, runner=LocalRunner(1), hash_candidates=near)
+    assert [(copy.first, copy.second) for copy in found] == [(0, 2)]
+    assert denied(tmp_path, paths, near).tolist() == [True, False, True, False]
+    assert denied(tmp_path, paths, np.empty((0, 2), np.int64)).tolist() == []

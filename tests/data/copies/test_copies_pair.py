@@ -1,14 +1,18 @@
 """Two images alone: which are copies, which only seem so, and that their order decides nothing."""
 
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from skindx.data.copies import ACCEPT, Copy, compare_pair
+from skindx.data.copies import ACCEPT, Copy, compare_pair, verify
 from skindx.data.copies.compare import compare_bytes
+from skindx.data.copies.describe import describe
 from skindx.data.synthetic.overlays import watermark
 from skindx.data.synthetic.painter import CLASSES, encode_jpeg, paint
+from skindx.imaging.hashes import grey
 
 Pixels = NDArray[np.uint8]
 
@@ -110,3 +114,45 @@ def test_encoded_images_are_compared_as_stored_ones_are() -> None:
     copy = compare_bytes(encode_jpeg(original), encode_jpeg(np.ascontiguousarray(crop(original))))
     assert copy is not None
     assert copy.same
+
+
+DARK = (3, 9)
+
+
+def test_dark_images_under_one_watermark_are_no_copies() -> None:
+    """Words over little light are what varies most: all that correlates is theirs."""
+    skin = [(paint(CLASSES[n % len(CLASSES)], n, 41).pixels * 0.35).astype(np.uint8) for n in DARK]
+    one, other = (watermark(pixels, 0) for pixels in skin)
+    wrong = compare_pair(one, other)
+    assert wrong is None or not wrong.same
+    right = compare_pair(one, watermark(skin[0], 0)[6:, 8:])
+    assert right is not None
+    assert right.same
+
+
+class Shown:
+    """Evidence of a model with so many inliers, which the acceptance finds so likely."""
+
+    def __init__(self, inliers: int, probability: float) -> None:
+        self.features_F = probability
+        self.model = SimpleNamespace(inliers=inliers, mirrored=False)
+        self.aligned = SimpleNamespace(covered=1.0, transform_23=np.eye(3)[:2])
+
+    def __getitem__(self, name: str) -> float:
+        return 0.5
+
+
+def test_a_model_that_another_one_outnumbers_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = describe(grey(painted(0)))
+    said = SimpleNamespace(probability=lambda likely: likely)
+
+    def decided(*shown: Shown) -> tuple[float, int]:
+        monkeypatch.setattr(verify, "evidence_of", lambda *_: list(shown))
+        copy = verify.verify(one, one, said)
+        return copy.probability, copy.inliers
+
+    assert decided(Shown(47, 0.001), Shown(13, 0.95)) == (0.001, 47)
+    assert decided(Shown(39, 0.001), Shown(13, 0.95)) == (0.95, 13)
+    assert decided(Shown(47, 0.2), Shown(30, 0.4)) == (0.4, 47)  # refused: as most points have it

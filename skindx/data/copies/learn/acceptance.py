@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from skindx.data.copies.acceptance import FILE, terms
+from skindx.data.copies.acceptance import FILE, RANGES, terms
 from skindx.data.copies.copy import ACCEPT
 from skindx.data.copies.describe import Description, describe, describe_bytes
 from skindx.data.copies.evidence import FEATURES
@@ -32,6 +32,13 @@ _PULL = 0.002
 """L2 penalty of a weight, for each pair."""
 _LEAST = {"void": 0.4}
 """Least weight of a feature; else 0. Few painted pairs have a void, which is evidence in nats."""
+
+_DENIES = {"beneath": 30.0}
+"""Weight of a feature that only denies: at the upper end of its range it changes nothing.
+
+It is no part of the fit, so that nothing else leans on it. Its range ends below what all but the
+fewest painted copies have, and above what most pairs of dark paintings under one watermark have.
+"""
 
 Pixels = NDArray[np.uint8]
 
@@ -127,11 +134,13 @@ def fit(
 ) -> tuple[NDArray[np.float64], float]:
     """Return (weights_T, bias): both classes weigh the same, no weight is below its least.
 
-    The bias puts ACCEPT a MARGIN above the most doubtful wrong pair.
+    The bias puts ACCEPT a MARGIN above the most doubtful wrong pair. Features that only deny are
+    added then.
     """
     from scipy.optimize import minimize
 
-    terms_NT = terms(features_NF)
+    denies_T = np.array([_DENIES.get(name, 0.0) for name in FEATURES])
+    terms_NT = np.where(denies_T > 0, 0.0, terms(features_NF))
     mean_T, scale_T = terms_NT.mean(axis=0), terms_NT.std(axis=0) + 1e-9
     scaled_NT = (terms_NT - mean_T) / scale_T
     sign_N = np.where(same_N, 1.0, -1.0)
@@ -150,7 +159,9 @@ def fit(
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
     weights_T = found.x[:-1] / scale_T
     worst = float((terms_NT[~same_N] @ weights_T).max())
-    return weights_T, float(np.log(ACCEPT / (1 - ACCEPT))) - MARGIN - worst
+    bias = float(np.log(ACCEPT / (1 - ACCEPT))) - MARGIN - worst
+    ends_T = np.array([RANGES[name][1] for name in FEATURES])
+    return np.where(denies_T > 0, denies_T, weights_T), bias - float(denies_T @ ends_T)
 
 
 def write(found: tuple[NDArray[np.float64], NDArray[np.bool_]] | None = None) -> None:
