@@ -33,6 +33,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "speed": ("docs/measured/speed.md", speed.speed),
     "clean": ("docs/measured/clean.md", data.clean),
     "clean other": ("docs/measured/clean.md", data.clean_other),
+    "wrong labels": ("docs/measured/clean.md", data.wrong_labels),
     "links": ("docs/measured/clean.md", data.links),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),
     "coverage": ("docs/explanation/statistics.md", statistics.coverage),

@@ -112,6 +112,18 @@ def _precision(model: Mapping[str, Any] | None) -> str:
     return number(named(model["copies"]["average_precision"]))
 
 
+def wrong_labels(load: Load) -> str:
+    """Return which part of planted wrong labels each ranking has among as many first doubts."""
+    written = load("labels.json")
+    key = "label_precision_at_n"
+    lines = ["| ranking | swapped with any class (asked: 70 %) | with a similar class |", "|---|---|---|"]
+    for name in ("", "cleanlab, ", "cleanlab margin, ", "selfclean, "):
+        found = [written["figures"][f"{name}{key}{kind}"] for kind in ("", "_confusable")]
+        cells = [cell(named((figure["value"], *figure["spread"]))) for figure in found]
+        lines.append(f"| {name.rstrip(', ') or '**combined (skindx)**'} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *written["notes"], "", bench_machine(written)])
+
+
 _FOLDERS = {"isic9": "isic9, dermoscopic", "train": "photos with boxes"}
 
 
