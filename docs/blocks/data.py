@@ -116,7 +116,10 @@ def wrong_labels(load: Load) -> str:
     """Return which part of planted wrong labels each ranking has among as many first doubts."""
     written = load("labels.json")
     key = "label_precision_at_n"
-    lines = ["| ranking | swapped with any class (asked: 70 %) | with a similar class |", "|---|---|---|"]
+    lines = [
+        "| ranking | swapped with any class (asked: 70 %) | with a similar class |",
+        "|---|---|---|",
+    ]
     for name in ("", "cleanlab, ", "cleanlab margin, ", "selfclean, "):
         found = [written["figures"][f"{name}{key}{kind}"] for kind in ("", "_confusable")]
         cells = [cell(named((figure["value"], *figure["spread"]))) for figure in found]
