@@ -14,7 +14,7 @@ from skindx.planning.outcome import Outcome
 from skindx.planning.profile import Profile
 from skindx.planning.search import Found, Limits, search, strategy_of
 from skindx.planning.strategies.strategy import Load
-from skindx.planning.units import percent
+from skindx.planning.units import percent, seconds
 from skindx.planning.workload import Workload
 
 EFFICIENCY = 0.8
@@ -103,24 +103,24 @@ def _changes(profile: Profile, chosen: Estimate, machine: Machine) -> tuple[str,
     sentences = []
     if choice.ranks > 1:
         fast = replace(machine, cluster=faster(machine.cluster, 2))
-        if seconds := _step_s(profile, choice, fast):
+        if step_s := _step_s(profile, choice, fast):
             sentences.append(
-                f"A network twice as fast: a step takes {seconds:.3g} s instead of {now_s:.3g} s "
-                f"({percent(now_s / seconds - 1, signed=True)} images a second)."
+                f"A network twice as fast: a step takes {seconds(step_s)} instead of "
+                f"{seconds(now_s)} ({percent(now_s / step_s - 1, signed=True)} images a second)."
             )
     more = replace(
         choice, nodes=choice.nodes + 1, batch=choice.batch * (choice.nodes + 1) // choice.nodes
     )
-    if seconds := _step_s(profile, more, machine):
-        gain = more.batch / seconds / (choice.batch / now_s) - 1
+    if step_s := _step_s(profile, more, machine):
+        gain = more.batch / step_s / (choice.batch / now_s) - 1
         sentences.append(
             f"One more node, with as many images a rank: {percent(gain, signed=True)} images a "
             f"second, where the node is {percent(1 / choice.nodes, signed=True)} of the machines."
         )
-    if seconds := _step_s(_half(profile), choice, machine):
+    if step_s := _step_s(_half(profile), choice, machine):
         sentences.append(
-            f"A model of half the operations and parameters: a step takes {seconds:.3g} s "
-            f"({percent(now_s / seconds - 1, signed=True)} images a second)."
+            f"A model of half the operations and parameters: a step takes {seconds(step_s)} "
+            f"({percent(now_s / step_s - 1, signed=True)} images a second)."
         )
     return tuple(sentences)
 

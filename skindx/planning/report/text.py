@@ -100,7 +100,7 @@ def _row(plan: Plan, outcome: Outcome, whole: bool) -> tuple[str, ...]:
         rounded(first.images_per_s),
         percent(first.step.parts["communicate"] / first.step_s) if first.step_s else "",
         size(outcome.memory_bytes),
-        seconds(outcome.seconds) if whole else f"{first.schedule.sent_bytes / 1e6:.3g}",
+        seconds(outcome.seconds) if whole else rounded(first.schedule.sent_bytes / 1e6),
     )
 
 
