@@ -44,7 +44,7 @@ def test_agreement_by_hand() -> None:
         ([b], [b]),
     ]
     found = compare("A", "B", pairs, ["g", "g", "h", "i", "j"], draws=50)
-    assert (found.pictures, found.groups, found.matched) == (5, 4, 3)
+    assert (found.images, found.groups, found.matched) == (5, 4, 3)
     assert (found.boxes_first, found.boxes_second) == (4, 4)
     assert found.iou is not None
     assert found.iou.value == pytest.approx((0.8 + 1 + 1) / 3)
@@ -97,4 +97,4 @@ def test_of_a_dataset(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="never looked at the same image"):
         agree(tmp_path, ["Ann", "Bob"])
     found = agree(tmp_path, ["Ann", "recipe"], draws=10)
-    assert (found.pictures, found.matched) == (1, 1)
+    assert (found.images, found.matched) == (1, 1)

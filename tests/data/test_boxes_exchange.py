@@ -81,10 +81,10 @@ def test_what_was_looked_at_goes_out_and_comes_back(
 
 
 def test_one_split_and_the_tasks_for_all(dataset: Path, tmp_path: Path) -> None:
-    assert export_boxes(dataset, tmp_path / "val.json", "coco", split="val").pictures == 2
+    assert export_boxes(dataset, tmp_path / "val.json", "coco", split="val").images == 2
     done = export_boxes(dataset, tmp_path / "tasks.json", "labelstudio", prefix="/d/?d=")
     tasks = json.loads((tmp_path / "tasks.json").read_text())
-    assert done.pictures == len(tasks) == 8
+    assert done.images == len(tasks) == 8
     assert sorted(len(task["annotations"]) for task in tasks) == [0] * 5 + [1] * 3
     assert tasks[0]["data"]["image"] == f"/d/?d={read_manifest(dataset)[0].path}"
 

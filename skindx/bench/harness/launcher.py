@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from skindx.training.deepspeed.launch import PRELOADED
 from skindx.training.launching.stopping import end_with_parent
 from skindx.workers.forked_module import ForkedModule, Place, import_once
 from skindx.workers.process import leave_process
@@ -23,7 +24,7 @@ def main(job: str) -> None:
     """Fork the ranks, and say how they end until the last one has."""
     end_with_parent(signal.SIGKILL)
     given = json.loads(job)
-    import_once(["skindx.training.deepspeed.preloaded", given["module"]])
+    import_once([PRELOADED, given["module"]])
     descriptors = [descriptor for place in given["ranks"] for descriptor in place["streams"]]
     left: dict[int, ForkedModule] = {}
     for rank, place in enumerate(given["ranks"]):

@@ -17,7 +17,8 @@ from skindx.training.launching.supervise import supervise
 from skindx.training.parallel.devices import resolve_ranks
 
 _LOCAL = "skindx.training.launching.local"
-_DEEPSPEED = "skindx.training.deepspeed.preloaded"
+PRELOADED = "skindx.training.deepspeed.preloaded"
+"""Imports what every rank on a CPU needs, for the process from which they are forked."""
 
 _STARTERS = {"pdsh": "pdsh", "slurm": "srun"}
 """Launcher -> its program; the others are kinds of MPI."""
@@ -64,7 +65,7 @@ def launch(
 def _once(accelerator: str, imports: Sequence[str]) -> str:
     """Return what the local launcher imports before it forks the ranks, if it can fork them."""
     forks = accelerator == "cpu" and sys.platform == "linux"  # what CUDA or macOS hold does not
-    return ",".join([_DEEPSPEED, *imports]) if forks else NO_IMPORTS
+    return ",".join([PRELOADED, *imports]) if forks else NO_IMPORTS
 
 
 def _on_hosts(engine: EngineSettings, hostfile: Path) -> list[str]:
