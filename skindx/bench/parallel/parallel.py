@@ -172,7 +172,7 @@ def _notes(s: Config) -> tuple[str, ...]:
         f"clipping and update, the mean of {s.steps} after one that is not timed; forms take turns "
         "and are set up anew in each round.",
         f"{s.side} px, {s.classes} classes: owt_over_data compares with the fastest of dense "
-        "(the engine's own), fused (buckets of 25 MB behind backward) and fused with a bf16 wire. MB "
+        "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. MB "
         "are what a rank's interface has sent in a step. "
         f"small: {s.small_side} px, {s.small_classes} classes, beside one rank of one thread that "
         f"takes the same {s.batch * s.ranks} images alone.",
