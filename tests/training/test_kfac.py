@@ -10,7 +10,6 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skindx.states import UnfitStateError
 from skindx.training.config.preconditioner import KfacSettings
 from skindx.training.preconditioners.kfac.eigen import decompose, precondition
 from skindx.training.preconditioners.kfac.kfac import Kfac
@@ -54,7 +53,7 @@ def _loss(outputs: Tensor) -> Tensor:
     return (weights * outputs + 0.1 * outputs.square()).sum()
 
 
-def _one_step(
+def one_step(
     module: nn.Module,
     inputs: Tensor,
     settings: KfacSettings = PLAIN,
@@ -132,7 +131,7 @@ def test_the_update_is_the_explicit_inverse_of_the_kronecker_product(
     module, inputs = _made(kind, images)
     outputs = module(inputs)
     (gradient,) = torch.autograd.grad(_loss(outputs), outputs)
-    _, before = _one_step(module, inputs)
+    _, before = one_step(module, inputs)
     blocks = getattr(module, "groups", 1)
     after = [weight.grad for weight in module.parameters()]
     for block in range(blocks):
@@ -153,7 +152,7 @@ def test_for_one_image_at_one_position_it_is_the_dense_fisher_matrix(kind: str) 
     if isinstance(module, nn.Conv2d):
         module.padding = (0, 0)
     inputs = torch.randn(1, *((4, 3, 3) if isinstance(module, nn.Conv2d) else (5,)))
-    _, before = _one_step(module, inputs)
+    _, before = one_step(module, inputs)
     after = [weight.grad for weight in module.parameters()]
     blocks = getattr(module, "groups", 1)
     for block in range(blocks):
@@ -213,7 +212,7 @@ def test_a_batch_norm_in_training_uses_the_statistics_of_its_batch() -> None:
     """With one image its gradient is the whole one, so that the factor is its outer product."""
     torch.manual_seed(0)
     module = _Plain(nn.BatchNorm2d(3))
-    kfac, (of_scale, of_shift) = _one_step(module, torch.randn(1, 3, 4, 4))
+    kfac, (of_scale, of_shift) = one_step(module, torch.randn(1, 3, 4, 4))
     vectors = torch.stack([of_scale, of_shift], dim=1)
     expected = vectors[:, :, None] * vectors[:, None, :]
     torch.testing.assert_close(
@@ -221,7 +220,7 @@ def test_a_batch_norm_in_training_uses_the_statistics_of_its_batch() -> None:
     )
 
 
-def _net() -> nn.Sequential:
+def small_net() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, bias=False),
@@ -244,24 +243,22 @@ def _cosine(first: Tensor, second: Tensor) -> float:
 def test_much_damping_leaves_the_direction_of_gradient_descent() -> None:
     found = []
     for damping in (1e-3, 1e7):
-        net = _net()
+        net = small_net()
         settings = PLAIN.model_copy(update={"damping": damping, "kl_clip": 0.001})
-        _, before = _one_step(
-            net, torch.randn(6, 3, 6, 6, generator=torch.manual_seed(2)), settings
-        )
+        _, before = one_step(net, torch.randn(6, 3, 6, 6, generator=torch.manual_seed(2)), settings)
         after = _flat([weight.grad for weight in net.parameters()])
         found.append(_cosine(_flat(before), after))
     assert found[0] < 0.9
     assert found[1] > 1 - 1e-5
 
 
-def test_linear_least_squares_is_solved_in_one_step() -> None:
+def test_linear_least_squares_is_solved_inone_step() -> None:
     """Its output's Fisher matrix is one: drawn errors are the columns of an orthogonal matrix."""
     torch.manual_seed(0)
     net, inputs = nn.Linear(4, 3), torch.randn(60, 4)
     targets = inputs @ torch.randn(4, 3) + 0.1 * torch.randn(60, 3)
     errors = (3**0.5) * torch.eye(3).repeat(20, 1)[torch.randperm(60)]
-    kfac, _ = _one_step(
+    kfac, _ = one_step(
         net,
         inputs,
         KfacSettings(fisher="sampled", damping=1e-7, kl_clip=0),
@@ -281,10 +278,10 @@ def test_linear_least_squares_is_solved_in_one_step() -> None:
 @pytest.mark.parametrize("fisher", ["sampled", "empirical"])
 def test_watching_changes_no_gradient(fisher: str) -> None:
     draw = drawn_loss(SmoothedCrossEntropy(torch.ones(3), 0.0)) if fisher == "sampled" else None
-    inputs, plain = torch.randn(6, 3, 6, 6), _net()
+    inputs, plain = torch.randn(6, 3, 6, 6), small_net()
     (_loss(plain(inputs)) / 6).backward()
     settings = PLAIN.model_copy(update={"fisher": fisher})
-    _, before = _one_step(_net(), inputs, settings, draw=draw)
+    _, before = one_step(small_net(), inputs, settings, draw=draw)
     for found, weight in zip(before, plain.parameters(), strict=True):
         torch.testing.assert_close(found, weight.grad)
 
@@ -303,7 +300,7 @@ def test_pieces_of_a_step_bring_what_the_whole_brings() -> None:
     inputs = torch.randn(7, 3, 6, 6)
     weights = torch.randn(3)
     whole, pieces = (
-        _one_step(_net(), inputs, loss=lambda y: (y.square() * weights).sum(), pieces=count)[0]
+        one_step(small_net(), inputs, loss=lambda y: (y.square() * weights).sum(), pieces=count)[0]
         for count in (1, 3)
     )
     for key, factor in whole.factors.averages.items():
@@ -314,100 +311,15 @@ def test_the_kl_clip_bounds_the_step_in_the_fisher_metric() -> None:
     inputs, rate = torch.randn(6, 3, 6, 6), 0.5
     lengths = []
     for clip in (0.0, 0.001):
-        net = _net()
+        net = small_net()
         settings = PLAIN.model_copy(update={"kl_clip": clip})
-        _, before = _one_step(net, inputs, settings, rate=rate)
+        _, before = one_step(net, inputs, settings, rate=rate)
         after = _flat([weight.grad for weight in net.parameters()])
         lengths.append((float(_flat(before) @ after), after))
     (free, unclipped), (_, clipped) = lengths
     expected = min(1.0, (0.001 / (rate**2 * free)) ** 0.5)
     assert expected < 1
     torch.testing.assert_close(clipped, unclipped * expected, rtol=1e-4, atol=1e-7)
-
-
-def test_a_wide_or_unknown_layer_keeps_its_gradient_and_is_named() -> None:
-    said: list[str] = []
-    net = nn.Sequential(
-        nn.Linear(4, 9), nn.LayerNorm(9), nn.Linear(9, 2), nn.LSTM(2, 2, bias=False)
-    )
-    kfac = Kfac(PLAIN.model_copy(update={"widest": 9}), net, Alone(), draw=None, say=said.append)
-    assert [layer.name for layer in kfac.layers] == ["0"]
-    assert said == [
-        "K-FAC skips 2: a factor is wider than widest=9",
-        "K-FAC knows no factors of 1, 3, which keep their plain gradient",
-    ]
-
-
-def test_a_factor_that_is_not_positive_gets_more_damping_or_none() -> None:
-    torch.manual_seed(0)
-    rows = torch.randn(2, 5, 8)
-    positive = rows @ rows.transpose(1, 2)
-    assert decompose(positive, 0.01) is not None
-    below = (
-        positive - 0.05 * torch.eye(5) - torch.linalg.eigvalsh(positive)[:, :1, None] * torch.eye(5)
-    )
-    lifted = decompose(below, 0.01)
-    assert lifted is not None
-    rebuilt = (lifted.vectors_SWW * lifted.values_SW[:, None]) @ lifted.vectors_SWW.transpose(1, 2)
-    torch.testing.assert_close(rebuilt, below + 0.1 * torch.eye(5), rtol=1e-4, atol=1e-3)
-    assert decompose(positive - 1000 * torch.eye(5), 0.01) is None
-    assert decompose(positive * torch.nan, 0.01) is None
-
-
-def test_a_layer_without_eigenvectors_keeps_its_gradient_and_is_named() -> None:
-    said: list[str] = []
-    net = _net()
-    kfac = Kfac(PLAIN, net, Alone(), draw=None, say=said.append)
-    kfac.factors.averages = {
-        key: torch.eye(shape[1]).repeat(shape[0], 1, 1) * (-1e6 if key[0] == "0" else 1.0)
-        for key, shape in kfac.factors.shapes.items()
-    }
-    kfac.forward(2)
-    outputs = net(torch.randn(2, 3, 6, 6))
-    kfac.backward(0.5)
-    (outputs.square().sum() / 2).backward()
-    before = [weight.grad.clone() for weight in net.parameters()]
-    kfac.apply(0.1)
-    moved = [
-        not torch.equal(*pair)
-        for pair in zip(before, (w.grad for w in net.parameters()), strict=True)
-    ]
-    assert moved == [False, *[True] * (len(moved) - 1)]
-    assert len(said) == 1
-    assert "the factors of 0 are not positive" in said[0]
-
-
-def test_inputs_that_are_not_finite_leave_the_averages_as_they_were() -> None:
-    settings = PLAIN.model_copy(update={"factors_every": 1, "inverses_every": 1})
-    net, inputs = nn.Linear(3, 2), torch.randn(4, 3)
-    kfac = Kfac(settings, net, Alone(), draw=None)
-    for spoiled in (False, True):
-        if spoiled:
-            held = {key: value.clone() for key, value in kfac.factors.averages.items()}
-            inputs[0, 0] = torch.inf
-        kfac.forward(4)
-        outputs = net(inputs)
-        kfac.backward(0.25)
-        outputs.square().sum().backward()
-        kfac.apply(0.1)
-    assert torch.equal(kfac.factors.averages["", INSIDE], held["", INSIDE])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"steps": "two"}, "steps"),
-        ({"steps": -1}, "below zero"),
-        ({"factors": {"elsewhere": {INSIDE: torch.eye(2)}}}, "elsewhere"),
-        ({"factors": {"0": {INSIDE: torch.eye(2)}}}, r"float32 \(2, 2\)"),
-        ({"bases": None}, "no bases"),
-    ],
-)
-def test_a_state_of_other_layers_is_refused(change: dict[str, object], said: str) -> None:
-    kfac, _ = _one_step(_net(), torch.randn(6, 3, 6, 6))
-    state = {**kfac.state_dict(), **change}
-    with pytest.raises(UnfitStateError, match=said):
-        Kfac(PLAIN, _net(), Alone(), draw=None).load_state_dict(state)
 
 
 def test_preconditioning_by_hand() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes
 from skindx.training.parallel.sharding.part import Part, take_part
@@ -60,16 +59,13 @@ class SplitLayer(nn.Module):
 
     parts: dict[str, Part]
 
-    def computed(self, x_B: Tensor) -> Tensor:
-        """Return this rank's outputs of all rows."""
-        raise NotImplementedError
-
     def forward(self, x_b: Tensor) -> Tensor:
         """Return all outputs of this rank's rows."""
         part, kind = self.parts["weight"], x_b.device.type
         if torch.is_autocast_enabled(kind):
             x_b = x_b.to(torch.get_autocast_dtype(kind))  # half the bytes
-        y_Bc = self.computed(_Whole.apply(x_b, part.wires))
+        # The layer's own forward, with the rows of its weight that this rank holds.
+        y_Bc = super().forward(_Whole.apply(x_b, part.wires))
         y_bC: Tensor = _Rows.apply(y_Bc, part.wires, part.sizes)
         return y_bC
 
@@ -77,18 +73,9 @@ class SplitLayer(nn.Module):
 class SplitLinear(SplitLayer, nn.Linear):
     """A linear layer of which each rank computes some outputs."""
 
-    def computed(self, x_B: Tensor) -> Tensor:
-        """Return this rank's outputs of all rows."""
-        return functional.linear(x_B, self.weight, self.bias)
-
 
 class SplitConv(SplitLayer, nn.Conv2d):
     """A convolution of which each rank computes some channels."""
-
-    def computed(self, x_B: Tensor) -> Tensor:
-        """Return this rank's channels of all rows."""
-        y_Bc: Tensor = self._conv_forward(x_B, self.weight, self.bias)
-        return y_Bc
 
 
 _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
