@@ -14,6 +14,7 @@ class Watch:
     def __init__(self, *names: str) -> None:
         self.peak_mb: dict[tuple[int, str], float] = {}
         """(process, module) -> largest resident memory it ever had, 10^6 bytes."""
+        self.parents: dict[int, int] = {}
         self.with_torch: set[int] = set()
         self._names = names
         self._ending = threading.Event()
@@ -36,10 +37,13 @@ class Watch:
     def _note(self, pid: int) -> None:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         status = Path(f"/proc/{pid}/status").read_text()
-        peaks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+        fields = {
+            name: text for name, _, text in (line.partition(":") for line in status.split("\n"))
+        }
         for name in self._names:
-            if name in arguments and peaks:
-                self.peak_mb[pid, name] = int(peaks[0]) * 1024 / 1e6
+            if name in arguments and "VmHWM" in fields:
+                self.peak_mb[pid, name] = int(fields["VmHWM"].split()[0]) * 1024 / 1e6
+                self.parents[pid] = int(fields["PPid"])
                 if "libtorch" in Path(f"/proc/{pid}/maps").read_text():
                     self.with_torch.add(pid)
 
@@ -47,7 +51,8 @@ class Watch:
 def descendants(pid: int) -> Iterator[int]:
     """Yield the processes below a process."""
     with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield int(child)
-                yield from descendants(int(child))
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            with suppress(OSError):  # a thread that ends takes none of the others' children along
+                for child in (task / "children").read_text().split():
+                    yield int(child)
+                    yield from descendants(int(child))
