@@ -9,9 +9,9 @@ READY := $(VENV)/.skindx-ready
 demo: install
 	$(BIN)/skindx demo --out runs/demo
 
-# Two workers, a file at a time, so that what a file shares is made once. A test that starts ranks,
-# a server or a browser needs more than one core, so more workers gain little.
-WORKERS ?= 2
+# Three workers, a file at a time, so that what a file shares is made once: much of the time a test
+# waits for ranks, a server or a browser that it started.
+WORKERS ?= 3
 test: install browser network
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

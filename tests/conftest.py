@@ -1,3 +1,4 @@
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Cold imports and a loaded machine make single examples slow; the test's own timeout bounds them.
 settings.register_profile("skindx", deadline=None, max_examples=50)
 settings.load_profile("skindx")
+
+
+# Thousands of tests and all that they import stay until the end: the collector would look through
+# them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of every later collection."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter take down at its end what was left out."""
+    gc.unfreeze()
 
 
 def pytest_configure() -> None:

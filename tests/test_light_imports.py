@@ -13,6 +13,7 @@ from skindx.models.detector.network import build_detection_model
 from skindx.training.deepspeed.library import import_deepspeed
 import torch
 import_deepspeed()
+import skindx.training.checks, skindx.training.run
 from skindx.models.shapes_only import shapes_only
 settings = ClassifierSettings(model="test_resnet")
 with shapes_only():

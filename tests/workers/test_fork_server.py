@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from decoder_watch import descendants
 from paint_images import paint, save
 
 import skindx
@@ -24,12 +24,8 @@ def screen(*paths: Path) -> list[str | None]:
 
 def servers(of: int = 0) -> list[int]:
     """Return those that a process, this one unless given, has started itself."""
-    owner = of or os.getpid()
-    return [pid for pid in descendants(owner) if _is_server(pid) and _parent(pid) == owner]
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    # The kernel's list of children may leave some out while others end, so all parents are asked.
+    return [child.pid for child in psutil.Process(of or None).children() if _is_server(child.pid)]
 
 
 def _is_server(pid: int) -> bool:

@@ -1,7 +1,13 @@
 """A sandboxed process runs marked functions of skindx, and nothing else."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import skindx
 from skindx.data.publish.clean_files import cleaning
 from skindx.data.screening.screen import screening
 from skindx.imaging.heic import heic_decoding
@@ -39,3 +45,22 @@ def test_other_functions_are_refused(name: str) -> None:
 def test_a_function_of_another_package_is_refused_although_it_is_marked() -> None:
     with pytest.raises(ValueError, match="names no function of skindx"):
         next(run_sandboxed(sandboxed(print)(lambda job: None), {}, [], Limits(1, 200), 1))  # type: ignore
+
+
+def test_the_process_that_forks_them_stays_small() -> None:
+    """What one of them imports counts as memory of all: their limits would be reached too early."""
+    root = Path(skindx.__file__).parents[1]
+    marked = [
+        f"{'.'.join(path.relative_to(root).with_suffix('').parts)}:{name}"
+        for path in sorted(root.glob("skindx/**/*.py"))
+        for name in re.findall(r"^@sandboxed\(.*\)\ndef (\w+)", path.read_text(), re.MULTILINE)
+    ]
+    assert len(marked) >= 8
+    code = (
+        "import sys\nfrom skindx.workers.sandbox.functions import prepare, resolve\n"
+        "for name in sys.argv[1:]: prepare(resolve(name))\n"
+        "print(*sorted({'torch', 'pyvips', 'zarr', 'gradio', 'ray'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", code, *marked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
