@@ -73,6 +73,30 @@ def clean_other(load: Load) -> str:
     return "\n".join([*lines, *false, *notes])
 
 
+_SCALE = {
+    "copies_describe_s": "describing, s",
+    "copies_candidates_s": "candidates, s",
+    "copies_verify_s": "verifying, s",
+    "copies_minutes": "all, min",
+    "copies_processor_minutes": "processor time, min",
+    "copies_memory_mb": "memory, MB",
+    "copies_disk_mb": "on the disk, MB",
+    "copies_pairs_verified": "pairs verified",
+    "copies_pairs_accepted": "pairs accepted",
+    "copies_hours_100k": "100,000 such images, extrapolated, h",
+}
+
+
+def copies_scale(load: Load) -> str:
+    """Return what the search for copies takes among many images."""
+    written = load("copies-scale.json")
+    lines = ["| search for copies | |", "|---|---|"]
+    for key, name in _SCALE.items():
+        value = written["figures"][key]["value"]
+        lines.append(f"| {name} | {value:,.0f} |" if value >= 100 else f"| {name} | {value:.3g} |")
+    return "\n".join([*lines, "", *written["notes"], "", bench_machine(written)])
+
+
 def links(load: Load) -> str:
     """Return how many accepted links a person looked at, and how many were false."""
     written = load("links-looked-at.json")

@@ -4,12 +4,14 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice, product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from PIL import Image
 
 from skindx.bench.harness.clock import Figure
 from skindx.bench.harness.processes import ProcessTree
@@ -21,6 +23,8 @@ from skindx.errors import JobError, UserError
 
 COPIED = 10
 """Every so manieth image is a copy of the one before it."""
+TILED = 400
+"""Pixels a side from which on an image is cut into tiles."""
 FAR = 100_000
 """Images to which the times are extrapolated."""
 _SAMPLED_S = 2.0
@@ -40,6 +44,48 @@ class Stages:
 
 
 @dataclass(frozen=True)
+class Images:
+    """Which images are searched: those of the folders first, then painted ones."""
+
+    count: int
+    folders: tuple[Path, ...] = ()
+    tiles: int = 1
+    """Parts a side into which the folders' images of TILED pixels and more are cut."""
+    seed: int = 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, str]]:
+        """Yield bytes and the ending of the file's name."""
+        yield from islice(chain(self._given(), self._painted()), self.count)
+
+    def _given(self) -> Iterator[tuple[bytes, str]]:
+        for path in (path for folder in self.folders for path in sorted(folder.rglob("*"))):
+            if path.suffix.lower() in (".jpg", ".jpeg", ".png"):
+                yield from self._parts(path)
+
+    def _parts(self, path: Path) -> Iterator[tuple[bytes, str]]:
+        data = path.read_bytes()
+        with Image.open(path) as image:
+            if self.tiles == 1 or min(image.size) < TILED:
+                yield data, path.suffix.lower()
+                return
+            pixels_HWC = np.asarray(image.convert("RGB"))
+        height, width = (side // self.tiles for side in pixels_HWC.shape[:2])
+        for row, column in product(range(self.tiles), repeat=2):
+            part_HWC = pixels_HWC[row * height :, column * width :][:height, :width]
+            yield encode_jpeg(np.ascontiguousarray(part_HWC)), ".jpg"
+
+    def _painted(self) -> Iterator[tuple[bytes, str]]:
+        pixels, kinds = None, sorted(KINDS)
+        for index in count():
+            if pixels is not None and index % COPIED == COPIED - 1:
+                kind = kinds[index // COPIED % len(kinds)]
+                yield make_copy(kind, pixels, index, self.seed), ".jpg"
+                continue
+            pixels = paint(CLASSES[index % len(CLASSES)], index, self.seed).pixels
+            yield encode_jpeg(pixels), ".jpg"
+
+
+@dataclass(frozen=True)
 class Measured:
     """What one search took; `seconds` are wall seconds by stage."""
 
@@ -56,16 +102,17 @@ class Measured:
     disk_mb: float
 
 
-def measure(images: int, dataset: Path | None, workers: int, seed: int) -> list[Measured]:
+def measure(images: Images, workers: int) -> list[Measured]:
     """Search a quarter of the images, and then all of them, which goes on with what is there.
 
-    Raises UserError for a `dataset` that is no folder.
+    Raises UserError for a folder that does not exist.
     """
-    if dataset is not None and not dataset.is_dir():
-        raise UserError(f"{dataset} is no folder; name one with images, or leave dataset out.")
+    for folder in images.folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is no folder; name one with images, or leave datasets out.")
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(images, dataset, workers, seed, theirs))
+    process = context.Process(target=_measure, args=(images, workers, theirs))
     process.start()
     theirs.close()
     assert process.pid is not None
@@ -74,9 +121,9 @@ def measure(images: int, dataset: Path | None, workers: int, seed: int) -> list[
     try:
         while len(measured) < 2:
             if ours.poll(_SAMPLED_S):
-                told = ours.recv()
-                most_mb = 0.0 if told is None else most_mb
-                measured += [] if told is None else [replace(told, memory_mb=most_mb)]
+                received = ours.recv()
+                most_mb = 0.0 if received is None else most_mb
+                measured += [] if received is None else [replace(received, memory_mb=most_mb)]
             most_mb = max(most_mb, tree.memory_bytes() / 1e6)
     except EOFError:
         raise JobError("the search for copies ended before its time; see the error above") from None
@@ -126,13 +173,13 @@ def extrapolated(few: int, at_few: float, many: int, at_many: float) -> float:
     return line * FAR + square * FAR**2
 
 
-def _measure(images: int, dataset: Path | None, workers: int, seed: int, pipe: Connection) -> None:
+def _measure(images: Images, workers: int, pipe: Connection) -> None:
     from skindx.data.copies import find_copies
 
     with TemporaryDirectory(prefix="skindx-scale-") as temporary:
         out = Path(temporary)
-        paths = [store.put(out, data, suffix)[1] for data, suffix in _images(images, dataset, seed)]
-        order = np.random.default_rng(seed).permutation(len(paths))
+        paths = [store.put(out, data, suffix)[1] for data, suffix in images]
+        order = np.random.default_rng(images.seed).permutation(len(paths))
         # Compiled functions are loaded, as in any process that has searched before.
         find_copies(out, sorted({paths[at] for at in order[:8]}), runner=LocalRunner(workers))
         for count in (len(paths) // 4, len(paths)):
@@ -168,23 +215,3 @@ def _verified(out: Path) -> int:
     from skindx.data.copies.verified import verified_files
 
     return sum(pq.read_metadata(file).num_rows for file in verified_files(out))
-
-
-def _images(images: int, dataset: Path | None, seed: int) -> Iterator[tuple[bytes, str]]:
-    """Yield the images of a folder, then painted ones until there are enough."""
-    given = _given(dataset) if dataset else []
-    for path in given[:images]:
-        yield path.read_bytes(), path.suffix.lower()
-    pixels, kinds = None, sorted(KINDS)
-    for index in range(images - len(given[:images])):
-        if pixels is not None and index % COPIED == COPIED - 1:
-            yield make_copy(kinds[index // COPIED % len(kinds)], pixels, index, seed), ".jpg"
-            continue
-        pixels = paint(CLASSES[index % len(CLASSES)], index, seed).pixels
-        yield encode_jpeg(pixels), ".jpg"
-
-
-def _given(dataset: Path) -> list[Path]:
-    return sorted(
-        path for path in dataset.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")
-    )

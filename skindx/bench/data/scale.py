@@ -49,8 +49,10 @@ class Config(Settings):
     rows: int = Field(200_000, ge=0)
     copies: int = Field(0, ge=0)
     """Images among which copies are searched."""
-    dataset: Path | None = None
-    """A folder whose images are searched first; painted ones make up the number."""
+    datasets: tuple[Path, ...] = ()
+    """Folders whose images are searched first; painted ones make up the number."""
+    tiles: int = Field(1, ge=1)
+    """Cut large images of the folders into so many a side: parts that share no pixel."""
     workers: int = Field(1, ge=1)
     """Processes of the search for copies."""
     seed: int = 0
@@ -69,7 +71,8 @@ def run(settings: Config) -> Result:
         rows_s, grown_bytes = _apart(settings)
     if settings.copies:
         quarter, whole = copy_search.measure(
-            settings.copies, settings.dataset, settings.workers, settings.seed
+            copy_search.Images(settings.copies, settings.datasets, settings.tiles, settings.seed),
+            settings.workers,
         )
     if settings.chunk:
         firsts, seconds = (uniform_codes(settings.chunk, settings.seed + n) for n in (0, 1))
@@ -95,14 +98,27 @@ def run(settings: Config) -> Result:
         )
     if settings.copies:
         figures |= copy_search.figures_of(quarter, whole)
-        where = f"those of {settings.dataset.name} first, then " if settings.dataset else ""
         notes.append(
-            f"copies: {whole.images:,} images, {where}painted ones of which every "
-            f"{copy_search.COPIED}th is a copy; a search of a quarter of them and one of all, "
-            f"which goes on with it; wall seconds by stage, {settings.workers} worker(s), single "
-            f"run. copies_hours_100k is extrapolated from the two."
+            f"copies: {whole.images:,} different files, {_origin(settings)}; a search of a quarter "
+            f"of them and one of all, which goes on with it; wall seconds by stage, "
+            f"{settings.workers} worker(s), single run. copies_hours_100k is extrapolated from "
+            f"the two."
         )
     return Result("scale", figures, notes=tuple(notes))
+
+
+def _origin(settings: Config) -> str:
+    painted = f"painted ones of which every {copy_search.COPIED}th is a copy"
+    if not settings.datasets:
+        return painted
+    names = " and ".join(folder.name for folder in settings.datasets)
+    cut = ""
+    if settings.tiles > 1:
+        cut = (
+            f" (images of {copy_search.TILED} pixels and more a side cut into "
+            f"{settings.tiles} x {settings.tiles})"
+        )
+    return f"those of {names}{cut} first, then {painted}"
 
 
 def uniform_codes(n: int, seed: int) -> NDArray[np.uint64]:
