@@ -43,6 +43,9 @@ def test_figures_of_rows_counted_by_hand() -> None:
     # Fused is predicted to be the fastest and is not; it and gtopk are ranked wrongly.
     assert found["chosen_over_best"].value == pytest.approx(0.9)
     assert found["order_right"].value == pytest.approx(2 / 3)
+    for key in ("step_error_mean", "interval_coverage", "order_right"):
+        low, high = found[key].spread
+        assert low < found[key].value < high
 
 
 @pytest.mark.real
