@@ -228,6 +228,12 @@ def check(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the comparison to this file.")
     ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Timeline that `plan make --timeline` wrote: lay the recorded steps beside it."
+        ),
+    ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes of a log; default: all of the cluster.")
     ] = None,
@@ -251,11 +257,14 @@ def check(
     from skindx.cli.options import console
     from skindx.files import write_json
     from skindx.planning.cluster import Cluster
+    from skindx.planning.report.chrome import lay_beside
     from skindx.planning.review import compare, learnt
     from skindx.planning.units import seconds, size
-    from skindx.training.planning.keeping import happened, read_kept
+    from skindx.training.planning.keeping import happened, read_kept, recorded_steps
 
     pairs = compare(read_kept(run), happened(run, dataset))
+    if timeline:
+        lay_beside(timeline, recorded_steps(run))
     before = Cluster.read(learn) if learn else None
     table = Table("member", "part", "predicted", "happened", "error", title="Plan and run")
     for pair in pairs:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +94,8 @@ def train(
     if out is None:
         raise UserError("--out is missing; name the run folder to write.")
     try:
-        bundle = train_run(dataset, settings, out)
+        begin = partial(keep, out, predicted) if plan else _nothing
+        bundle = train_run(dataset, settings, out, begin)
     except StoppedError as stopped:
         if not str(stopped):
             # One rank of several that another launcher started: the first rank speaks for all, and
@@ -102,10 +104,11 @@ def train(
         print(_stopped(stopped), file=sys.stderr, flush=True)
         raise typer.Exit(stopped.code) from None
     if bundle:
-        if plan:
-            keep(out, predicted)
         print(f"packed {bundle.path}: {', '.join(member.name for member in bundle.spec.members)}")
         print(f"digest {bundle.digest}; --expect DIGEST checks it in diagnose, serve and evaluate")
+
+
+def _nothing() -> None: ...
 
 
 def _suggest(dataset: Path, settings: "TrainSettings", out: Path | None) -> None:

@@ -1,8 +1,10 @@
 """One way to train: how many ranks, how they exchange, in what pieces."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from skindx.planning.flow import Flow
 from skindx.planning.second_order import Kfac
 from skindx.planning.strategies import parallel
 from skindx.planning.strategies.strategy import Strategy
@@ -46,10 +48,15 @@ class Choice:
             parts.append("activations computed again")
         return ", ".join(parts)
 
-    def fragment(self) -> dict[str, Any]:
-        """Return the settings with which `skindx train` does so on one node of the cluster."""
+    def fragment(self, flows: Sequence[Flow] = ()) -> dict[str, Any]:
+        """Return the settings with which `skindx train` does so on one node of the cluster.
+
+        `flows` are the members' steps, where layers are shared out.
+        """
         raw = self.strategy.fragment()
         engine = {**raw.get("engine", {}), "activation_checkpointing": self.checkpointing}
+        if isinstance(self.strategy, parallel.Parallel) and flows:
+            engine["parallel"] = {**engine["parallel"], **self.strategy.found(flows)}
         if parallel.EXECUTED and not self.strategy.parallel:
             engine["parallel"] = {"kind": "data"}
         if self.nodes == 1:

@@ -94,7 +94,7 @@ def write_fragment(path: Path, plan: Plan) -> None:
             f"{strategy.name} is priced and not executed by this version, so that nothing is "
             "written; leave --strategy out, or --write."
         )
-    raw = {**plan.chosen.choice.fragment(), KEY: Predicted.of(plan).model_dump(mode="json")}
+    raw = {**plan.chosen.settings, KEY: Predicted.of(plan).model_dump(mode="json")}
     write_text(path, HEAD + yaml.safe_dump(raw, sort_keys=False))
 
 

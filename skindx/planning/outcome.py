@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
@@ -53,6 +54,12 @@ class Outcome:
     def first(self) -> Estimate:
         """Of the first member."""
         return self.members[0].estimate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `skindx train` takes to do so."""
+        steps = (member.estimate.schedule.flow for member in self.members)
+        return self.choice.fragment([flow for flow in steps if flow])
 
     @property
     def score_s(self) -> float:

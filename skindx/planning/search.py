@@ -30,6 +30,8 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 PARALLEL: tuple[tuple[str, dict[str, Any]], ...] = (
     ("owt", {}),
+    ("owt", {"scheme": "b"}),
+    ("owt", {"scheme": "c"}),
     ("model", {}),
     ("tensor", {"size": 2}),
     ("tensor", {"size": 4}),

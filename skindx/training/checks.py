@@ -1,7 +1,10 @@
 """Everything about a run that can be known to fail before anything of it is written."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+import torch
 
 from skindx.data.boxes.exporting import box_labels
 from skindx.data.manifest import Record, Split, split_of
@@ -11,6 +14,7 @@ from skindx.models.shapes_only import shapes_only
 from skindx.taxonomy import Taxonomy
 from skindx.training.callbacks.callback_list import check_monitors
 from skindx.training.checkpoint.keeper import CHECKPOINTS
+from skindx.training.config.parallel import ModelSettings, OperatorsSettings
 from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.deepspeed.config import read_extra_of
 from skindx.training.ensembles.member_refs import check_soup, member_refs, units
@@ -22,6 +26,7 @@ from skindx.training.hopping.partitions import check_partitions, partitions_of
 from skindx.training.parallel.devices import workers_of
 from skindx.training.parallel.mesh import tensor_size
 from skindx.training.parallel.preparing import checkpoint_activations
+from skindx.training.parallel.sharding.operators import layers_of
 from skindx.training.probing import probe_members
 from skindx.training.recipes.optimizer import layer_depths
 from skindx.training.tasks.classifier.job import starting_weights
@@ -45,8 +50,13 @@ def check(
     # A member that is scheduled whole, or hops, has one rank at a time.
     ranks = workers if settings.engine.schedule == "data" else 1
     read_extra_of(settings.engine)
-    for member in settings.members:
-        _check_member(settings, member, records, len(taxonomy.classes), ranks)
+    degrees = {
+        layer
+        for member in settings.members
+        for layer in _check_member(settings, member, records, len(taxonomy.classes), ranks)
+    }
+    if isinstance(parallel := settings.engine.parallel, OperatorsSettings):
+        _check_degrees(parallel, degrees)
     trained = member_refs(run, settings)
     for soup in settings.soups:
         check_soup(soup, trained)
@@ -84,7 +94,8 @@ def _check_member(
     records: list[Record],
     classes: int,
     ranks: int,
-) -> None:
+) -> Iterable[str]:
+    """Raise UserError for a member that cannot be trained; return layers that a plan splits."""
     recipe = settings.recipe_of(member)
     batch, pieces = recipe.batch, recipe.accumulate
     train, held = partition(records, member.fold, settings.folds)
@@ -107,12 +118,31 @@ def _check_member(
         )
     with shapes_only():
         classifier = build_classifier(member, classes)
+    if isinstance(parallel := settings.engine.parallel, ModelSettings):
+        # Tracing is of no use to the other forms, and takes a second to import.
+        from skindx.training.parallel.sharding.cutting import check_stages
+
+        side = member.preprocess.size
+        image = torch.zeros(1, side, side, 3, dtype=torch.uint8, device="meta")
+        pipelines = 1 if settings.engine.hostfile else max(1, ranks // parallel.stages)
+        check_stages(classifier, image, parallel, batch // pipelines // pieces)
+    split = layers_of(classifier, parallel) if isinstance(parallel, OperatorsSettings) else {}
     if recipe.layer_decay < 1:
         layer_depths(classifier)
     if settings.engine.activation_checkpointing:
         checkpoint_activations(classifier)
     if weights := starting_weights(member):
         load_weights(classifier.to_empty(device="cpu"), weights)
+    return split
+
+
+def _check_degrees(parallel: OperatorsSettings, split: set[str]) -> None:
+    """Raise UserError for a layer that no member has."""
+    if unknown := [name for name in parallel.degrees if name not in split]:
+        raise UserError(
+            f"engine.parallel.degrees names {unknown[0]}, which is no layer of any member; make "
+            "the plan again for these members, or take the layer out."
+        )
 
 
 def _check_schedule(

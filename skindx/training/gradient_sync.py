@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +14,13 @@ from skindx.comm.fused import Fused, FusedSettings
 from skindx.comm.gradients import Gradients
 from skindx.comm.reducer import Reducer
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.communicator import Communicator, Watch
 from skindx.training.parallel.sharding.gradients import SplitGradients
 from skindx.training.parallel.sharding.part import Part, parts_of
 from skindx.training.profiling.tuner import Tuner
+
+GRADIENTS = "wait for gradients"
+"""What a timeline calls the time in which an exchange is waited for."""
 
 
 class GradientSync:
@@ -44,7 +49,12 @@ class GradientSync:
         self._split = _split_gradients(named, parts)
         exchange.attach(self.fabric, self.gradients, steps_per_epoch)
         self.reducer = Reducer(self.gradients, exchange)
+        self._peers = [
+            _Peers(ranks, [(name, own) for name, own in named if name in own_names], mesh)
+            for ranks, own_names in _by_peers(parts).items()
+        ]
         self._norm: float | None = None
+        self.watch: Watch | None = None
         self._tuner: Tuner | None = None
         if isinstance(exchange, Fused) and exchange.settings.tune:
             self._tuner = Tuner(exchange, self.reducer, self.fabric, mesh, say)
@@ -56,11 +66,12 @@ class GradientSync:
 
     def backward(self, *, last: bool) -> None:
         """The engine's next backward begins."""
-        self.reducer.begin()  # DeepSpeed has dropped the gradients after the last step
-        if last:
-            self.reducer.arm()
-            if self._tuner:
-                self._tuner.backward()
+        for reducer in (self.reducer, *(peers.reducer for peers in self._peers)):
+            reducer.begin()  # DeepSpeed has dropped the gradients after the last step
+            if last:
+                reducer.arm()
+        if last and self._tuner:
+            self._tuner.backward()
 
     def reduce(self, scaler: Any) -> bool:
         """Wait for the gradient that all ranks take.
@@ -68,6 +79,10 @@ class GradientSync:
         False, on all ranks, where it is not finite. With a loss `scaler` (fp16) it comes and goes
         scaled, so that DeepSpeed, which then clips by itself, takes or skips the step.
         """
+        with self.watch(GRADIENTS) if self.watch else nullcontext():
+            return self._reduce(scaler)
+
+    def _reduce(self, scaler: Any) -> bool:
         flat_M, scale = self.gradients.flat, float(scaler.get_scale()) if scaler else 1.0
         if self.exchange.remembers and scale != 1.0:
             flat_M /= scale  # residuals outlive a change of the scale
@@ -87,12 +102,15 @@ class GradientSync:
             return self.reducer.finish()
         if self._averaged:
             return self._split.norm(known_bad=self.reducer.finish() is None)
-        square = self._split.square()
+        bad = [peers.reducer.finish() is None for peers in self._peers]
+        square = self._split.square(known_bad=any(bad))
         if not math.isfinite(square):
             # The exchange must not remember a step that is not taken.
             self.gradients.flat.fill_(math.nan)
         norm = self.reducer.finish()
-        return None if norm is None else math.sqrt(norm**2 + square)
+        if norm is None or not math.isfinite(square):  # nothing may be left that an exchange sees
+            return None
+        return math.sqrt(norm**2 + square)
 
     def clip(self, most: float) -> None:
         """Scale the reduced gradient down to a norm of at most `most`."""
@@ -107,20 +125,58 @@ class GradientSync:
         if self._tuner and not self._tuner.step_done():
             self._tuner = None
 
+    def discard(self) -> None:
+        """Forget the gradients of this step, of which nothing was sent."""
+        self.reducer.discard()
+        for peers in self._peers:
+            peers.reducer.discard()
+
+    @property
+    def bytes_sent(self) -> int:
+        """By this rank since the start."""
+        return self.fabric.bytes_sent + sum(peers.fabric.bytes_sent for peers in self._peers)
+
     def close(self) -> None:
         """Remove the hooks from the module."""
         self.reducer.close()
+        for peers in self._peers:
+            peers.reducer.close()
+
+
+class _Peers:
+    """The gradients of parts that some ranks hold alike, on their way between these."""
+
+    def __init__(
+        self, ranks: Sequence[int], named: Sequence[tuple[str, nn.Parameter]], mesh: Mesh
+    ) -> None:
+        timeout = timedelta(seconds=mesh.settings.timeout_s)
+        self.fabric, gradients = Fabric(mesh.device, timeout, ranks), Gradients(named)
+        exchange = Fused(FusedSettings(tune=False))
+        exchange.attach(self.fabric, gradients, 1)
+        self.reducer = Reducer(gradients, exchange)
+
+
+def _by_peers(parts: Mapping[str, Part]) -> dict[tuple[int, ...], set[str]]:
+    """Return the names of the parts that other ranks hold as well, by these ranks."""
+    found: dict[tuple[int, ...], set[str]] = {}
+    for name, part in parts.items():
+        if len(part.peers) > 1:
+            found.setdefault(part.peers, set()).add(name)
+    return found
 
 
 def _split_gradients(
     named: Sequence[tuple[str, nn.Parameter]], parts: Mapping[str, Part]
 ) -> SplitGradients | None:
     trained = [(name, weight) for name, weight in named if weight.requires_grad]
-    split = [weight for name, weight in trained if name in parts]
     if not parts:
         return None
+    split: dict[Communicator, list[nn.Parameter]] = {part.wires: [] for part in parts.values()}
+    for name, weight in trained:
+        if name in parts:
+            split[parts[name].wires].append(weight)
     others = [weight for name, weight in trained if name not in parts]
-    return SplitGradients(split, others, next(iter(parts.values())).wires)
+    return SplitGradients(split, others)
 
 
 def build_gradient_sync(
@@ -136,7 +192,8 @@ def build_gradient_sync(
     """
     parts = parts_of(module)
     own = [name for name, weight in module.named_parameters() if weight.requires_grad]
-    if parts and (isinstance(settings, DenseSettings) or parts.keys() >= set(own)):
+    alone = parts.keys() >= set(own) and not any(part.replicated for part in parts.values())
+    if parts and (isinstance(settings, DenseSettings) or alone):
         settings = FusedSettings(tune=False)  # also for nothing at all: then it sends nothing
     exchange = build_exchange(settings)
     return GradientSync(module, exchange, mesh, steps_per_epoch, say) if exchange else None

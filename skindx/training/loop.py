@@ -93,8 +93,9 @@ def take_steps(training: Training[Any], callbacks: Callbacks, after_step: AfterS
     before = position.epoch * steps_of(task.images, task.batch)
     training.waiting.seconds = 0.0
     training.engine.train()
+    take = training.take or take_step
     for batch in training.waiting.over(task.batches(position.epoch, position.step)):
-        loss = take_step(training, batch)
+        loss = take(training, batch)
         position.step += 1
         count_step(training, loss, batch.count, callbacks)
         callbacks.step(before + position.step, math.nan if loss is None else loss / batch.own)

@@ -1,6 +1,7 @@
 """A training run from dataset to bundle: check everything, start the ranks, calibrate, pack."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from skindx.data.manifest import Record, read_manifest
@@ -28,14 +29,20 @@ from skindx.training.towers import with_towers
 from skindx.training.worker import train as train_members
 
 
-def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
+def train(
+    dataset: Path,
+    settings: TrainSettings,
+    run: Path,
+    begin: Callable[[], None] = lambda: None,
+) -> Bundle | None:
     """Train what is missing of a run and pack RUN/bundle.
 
     Starts the ranks itself with DeepSpeed's launcher; a process that `torchrun` or another
     launcher started (RANK is set) is one of the ranks instead, and only the first packs; the
     others return None. Raises UserError, before anything is written, for whatever can be known
     to fail, and StoppedError when SIGTERM ended it; the same call goes on from there. With
-    `distil` a student is trained as well and packed as RUN/student/bundle.
+    `distil` a student is trained as well and packed as RUN/student/bundle. `begin` is called when
+    all is checked and nothing is written yet.
     """
     records = read_manifest(dataset)
     taxonomy = Taxonomy.load(dataset / "taxonomy.yaml")
@@ -46,6 +53,7 @@ def train(dataset: Path, settings: TrainSettings, run: Path) -> Bundle | None:
             raise UserError("distil starts ranks of its own; run `skindx train` without torchrun.")
         check(student_settings(run, settings), records, taxonomy, run / STUDENT)
     missing = unfinished(run, dataset, settings)
+    begin()
     _train_elsewhere(run, dataset, settings, records)
     if "RANK" in os.environ:
         if not _train_as_rank(run, dataset, settings):

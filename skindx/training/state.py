@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from skindx.training.parallel.sharding.part import parts_of
 from skindx.training.position import Position
 from skindx.training.preconditioners.preconditioner import Preconditioner
 from skindx.training.step_guard import StepGuard
-from skindx.training.task import Result_co, TrainingTask
+from skindx.training.task import Batch, Result_co, TrainingTask
 
 
 class Average(Shared, Protocol):
@@ -49,6 +49,8 @@ class Training(Generic[Result_co]):
     position: Position = field(default_factory=Position)
     waiting: Waiting = field(default_factory=Waiting)
     """How long this rank waited for images in the current epoch."""
+    take: "Callable[[Training[Any], Batch], float | None] | None" = None
+    """Takes a step in place of `take_step`, on this rank."""
 
     @property
     def name(self) -> str:

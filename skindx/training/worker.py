@@ -4,8 +4,9 @@
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,6 +26,8 @@ from skindx.training.ending import run_to_its_end
 from skindx.training.job import Job
 from skindx.training.launching.stopping import Stop, StoppedError, StopRequest, end_with_parent
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.recorded_step import PLANNED, RecordedStep, timeline_file
+from skindx.training.state import Training
 from skindx.training.task import Row
 from skindx.training.tasks.classifier.job import MemberJob
 from skindx.training.tasks.detector.job import DetectorJob
@@ -85,8 +88,16 @@ def train_job(job: Job, settings: TrainSettings, mesh: Mesh, stop: Stop) -> None
     saving = Resuming(checkpoints, job.fingerprint, settings.checkpoint, stop)
     with job.callbacks(shown=mesh.is_main) as callbacks:
         solved = job.solve(mesh, callbacks.line) if isinstance(job, HeadsJob) else None
-        result, history = solved or loop.train(job.setup(mesh, callbacks.line), callbacks, saving)
+        result, history = solved or loop.train(_setup(job, mesh, callbacks.line), callbacks, saving)
     mesh.broadcast_from_main(partial(_save, job, result, history))
+
+
+def _setup(job: Job, mesh: Mesh, say: Callable[[str], None]) -> Training[Any]:
+    """Return a training; where it follows a plan, its main rank records a step."""
+    training = job.setup(mesh, say)
+    if not (mesh.is_main and (job.run / PLANNED).is_file()):
+        return training
+    return replace(training, take=RecordedStep(timeline_file(job.run, job.key)))
 
 
 def hold(run: Path, wait_s: float, held: ExitStack) -> None:

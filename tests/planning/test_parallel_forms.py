@@ -1,6 +1,7 @@
 """Bytes, memory and times of layers that are shared out over ranks."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from skindx.planning.parallel.operators import operators_of
 from skindx.planning.parallel.pairs import pairs_of, tensor_cells
 from skindx.planning.parallel.pipeline import Pipeline, Stage
 from skindx.planning.parallel.placing import Ground, cells_of, wide
+from skindx.planning.parallel.rounds import in_rounds
 from skindx.planning.parallel.stages import cut
 from skindx.planning.presets import preset
 from skindx.planning.profile import Layer, Profile
@@ -101,34 +103,61 @@ def test_a_pair_sends_an_all_reduce_forward_and_one_backward() -> None:
     assert cells[1].forward_s == pytest.approx(0.1 * 2 / BATCH)
 
 
+def test_rounds_send_as_much_and_hide_what_computing_lasts() -> None:
+    ground = Ground(alexnet(128, 2, 32), Network(preset("10gbe:4")), images=32)
+    degrees, axis = wide(ground), ground.axis(4)
+    split = [cell for cell, n in zip(cells_of(ground, degrees), degrees, strict=True) if n > 1]
+    for cell in split:
+        for scheme in ("b", "c"):
+            shown = in_rounds(cell, axis, scheme)
+            assert sent_bytes([shown]) == sent_bytes([cell])
+            assert (shown.forward_s, shown.weight_bytes) == (cell.forward_s, cell.weight_bytes)
+        # With no computing to hide behind, rounds only add their latencies.
+        idle = replace(cell, forward_s=0.0, backward_s=0.0)
+        bare = in_rounds(idle, axis, "c").whole_forward_s
+        assert idle.whole_forward_s < bare < idle.whole_forward_s + 4 * 4 * 1e-3
+        long = replace(cell, forward_s=100.0)
+        borders_s = in_rounds(long, axis, "c").whole_forward_s - 100
+        assert borders_s == pytest.approx(bare / 4)  # the first round's and the last one's
+        assert in_rounds(idle, axis, "b").whole_forward_s > bare
+        assert in_rounds(cell, axis, "a") == cell
+
+
 @pytest.mark.parametrize(("again", "times"), [(False, 6), (True, 8)])
 def test_bytes_on_a_cube_are_the_formula(again: bool, times: int) -> None:
     """6 (q - 1) / q^3 of the operands a rank, 8 where they are gathered again."""
-    layer = linear("a", WIDTH, WIDTH)
-    square = layer.model_copy(
-        update={"shapes": ((WIDTH, WIDTH),), "parameter_bytes": 4 * WIDTH * WIDTH}
-    )
-    # As many rows as columns over all 8 ranks, so that X, A and Y are alike: 8 x 8 images x 1.
-    square = square.model_copy(update={"activation_bytes": 4 * BATCH * WIDTH})
-    own = Profile(name="cube", batch=BATCH, layers=(linear("0", WIDTH, WIDTH), square))
+    layers = []
+    for name in ("norm", "mlp.fc1", "mlp.fc2"):
+        # As many rows as columns over all 8 ranks, so that X, A and Y are alike: 8 x 8 images x 1.
+        square = {"shapes": ((WIDTH, WIDTH),), "parameter_bytes": 4 * WIDTH * WIDTH}
+        square |= {"activation_bytes": 4 * BATCH * WIDTH}
+        layers.append(linear(name, WIDTH, WIDTH).model_copy(update=square))
+    own = Profile(name="cube", batch=BATCH, layers=tuple(layers))
     ground = Ground(own, free(8), images=8)
-    cell = cube_cells(ground, 2, gather_again=again)[1]
+    norm, *cells = cube_cells(ground, 2, gather_again=again)
     matrix = 4 * WIDTH * WIDTH
-    assert sum(sent_bytes([cell]).values()) == pytest.approx(times * (2 - 1) / 8 * matrix)
-    assert cell.weight_bytes == matrix // 8
-    assert cell.gradient_bytes == 0
+    sent = [sent_bytes([cell]) for cell in cells]
+    # Each also trades a rank's part of one matrix, there and back.
+    assert [own.pop("traded") for own in sent] == [2 * matrix // 8 * (2 - 1) // 2] * 2
+    for own_sent, cell in zip(sent, cells, strict=True):
+        assert sum(own_sent.values()) == pytest.approx(times * (2 - 1) / 8 * matrix)
+        assert cell.weight_bytes == matrix // 8
+        assert cell.gradient_bytes == 0
+    assert not norm.borders
 
 
 def test_three_dimensions_send_less_than_one_where_matrices_are_large() -> None:
     layers = tuple(linear(f"mlp.fc{n}", 1024, 1024, positions=196) for n in (1, 2))
     own = Profile(name="wide", batch=BATCH, layers=layers)
     ground = Ground(own, free(64), images=BATCH)
-    cube = sum(sent_bytes(cube_cells(ground, 4, gather_again=False)).values())
+    sent = dict(sent_bytes(cube_cells(ground, 4, gather_again=False)))
+    traded, cube = sent.pop("traded"), sum(sent.values())
     line = sent_bytes(tensor_cells(ground, 64))["64 neighbours"]
     rows = 64 * BATCH * 196
     x, a = rows * 1024, 1024 * 1024
     # The first layer's inputs have no gradient to send back, in either form.
     assert cube == pytest.approx(4 * 3 / 64 * (2 * (2 * x + 2 * x + 2 * a) - x), rel=1e-3)
+    assert traded == pytest.approx(4 * 3 * 3 / 4 * x / 64, rel=1e-3)
     assert line == pytest.approx(4 * 2 * 63 / 64 * x, rel=1e-3)
 
 

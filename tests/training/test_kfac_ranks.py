@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from states import as_arrays
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
@@ -96,13 +97,6 @@ class Run:
         return self.weights()
 
 
-def _plain(value: Any) -> Any:
-    """Return a state with arrays in place of tensors: these go through a pipe."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return value.detach().numpy().copy() if isinstance(value, Tensor) else value
-
-
 def _tensors(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _tensors(inner) for key, inner in value.items()}
@@ -115,7 +109,7 @@ def _everything(state: State | None) -> dict[str, Any]:
     begun = Run(mesh, gradient_workers=0.5)
     for number in range(3):
         begun.step(number)
-    held = _plain(begun.engine.state_dict())
+    held = as_arrays(begun.engine.state_dict())
     found["state"] = held
     found["half"] = begun.trained(3)
     again = Run(mesh, gradient_workers=0.5)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from states import as_arrays, assert_near
 from torch import Tensor, nn
 
 from skindx.comm import DenseSettings, ExchangeSettings
@@ -18,6 +19,7 @@ from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import share
 from skindx.training.parallel.mesh import Mesh, leave
 from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.rounds import rounds_of
 from skindx.training.parallel.sharding.splitting import split_network
 from skindx.training.recipes.ema import WeightAverage
 
@@ -100,13 +102,7 @@ class Run:
         return taken
 
     def weights(self) -> dict[str, Any]:
-        return _plain(self.engine.state_dict()["weights"])
-
-
-def _plain(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
-    return state.detach().clone().numpy() if isinstance(state, Tensor) else state
+        return as_arrays(self.engine.state_dict()["weights"])
 
 
 def _tensors(state: Any) -> Any:
@@ -145,10 +141,10 @@ def _on_four_ranks() -> dict[str, Any]:
     found["said"] = run.said
     found["held"] = {name: weight.numel() for name, weight in run.net.named_parameters()}
     evaluated = run.engine.train(False) or run.engine.whole()
-    found["whole"] = _plain(evaluated.state_dict())
+    found["whole"] = as_arrays(evaluated.state_dict())
     found["logits"] = evaluated(_data(0)[0]).detach().numpy()
     run.engine.train()
-    found["average"] = _plain(run.average.state_dict())
+    found["average"] = as_arrays(run.average.state_dict())
     assert run.engine.exchange is None
     wires, sync = run.engine._wires, run.engine._sync
     before = wires.bytes_sent, sync.fabric.bytes_sent
@@ -165,6 +161,11 @@ def _on_four_ranks() -> dict[str, Any]:
     run.engine.close()
     for kind, settings in {"owt": OWT, "data": DATA}.items():
         found[f"drawn {kind}"], run = _trained(mesh, settings, dropout=0.5, pieces=2)
+        run.engine.close()
+    for scheme in ("b", "c"):
+        owt = OwtSettings(min_weights=200, scheme=scheme)
+        found[scheme], run = _trained(mesh, OWT.model_copy(update={"parallel": owt}))
+        found[f"{scheme} sent"] = run.engine._wires.bytes_sent / FEW
         run.engine.close()
     half = OWT.model_copy(update={"precision": "bf16"})
     found["bf16"], run = _trained(mesh, half)
@@ -209,37 +210,46 @@ def alone() -> Alone:
     return _alone()
 
 
-def _close(found: dict[str, Any], expected: dict[str, Tensor], relative: float) -> None:
-    for name, value in found.items():
-        difference = (torch.from_numpy(value) - expected[name]).float().norm()
-        assert difference <= relative * expected[name].float().norm(), name
-
-
 @pytest.mark.distributed
 def test_gradients_are_those_of_one_process(ranks: Any, alone: Any) -> None:
     for result in ranks:
         assert result["gradients"].keys() == alone[0].keys()
-        _close(result["gradients"], alone[0], 1e-5)
+        assert_near(result["gradients"], alone[0], 1e-5)
 
 
 @pytest.mark.distributed
 def test_weights_after_many_steps_are_those_of_one_process(ranks: Any, alone: Any) -> None:
     for result in ranks:
-        _close(result["steps"], alone[1], 1e-4)
+        assert_near(result["steps"], alone[1], 1e-4)
 
 
 @pytest.mark.distributed
 def test_an_exchange_acts_on_what_is_not_split(ranks: Any) -> None:
     expected = _alone(FEW)[1]
     for result in ranks:
-        _close(result["gtopk"], expected, 1e-4)
+        assert_near(result["gtopk"], expected, 1e-4)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("scheme", ["b", "c"])
+def test_a_batch_in_rounds_is_the_same_batch_at_the_same_bytes(ranks: Any, scheme: str) -> None:
+    expected = _alone(FEW)[1]
+    for result in ranks:
+        assert_near(result[scheme], expected, 1e-4)
+        assert result[f"{scheme} sent"] == result["sent"][0]
+
+
+def test_rounds_have_each_image_once() -> None:
+    assert rounds_of((3, 0, 2), "b") == [(3, 0, 0), (0, 0, 2)]
+    assert rounds_of((3, 1), "c") == [(2, 1), (1, 0)]
+    assert rounds_of((1, 1, 0), "c") == [(1, 1, 0)]
 
 
 @pytest.mark.distributed
 def test_half_the_bits_are_half_the_bytes(ranks: Any) -> None:
     expected = _alone(FEW)[1]
     for result in ranks:
-        _close(result["bf16"], expected, 0.1)
+        assert_near(result["bf16"], expected, 0.1)
         assert result["half sent"] == result["sent"][0] / 2
 
 
@@ -247,14 +257,14 @@ def test_half_the_bits_are_half_the_bytes(ranks: Any) -> None:
 def test_dropout_and_pieces_of_a_batch_are_those_of_data_parallel_ranks(ranks: Any) -> None:
     for result in ranks:
         expected = {name: torch.from_numpy(v) for name, v in result["drawn data"].items()}
-        _close(result["drawn owt"], expected, 1e-4)
+        assert_near(result["drawn owt"], expected, 1e-4)
 
 
 @pytest.mark.distributed
 def test_frozen_layers_stay_and_the_others_learn(ranks: Any) -> None:
     expected = _alone(FEW, FROZEN)[1]
     for result in ranks:
-        _close(result["frozen"], expected, 1e-4)
+        assert_near(result["frozen"], expected, 1e-4)
         assert (result["frozen"]["6.weight"] == _net().state_dict()["6.weight"].numpy()).all()
 
 
@@ -262,7 +272,7 @@ def test_frozen_layers_stay_and_the_others_learn(ranks: Any) -> None:
 def test_evaluation_sees_the_whole_network_and_its_average(ranks: Any, alone: Any) -> None:
     _, _, average = alone
     for result in ranks:
-        _close(result["average"], average.state_dict(), 1e-4)
+        assert_near(result["average"], average.state_dict(), 1e-4)
         assert result["whole"].keys() == _net().state_dict().keys()
         net = _net().eval()
         net.load_state_dict(_tensors(result["whole"]))

@@ -1,5 +1,6 @@
 """A whole training with split layers: killed, resumed under another form, packed whole."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,17 @@ import torch
 from faults import Accident
 from safetensors.torch import load_file
 
+from skindx.data.manifest import read_manifest
 from skindx.errors import UserError
+from skindx.planning.events import Span, Task
+from skindx.planning.flow import Step
+from skindx.planning.report.chrome import lay_beside, write_chrome
 from skindx.states import UnfitStateError
+from skindx.taxonomy import Taxonomy
 from skindx.training.checkpoint.resume import Remembered
+from skindx.training.checks import check
 from skindx.training.config.run import TrainSettings
+from skindx.training.recorded_step import PLANNED, timeline_file
 
 OWT = {"kind": "owt", "min_weights": 1}
 SETTINGS: dict[str, Any] = {
@@ -41,28 +49,59 @@ def _weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 VIT = {"name": "a", "model": "test_vit", "preprocess": {"size": 64}}
+SMALL_VIT = {
+    "name": "a",
+    "model": "vit_tiny_patch16_224",
+    "model_args": {"depth": 2, "embed_dim": 32, "num_heads": 2},
+    "preprocess": {"size": 64},
+}
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("parallel", "change"),
+    ("parallel", "change", "said"),
     [
-        pytest.param(OWT, {}, id="owt"),
+        pytest.param(OWT, {}, "are split over 2 ranks", id="owt"),
         pytest.param(
-            {"kind": "tensor", "size": 2}, {"members": [VIT]}, id="tensor", marks=pytest.mark.long
+            {"kind": "model"},
+            {"members": [SMALL_VIT]},
+            "2 stages, of which all but the first begin at net.blocks",
+            id="model",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"kind": "tensor", "size": 2},
+            {"members": [VIT]},
+            "are split over 2 ranks",
+            id="tensor",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"kind": "operators", "degrees": {"net.conv1.0": 2, "net.fc.fc1": 2}},
+            {},
+            "are split over up to 2 ranks",
+            id="operators",
+            marks=pytest.mark.long,
         ),
     ],
 )
 def test_a_killed_training_goes_on_under_another_form_and_back(
-    parallel: dict[str, Any], change: dict[str, Any], small_dataset: Path, tmp_path: Path
+    parallel: dict[str, Any],
+    change: dict[str, Any],
+    said: str,
+    small_dataset: Path,
+    tmp_path: Path,
 ) -> None:
     data, split = _settings({"kind": "data"}, **change), _settings(parallel, **change)
     whole, run = tmp_path / "whole", tmp_path / "run"
+    whole.mkdir()
+    (whole / PLANNED).write_text("{}")
     assert faults.wait(faults.start(2, whole, small_dataset, data)) == [0, 0]
+    _check_timeline(timeline_file(whole, "a"))
 
     ranks = faults.start(2, run, small_dataset, split, Accident("kill", 4))
     assert faults.wait(ranks) == [1, -9]
-    assert "are split over 2 ranks" in faults.printed(run, 0)
+    assert said in faults.printed(run, 0)
     ranks = faults.start(2, run, small_dataset, data, Accident("kill", 3))
     assert faults.wait(ranks) == [1, -9]
     assert "0 of 1 epochs and 2 steps done" in faults.printed(run, 0)
@@ -73,6 +112,49 @@ def test_a_killed_training_goes_on_under_another_form_and_back(
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_a_killed_training_on_a_cube_goes_on_without_it_and_the_other_way(
+    small_dataset: Path, tmp_path: Path
+) -> None:
+    change = {"members": [VIT], "recipe": {**SETTINGS["recipe"], "batch": 18}}
+    data, cube = (_settings({"kind": kind}, **change) for kind in ("data", "tensor3d"))
+    whole = tmp_path / "whole"
+    assert faults.wait(faults.start(8, whole, small_dataset, data)) == [0] * 8
+    for first, second in ((cube, data), (data, cube)):
+        run = tmp_path / first.engine.parallel.kind
+        ranks = faults.start(8, run, small_dataset, first, Accident("kill", 3))
+        assert -9 in faults.wait(ranks)
+        assert faults.wait(faults.start(8, run, small_dataset, second)) == [0] * 8
+        assert "0 of 1 epochs and 2 steps done" in faults.printed(run, 0)
+        for name, value in _weights(whole).items():
+            torch.testing.assert_close(_weights(run)[name], value, rtol=1e-3, atol=1e-4)
+
+
+def _check_timeline(file: Path) -> None:
+    """Look at the recorded step of a run that follows a plan, beside a predicted one."""
+    predicted = file.with_name("predicted.json")
+    write_chrome(predicted, Step((Task("forward", "cores", 1.0),), (Span(0.0, 1.0),)))
+    for _ in range(2):  # again: what was added is replaced
+        lay_beside(predicted, [file])
+    events = json.loads(predicted.read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["pid"] == 1 and "dur" in event] == [
+        "forward"
+    ]
+    tasks = [event for event in events if event["pid"] == 2 and event["ph"] == "X"]
+    words = {event["name"].partition(" ")[0] for event in tasks}
+    assert words >= {"forward", "backward", "update"}
+    assert min(event["ts"] for event in tasks) >= 0
+
+
+def test_a_timeline_is_laid_beside_a_timeline_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist; `skindx plan make --timeline"):
+        lay_beside(tmp_path / "none.json", [])
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(UserError, match="is no timeline of a step"):
+        lay_beside(tmp_path / "other.json", [])
 
 
 class _OtherForm:
@@ -94,7 +176,7 @@ def test_what_an_exchange_remembers_stays_under_its_form() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine": {"parallel": {"kind": "tensor3d"}}}, "engine.parallel"),
+        ({"engine": {"parallel": {"kind": "cubes"}}}, "engine.parallel"),
         ({"engine": {"parallel": OWT, "zero": 1}}, "which ZeRO would split once more; set zero=0"),
         ({"engine": {"parallel": OWT, "precision": "fp16"}}, "set precision=bf16"),
         ({"engine": {"parallel": OWT, "compile": True}}, "set compile=false"),
@@ -113,4 +195,27 @@ def test_what_an_exchange_remembers_stays_under_its_form() -> None:
 def test_what_does_not_go_with_split_layers_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         TrainSettings.parse({"members": SETTINGS["members"], **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "said"),
+    [
+        ({"kind": "model", "stages": 4, "starts": ["net.a", "net.b", "net.c"]}, "begin at net."),
+        ({"kind": "model", "stages": 2, "micro_batches": 10}, "more than the 9 images"),
+        ({"kind": "operators", "degrees": {"net.x": 2}}, "net.x, which is no layer of any member"),
+        ({"kind": "operators", "degrees": {"net.bn1": 2}}, "net.bn1 cannot be split over 2"),
+        ({"kind": "tensor3d"}, "cubes of 8 ranks, which must divide the number of ranks"),
+    ],
+)
+def test_a_network_that_cannot_be_split_so_is_refused_before_a_run_begins(
+    parallel: dict[str, Any], said: str, small_dataset: Path
+) -> None:
+    ranks = 4 if parallel.get("stages") == 4 else 2
+    recipe = {**SETTINGS["recipe"], "batch": 9 if ranks == 2 else 16}
+    engine = {"accelerator": "cpu", "ranks": ranks, "parallel": parallel}
+    settings = TrainSettings.parse({**SETTINGS, "recipe": recipe, "engine": engine})
+    taxonomy = Taxonomy.load(small_dataset / "taxonomy.yaml")
+    with pytest.raises(UserError, match=said) as caught:
+        check(settings, read_manifest(small_dataset), taxonomy)
     assert "\n" not in str(caught.value)

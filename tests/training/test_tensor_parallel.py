@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import run_ranks
+from states import assert_near
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -180,18 +181,12 @@ def _alone(steps: int) -> tuple[dict[str, Tensor], nn.Module]:
     return first, net
 
 
-def _close(found: dict[str, Any], expected: dict[str, Tensor], relative: float) -> None:
-    for name, value in found.items():
-        difference = (torch.from_numpy(value) - expected[name]).norm()
-        assert difference <= relative * expected[name].norm() + 1e-7, name
-
-
 @pytest.mark.distributed
 def test_gradients_are_those_of_one_process(ranks: Any) -> None:
     expected, _ = _alone(1)
     for result in ranks:
         assert result["gradients"].keys() == expected.keys()
-        _close(result["gradients"], expected, 1e-5)
+        assert_near(result["gradients"], expected, 1e-5, 1e-7)
 
 
 @pytest.mark.distributed
@@ -201,7 +196,7 @@ def test_weights_after_many_steps_are_those_of_one_process(
 ) -> None:
     _, net = _alone(steps)
     for result in ranks:
-        _close(result[what], net.state_dict(), 1e-4)
+        assert_near(result[what], net.state_dict(), 1e-4, 1e-7)
     if what == "steps 2":
         logits = net.eval()(_data(0)[0])
         torch.testing.assert_close(
@@ -222,7 +217,7 @@ def test_half_the_bits_follow_the_whole_ones(ranks: Any) -> None:
     _, net = _alone(FEW)
     for result in ranks:
         for name in ("head.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.fc2.weight"):
-            _close({name: result["bf16"][name]}, net.state_dict(), 0.1)
+            assert_near({name: result["bf16"][name]}, net.state_dict(), 0.1, 1e-7)
 
 
 @pytest.mark.distributed

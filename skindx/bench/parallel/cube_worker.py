@@ -15,7 +15,7 @@ from skindx.bench.harness.answering import Commands, answer_commands
 from skindx.training.parallel.mesh import ProcessGroup
 from skindx.training.parallel.sharding.communicator import Communicator
 from skindx.training.parallel.sharding.cube import Cube, cube_product
-from skindx.training.parallel.sharding.part import sizes_of
+from skindx.training.parallel.sharding.sizes import sizes_of
 from skindx.training.parallel.sharding.transformer import split_pair
 
 _TIMEOUT = timedelta(minutes=3)

@@ -12,6 +12,7 @@ from skindx.bench.harness.result import Result
 from skindx.bench.parallel.arms import Arm, arms_of
 from skindx.bench.parallel.cubes import compare
 from skindx.bench.parallel.painted import write_images
+from skindx.bench.parallel.predicted import Predictions, agreement
 from skindx.bench.parallel.settings import Config
 
 __all__ = ["Config", "run"]
@@ -28,6 +29,7 @@ SMALLEST = (
     "accuracy_batch=2",
     "accuracy_width=32",
     "seeds=2",
+    "plan_s=1",
     "cube_rows=36",
     "cube_width=36",
 )
@@ -48,6 +50,8 @@ def run(settings: Config) -> Result:
         Cluster(lab, settings.ranks, {}, _WORKER) as ranks,
     ):
         bench = _Bench(settings, ranks, Path(folder))
+        if {"speed", "small"} & set(settings.parts):
+            bench.rehearse()
         figures: dict[str, Figure] = {}
         if "speed" in settings.parts:
             figures |= bench.speed()
@@ -64,14 +68,32 @@ def run(settings: Config) -> Result:
 class _Bench:
     def __init__(self, settings: Config, ranks: Cluster, folder: Path) -> None:
         self.settings, self.ranks, self.folder = settings, ranks, folder
-        self.arms = arms_of(settings)
+        self.arms = arms_of(settings, {})
+        self._cluster: dict[str, Any] = {}
+
+    def rehearse(self) -> None:
+        """Measure the links, of which plans are made."""
+        self._cluster = self.ranks.ask("links", seconds=self.settings.plan_s)[0]
+
+    def _plan(self, side: int, classes: int) -> Predictions:
+        """Let all ranks time the whole network at once."""
+        s = self.settings
+        size = {"side": side, "classes": classes, "width": s.width, "batch": s.batch}
+        profiles = self.ranks.ask("rehearse", seconds=s.plan_s, **size)
+        self.ranks.ask("end")
+        return Predictions(profiles, self._cluster, s.batch * s.ranks)
 
     def speed(self) -> dict[str, Figure]:
         """Let all forms take turns at the usual size."""
         s = self.settings
-        seconds, sent, held = self._turns(self.arms, s.side, s.classes)
-        best = _best(seconds, self.arms)
+        plan = self._plan(s.side, s.classes)
+        arms = arms_of(s, plan.degrees())
+        predicted = plan.arms(arms)
+        seconds, sent, held = self._turns(arms, s.side, s.classes)
+        best = _best(seconds, arms)
         return {
+            "plan_agrees": median([agreement(predicted, seconds)] * 2, "of the pairs"),
+            **{f"{name}_plan_s": median([value] * 2, "s") for name, value in predicted.items()},
             "owt_over_data": ratio(seconds["owt"], seconds[best]),
             **{
                 f"owt_over_{name}": ratio(seconds["owt"], taken)
@@ -113,7 +135,7 @@ class _Bench:
         for turn in range(s.rounds):
             first = turn % len(arms)
             for arm in arms[first:] + arms[:first]:
-                found = self._begin(arm, batch=s.batch, **size)
+                found = self._begin(arm, arm.steady, batch=s.batch, **size)
                 held.setdefault(arm.name, []).append(_mean(found, "held"))
                 self.ranks.ask("steps", count=1)
                 answers = self.ranks.ask("steps", count=s.steps)
@@ -130,8 +152,8 @@ class _Bench:
                 self.ranks.ask("end", only=0)
         return seconds, sent, held
 
-    def _begin(self, arm: Arm, **size: Any) -> list[dict[str, Any]]:
-        return self.ranks.ask("begin", split=arm.split, exchange=arm.exchange, **size)
+    def _begin(self, arm: Arm, exchange: dict[str, Any], **size: Any) -> list[dict[str, Any]]:
+        return self.ranks.ask("begin", parallel=dict(arm.parallel), exchange=exchange, **size)
 
     def accuracy(self) -> dict[str, Figure]:
         """Train on painted images by each form; the links are as fast as this machine."""
@@ -143,10 +165,10 @@ class _Bench:
         found: dict[str, list[float]] = {}
         for seed in range(s.seeds):
             for arm in self.arms:
-                if arm.name in ("dense", "bf16"):  # what fused computes
+                if arm.exact and arm.name not in ("fused", "owt"):  # what these compute
                     continue
                 own = {"batch": batch, "seed": seed}
-                self._begin(arm, rate=_RATE, steps_per_epoch=steps, **own, **size)
+                self._begin(arm, arm.exchange, rate=_RATE, steps_per_epoch=steps, **own, **size)
                 answers = self.ranks.ask("train", file=str(file), epochs=s.epochs, **own)
                 found.setdefault(arm.name, []).append(answers[0]["accuracy"])
         self.ranks.ask("end")
@@ -173,7 +195,12 @@ def _notes(s: Config) -> tuple[str, ...]:
         "and are set up anew in each round.",
         f"{s.side} px, {s.classes} classes: owt_over_data compares with the fastest of dense "
         "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. MB "
-        "are what a rank's interface has sent in a step. "
+        "are what a rank's interface has sent in a step. owt_b, owt_c: the batch meets "
+        "split layers in rounds. model: as many stages as ranks, "
+        "micro-batches as by default; planned: the degrees that the search of placements found, "
+        "where it splits anything. plan_s: what a plan says, from the steps of whole networks that "
+        "all ranks time at once and from links measured by the collectives; plan_agrees: the share "
+        "of pairs of forms in the plan's order, of those that no round confuses. "
         f"small: {s.small_side} px, {s.small_classes} classes, beside one rank of one thread that "
         f"takes the same {s.batch * s.ranks} images alone.",
         f"accuracy: {s.epochs} epochs of {s.images} painted images, {s.accuracy_side} px, batch "
@@ -185,7 +212,7 @@ def _notes(s: Config) -> tuple[str, ...]:
         f"{s.cube_width} x {s.cube_width}, forward and backward on {s.cube_side**3} ranks: line "
         "splits columns of the first and rows of the second (Megatron-LM), keep and again are "
         "arXiv 2105.14450 with what was gathered kept for the backward pass, or gathered again; "
-        "bytes by the ranks' own count. No setting of a training uses them yet.",
+        "bytes by the ranks' own count.",
         "All ranks share this machine's cores: with fewer cores than ranks a step computes longer "
         "than on as many devices, and what a form saves on the wires is a smaller share of it.",
     )

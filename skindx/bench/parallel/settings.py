@@ -29,6 +29,8 @@ class Config(Settings):
     """Where the convolutions are cheap, and one rank may win."""
     small_classes: int = Field(200, ge=2)
     rounds: int = Field(3, ge=2)
+    plan_s: float = Field(30, gt=0)
+    """Seconds for the links, and for the times of each network, that a plan is made of."""
     steps: int = Field(3, ge=1)
     """Timed in each round, after one that is not."""
     density: float = Field(0.001, gt=0, le=1)

@@ -17,22 +17,21 @@ from torch import Tensor, nn
 from skindx.bench.harness.answering import Commands, answer_commands
 from skindx.bench.harness.netlab import transmitted
 from skindx.bench.parallel.alexnet import AlexNet
+from skindx.bench.parallel.rehearsal import profile_of
 from skindx.comm import AnyExchange
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import OwtSettings
+from skindx.training.config.parallel import AnyParallel
 from skindx.training.deepspeed.engine import Engine
 from skindx.training.deepspeed.joining import join
 from skindx.training.feeding.batches import global_batches, share
-from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.mesh import mesh_of_all
 from skindx.training.parallel.sharding.splitting import split_network
+from skindx.training.planning.network import cluster_of
 
 Answer = dict[str, Any]
 
 _TIMEOUT_S = 300.0
 _CLIP = 1.0
-_OWT = EngineSettings(
-    accelerator="cpu", timeout_s=_TIMEOUT_S, gradient_clip=_CLIP, parallel=OwtSettings()
-)
 _DATA = EngineSettings(accelerator="cpu", timeout_s=_TIMEOUT_S, gradient_clip=_CLIP)
 
 
@@ -41,14 +40,14 @@ class Rank:
 
     def __init__(self) -> None:
         """Join the others."""
-        self._mesh = join(_OWT)
+        self._mesh = join(_DATA)
         self._engine: Engine | None = None
         self._alone: tuple[nn.Module, torch.optim.Optimizer] | None = None
 
     def begin(
         self,
         *,
-        split: bool,
+        parallel: dict[str, Any],
         exchange: dict[str, Any],
         side: int,
         classes: int,
@@ -58,15 +57,11 @@ class Rank:
         rate: float = 0.01,
         steps_per_epoch: int = 1,
     ) -> Answer:
-        """Set up a network, split or whole, with an exchange; `batch` images a rank and step."""
+        """Set up a network, shared out or whole, with an exchange; `batch` images a rank."""
         self.end()
-        settings = _OWT if split else _DATA
-        mesh = Mesh(
-            self._mesh.data,
-            self._mesh.device,
-            settings,
-            tensor=self._mesh.tensor if split else Mesh.tensor,
-        )
+        kind = TypeAdapter(AnyParallel).validate_python(parallel)
+        settings = _DATA.model_copy(update={"parallel": kind})
+        mesh = mesh_of_all(self._mesh.device, settings)
         net = _network(classes, width, seed)
         image = torch.zeros(1, 3, side, side)
         every = batch * mesh.data.size
@@ -99,6 +94,26 @@ class Rank:
         loss = nn.functional.cross_entropy(outputs, labels, reduction="sum")
         self._engine.backward(loss, count)
         self._engine.step(self._rate)
+
+    def links(self, seconds: float) -> Answer:
+        """Measure the links together with the others; every rank calls this."""
+        return cluster_of(self._mesh, 1, seconds).model_dump(mode="json")
+
+    def rehearse(
+        self, *, side: int, classes: int, width: int, batch: int, seconds: float
+    ) -> Answer:
+        """Time the whole network's steps on this rank, while the others do the same."""
+        self.end()
+        net = _network(classes, width, 0)
+        found = profile_of(
+            net,
+            torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9),
+            lambda images: _random_batch(images, side, classes, self._mesh.data.rank),
+            images=batch,
+            side=side,
+            budget_s=seconds,
+        )
+        return found.model_dump(mode="json")
 
     def begin_alone(self, *, side: int, classes: int, width: int, batch: int) -> Answer:
         """Set up the whole network on this rank, which asks nobody."""

@@ -27,6 +27,8 @@ class Stage:
     sent_bytes: int = 0
     """Onward and back, of a micro-batch."""
     summed_bytes: int = 0
+    begins: str = ""
+    """Its first operator."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,21 @@
 """One step as a Chrome trace, which Perfetto (ui.perfetto.dev) opens."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from skindx.errors import UserError
 from skindx.files import write_json
 from skindx.planning.flow import Step
+from skindx.untrusted import MEGABYTE, read_json
 
 _ROWS = ("cores", "device", "copier", "link")
 
 
-def chrome_events(step: Step) -> list[dict[str, Any]]:
+def chrome_events(step: Step, name: str = "one rank, one step") -> list[dict[str, Any]]:
     """Return complete events ("X") in microseconds; overlapping tasks of a resource get rows."""
     events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "one rank, one step"}}
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}
     ]
     rows: dict[str, list[float]] = {}
     named: set[int] = set()
@@ -45,6 +48,34 @@ def chrome_events(step: Step) -> list[dict[str, Any]]:
     return events
 
 
-def write_chrome(path: Path, step: Step) -> None:
+def write_chrome(path: Path, step: Step, name: str = "one rank, one step") -> None:
     """Write the trace, atomically."""
-    write_json(path, {"displayTimeUnit": "ms", "traceEvents": chrome_events(step)})
+    write_json(path, {"displayTimeUnit": "ms", "traceEvents": chrome_events(step, name)})
+
+
+def lay_beside(path: Path, measured: Sequence[Path]) -> None:
+    """Add traces of real steps to a predicted one, each as a process of its own.
+
+    What was added before is replaced. Raises UserError for a file that is no such trace.
+    """
+    own = [event for event in _events(path) if event["pid"] == 1]
+    for number, other in enumerate(measured, start=2):
+        own += [{**event, "pid": number} for event in _events(other)]
+    write_json(path, {"displayTimeUnit": "ms", "traceEvents": own})
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist; `skindx plan make --timeline {path}` writes the predicted "
+            "step that real ones are laid beside."
+        )
+    raw = read_json(path, 64 * MEGABYTE)
+    events = raw.get("traceEvents") if isinstance(raw, dict) else None
+    if not isinstance(events, list) or not all(
+        isinstance(event, dict) and isinstance(event.get("pid"), int) for event in events
+    ):
+        raise UserError(
+            f"{path} is no timeline of a step; `skindx plan make --timeline` makes one."
+        )
+    return events

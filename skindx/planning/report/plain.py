@@ -69,7 +69,7 @@ def outcome_values(outcome: Outcome) -> dict[str, Any]:
             }
             for member in outcome.members
         ],
-        "settings": choice.fragment() if choice.strategy.executed else None,
+        "settings": outcome.settings if choice.strategy.executed else None,
         "beyond": list(outcome.beyond),
     }
 

@@ -1,9 +1,11 @@
 """Layers placed in stages, a rank each: a pipeline of micro-batches."""
 
-from typing import ClassVar
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
 
 from skindx.errors import UserError
-from skindx.planning.flow import Feeding
+from skindx.planning.flow import Feeding, Flow
 from skindx.planning.network import UNMEASURED, Network, Timed
 from skindx.planning.parallel.operators import Operator
 from skindx.planning.parallel.pipeline import Pipeline, Stage
@@ -57,7 +59,7 @@ class Model(Parallel):
             counts = self._counts(ground)
             found = [(self._flow(ground, load, count), count) for count in counts]
             flow, count = min(found, key=lambda pair: _seconds(pair[0]))
-            load.memo[key] = (flow, ground, _stages(ground, count))
+            load.memo[key] = (flow, ground, self._stages(ground, count))
         piped: tuple[Pipeline, Ground, list[list[Operator]]] = load.memo[key]
         return piped
 
@@ -73,8 +75,10 @@ class Model(Parallel):
         return found
 
     def _flow(self, ground: Ground, load: Load, count: int) -> Pipeline:
-        stages, images = _stages(ground, count), count * ground.images
-        micro = min(int(self.options.get("micro_batches", MICRO_BATCHES * count)), images)
+        stages, images = self._stages(ground, count), count * ground.images
+        # As `skindx train` does: two images or more, for batch norm.
+        auto = max(1, min(MICRO_BATCHES * count, images // 2))
+        micro = min(int(self.options.get("micro_batches", auto)), images)
         scale = ground.scale(images / micro)
         per_byte = own_s_per_byte(load)
         made = []
@@ -92,18 +96,32 @@ class Model(Parallel):
                     summed=ground.summed(count, weights),
                     sent_bytes=onward + back,
                     summed_bytes=weights if count < ground.ranks else 0,
+                    begins=own[0].name,
                 )
             )
         return Pipeline(tuple(made), micro)
 
+    def _stages(self, ground: Ground, count: int) -> list[list[Operator]]:
+        operators = list(ground.operators)
+        starts, names = self.options.get("starts", ()), [own.name for own in operators]
+        if starts and all(name in names for name in starts):
+            places = [0, *(names.index(name) for name in starts), len(names)]
+            counts = [end - begin for begin, end in pairwise(places)]
+        else:  # also where stages begin inside of what a trace has as one
+            seconds = [operator.forward_s + operator.backward_s for operator in operators]
+            counts = cut(seconds, count)
+        stages = []
+        for own in counts:
+            stages.append(operators[:own])
+            operators = operators[own:]
+        return stages
 
-def _stages(ground: Ground, count: int) -> list[list[Operator]]:
-    operators = list(ground.operators)
-    stages = []
-    for own in cut([operator.forward_s + operator.backward_s for operator in operators], count):
-        stages.append(operators[:own])
-        operators = operators[own:]
-    return stages
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Name the number of stages, and where they begin if that is the same for all members."""
+        pipelines = [flow for flow in flows if isinstance(flow, Pipeline)]
+        starts = {tuple(stage.begins for stage in own.stages[1:]) for own in pipelines}
+        own = {"stages": len(pipelines[0].stages)}
+        return {**own, "starts": list(starts.pop())} if len(starts) == 1 else own
 
 
 def _seconds(flow: Pipeline) -> float:

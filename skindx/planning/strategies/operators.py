@@ -1,9 +1,11 @@
 """Each operator data-parallel or split over some ranks: the fastest placement that is found."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from skindx.planning.flow import Flow
 from skindx.planning.parallel.cells import Cell, MessageSeconds, cached, step_seconds
+from skindx.planning.parallel.chain import Chain
 from skindx.planning.parallel.mcmc import PROPOSALS, Searched, search_placements
 from skindx.planning.parallel.placing import Ground, cells_of, degrees_of, placed, wide
 from skindx.planning.strategies.owt import gathered_bytes
@@ -19,8 +21,22 @@ class Operators(Placed):
     name: ClassVar[str] = "operators"
 
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
-        """Search from data parallelism and from OWT."""
+        """Take the degrees that are given, or search from data parallelism and from OWT."""
+        if given := self.options.get("degrees"):
+            names = [own.name for own in ground.operators]
+            return cells_of(ground, [int(given.get(name, 1)) for name in names])
         return cells_of(ground, searched(ground, own_s_per_byte).degrees)
+
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Name the layers that are split; where members disagree on one, as the first has it."""
+        degrees = {
+            cell.name: cell.gradient_axis
+            for flow in reversed(flows)
+            if isinstance(flow, Chain)
+            for cell in flow.cells
+            if cell.gradient_axis > 1
+        }
+        return {"degrees": degrees} if degrees else {"kind": "data"}
 
     def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
         """Count the inputs that come from the other ranks of a group."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 from skindx.errors import UserError
 from skindx.planning.parallel.cells import Cell
 from skindx.planning.parallel.placing import Ground, cells_of, wide
+from skindx.planning.parallel.rounds import in_rounds
 from skindx.planning.strategies.parallel import Placed
 
 
@@ -23,7 +24,12 @@ class Owt(Placed):
                 f"owt splits wide linear layers, and {ground.profile.name} has none whose gradient "
                 f"is more than what goes in and out of it for {ground.batch} images."
             )
-        return cells_of(ground, degrees)
+        scheme, axis = self.options.get("scheme", "a"), ground.axis(ground.ranks)
+        cells = cells_of(ground, degrees)
+        return [
+            in_rounds(cell, axis, scheme) if degree > 1 else cell
+            for cell, degree in zip(cells, degrees, strict=True)
+        ]
 
     def more_bytes(self, ground: Ground, cells: Sequence[Cell]) -> float:
         """Count the inputs that come from the other ranks of a group."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from skindx.errors import UserError
+from skindx.planning.flow import Flow
 from skindx.planning.network import UNMEASURED, Network, Timed
 from skindx.planning.parallel.cells import Cell
 from skindx.planning.parallel.chain import chain_of
@@ -12,7 +13,7 @@ from skindx.planning.parallel.placing import Ground
 from skindx.planning.schedule import Schedule
 from skindx.planning.strategies.strategy import Load, Strategy
 
-EXECUTED: tuple[str, ...] = ("owt", "tensor")
+EXECUTED: tuple[str, ...] = ("owt", "model", "tensor", "tensor3d", "operators")
 """Names of those that `skindx train` of this version executes: the others are priced for
 comparison, and neither chosen nor written."""
 
@@ -41,6 +42,10 @@ class Parallel(Strategy):
             "exchange": {"kind": "fused", **wire},
             "engine": {"zero": 0, "parallel": {"kind": self.name, **own}},
         }
+
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Return what a search has found, as settings of the kind; `flows` are the members'."""
+        return {}
 
     @property
     def lossy(self) -> bool:  # type: ignore[override]

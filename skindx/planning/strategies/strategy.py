@@ -90,7 +90,11 @@ class Strategy(ABC):
     @property
     def label(self) -> str:
         """Its name with what it was given."""
-        given = ", ".join(f"{key} {value}" for key, value in self.options.items() if key != "tune")
+        given = ", ".join(
+            f"{key} given" if isinstance(value, dict | list | tuple) else f"{key} {value}"
+            for key, value in self.options.items()
+            if key != "tune"
+        )
         return f"{self.name} ({given})" if given else self.name
 
     @property

@@ -1,11 +1,13 @@
 """Three-dimensional tensor parallelism: linear layers on a cube of ranks."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from skindx.errors import UserError
+from skindx.planning.flow import Flow
 from skindx.planning.parallel.cells import Cell
-from skindx.planning.parallel.cube import cube_cells, on_cube, side_of
+from skindx.planning.parallel.chain import Chain
+from skindx.planning.parallel.cube import blocks_on_cubes, cube_cells, side_of
 from skindx.planning.parallel.placing import Ground
 from skindx.planning.strategies.parallel import Placed
 
@@ -16,11 +18,11 @@ class Tensor3d(Placed):
     name: ClassVar[str] = "tensor3d"
 
     def cells(self, ground: Ground, own_s_per_byte: float) -> Sequence[Cell]:
-        """Place all linear layers that fit. Raises UserError where none does, or for no cube."""
+        """Place all blocks that fit. Raises UserError where none does, or for no cube."""
         side = self._side(ground)
-        if not any(on_cube(own, side) for own in ground.operators):
+        if not blocks_on_cubes(ground.operators, side):
             raise UserError(
-                f"tensor3d splits linear layers whose widths are multiples of {side**2}, and "
+                f"tensor3d splits attention and MLPs whose widths are multiples of {side**2}, and "
                 f"{ground.profile.name} has none."
             )
         return cube_cells(ground, side, gather_again=self._again)
@@ -30,7 +32,16 @@ class Tensor3d(Placed):
         side = self._side(ground)
         if self._again:
             return 0.0
-        return (side - 1) * sum(own.input_bytes for own in ground.operators if on_cube(own, side))
+        pairs = blocks_on_cubes(ground.operators, side)
+        places = (place for pair in pairs for place in pair)
+        return (side - 1) * sum(ground.operators[place].input_bytes for place in places)
+
+    def found(self, flows: Sequence[Flow]) -> dict[str, Any]:
+        """Name the side."""
+        axes = [
+            cell.gradient_axis for flow in flows if isinstance(flow, Chain) for cell in flow.cells
+        ]
+        return {"side": side_of(max(axes))}
 
     @property
     def _again(self) -> bool:

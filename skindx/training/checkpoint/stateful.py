@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from skindx.states import UnfitStateError, check_like
 from skindx.training.checkpoint.state import State
+from skindx.training.parallel.sharding.staged import share_statistics
 
 
 class Shared(Protocol):
@@ -47,7 +48,9 @@ class Buffers:
         }
 
     def state_dict(self) -> State:
-        """Return the buffers by name."""
+        """Return the buffers by name; every rank calls this."""
+        for network in self._networks:
+            share_statistics(network)
         return dict(self._named())
 
     def load_state_dict(self, states: Sequence[State]) -> None:

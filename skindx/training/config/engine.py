@@ -58,8 +58,8 @@ class EngineSettings(Settings):
     that stay where they are; a member visits one after the other, and hops with all its state.
     """
     parallel: AnyParallel = DataSettings()
-    """What the ranks of schedule=data hold of the network, by its `kind`: data, owt or
-    tensor."""
+    """What the ranks of schedule=data hold of the network, by its `kind`: data, owt, tensor,
+    model, tensor3d or operators."""
     partitions: int | Literal["auto"] = "auto"
     """Of the training split, for schedule=hop; auto: one a rank of the run's first start."""
     leases: str | None = Field(None, pattern=r"^[a-z0-9+]+://")
@@ -116,4 +116,10 @@ class EngineSettings(Settings):
             raise ValueError(
                 f"{what}, which talk to each other inside the network, and compile cannot look "
                 "into that; set compile=false, or leave parallel out"
+            )
+        if self.parallel.kind == "model" and self.sync_batch_norm:
+            raise ValueError(
+                "parallel.kind=model computes a layer on one rank, for one micro-batch after the "
+                "other, so that no batch norm sees all images of a step; set "
+                "sync_batch_norm=false, or leave parallel out"
             )

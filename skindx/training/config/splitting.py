@@ -8,7 +8,7 @@ from skindx.training.config.recipe import Recipe
 def check_splitting(member: str, recipe: Recipe, parallel: ParallelSettings) -> None:
     """Raise ValueError for what needs whole layers."""
     what = f"member {member}: engine.parallel.kind={parallel.kind} splits layers over the ranks"
-    if recipe.optimizer in ("lars", "lamb"):
+    if recipe.optimizer in ("lars", "lamb") and parallel.kind != "model":
         raise ValueError(
             f"{what}, and optimizer={recipe.optimizer} adapts its rate to the norm of whole "
             "layers; take sgd or adamw, or engine.parallel.kind=data"
@@ -25,9 +25,9 @@ _EXACT = ("dense", "fused", "multicolor")
 
 def check_exchange(exchange: ExchangeSettings, parallel: ParallelSettings) -> None:
     """Raise ValueError for an exchange that cannot act among the ranks with equal parts."""
-    if parallel.kind == "tensor" and exchange.kind not in _EXACT:
+    if parallel.kind in ("tensor", "model") and exchange.kind not in _EXACT:
         raise ValueError(
             f"exchange.kind={exchange.kind} goes by all gradients, or by all ranks, and under "
-            "engine.parallel.kind=tensor only ranks with the same parts exchange theirs; take "
-            f"{', '.join(_EXACT[:-1])} or {_EXACT[-1]}"
+            f"engine.parallel.kind={parallel.kind} only ranks with the same parts exchange theirs; "
+            f"take {', '.join(_EXACT[:-1])} or {_EXACT[-1]}"
         )

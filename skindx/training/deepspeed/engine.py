@@ -6,6 +6,7 @@ started is a mesh of one rank.
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from skindx.comm import DenseSettings, Exchange, ExchangeSettings
 from skindx.states import check_like
 from skindx.training.checkpoint.fitting import check_optimizer, check_weights, part_of
 from skindx.training.checkpoint.state import State, load_named_state, named_state
+from skindx.training.config.parallel import TensorSettings
 from skindx.training.deepspeed.config import deepspeed_config
 from skindx.training.deepspeed.library import import_deepspeed
 from skindx.training.deepspeed.sharded import (
@@ -26,7 +28,10 @@ from skindx.training.deepspeed.sharded import (
 from skindx.training.gradient_sync import build_gradient_sync
 from skindx.training.parallel.mesh import Mesh
 from skindx.training.parallel.preparing import prepare
+from skindx.training.parallel.sharding.communicator import Watch
+from skindx.training.parallel.sharding.cube_blocks import cubes_of
 from skindx.training.parallel.sharding.part import parts_of
+from skindx.training.parallel.sharding.staged import pipeline_of
 from skindx.training.parallel.sharding.transformer import enter, leave
 from skindx.training.parallel.sharding.whole import (
     WholeCopy,
@@ -97,14 +102,16 @@ class Engine:
         if settings.channels_last:  # after DeepSpeed, which sends contiguous weights round
             module.to(memory_format=torch.channels_last)
         self._sync = build_gradient_sync(exchange, module, mesh, steps_per_epoch, say)
-        self._wires = next(iter(parts.values())).wires if parts else None
-        self._in_groups = any(part.replicated for part in parts.values())
+        self._axes = list(dict.fromkeys(part.wires for part in parts.values()))
+        self._wires = self._axes[0] if self._axes else None
+        self._pipeline = pipeline_of(module)
+        self._in_groups = isinstance(settings.parallel, TensorSettings) and bool(parts)
         self._remembers = not isinstance(exchange, DenseSettings)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Forward."""
-        if self._wires and self._engine.training:
-            self._wires.agree_on_rows(len(inputs), inputs.device)
+        for wires in self._axes if self._engine.training else ():
+            wires.agree_on_rows(len(inputs), inputs.device)
         if self._sync and self._engine.training:
             self._sync.forward()
         if self._preconditioner and self._engine.training:
@@ -112,6 +119,8 @@ class Engine:
         in_group = self._wires if self._in_groups and self._engine.training else None
         if in_group:
             inputs = enter(inputs, in_group)
+        if self._pipeline and self._engine.training:
+            return self._pipeline.forward(inputs)
         outputs: Tensor = self._engine(inputs)
         return leave(outputs, in_group) if in_group else outputs
 
@@ -136,12 +145,15 @@ class Engine:
         `last` is False for all but the last one.
         """
         if self._sync:
-            self._sync.backward(last=last)
+            self._sync.backward(last=last and not self._pipeline)
         self._engine.set_gradient_accumulation_boundary(last)
         scale = self.mesh.data.size / global_count
         if self._preconditioner:
             self._preconditioner.backward(scale)
         self._engine.backward(loss_sum * scale, scale_wrt_gas=False)
+        if self._pipeline:
+            assert self._sync is not None
+            self._pipeline.backward(partial(self._sync.backward, last=last))
 
     def step(self, learning_rate: float) -> bool:
         """Reduce, precondition, clip, step; the gradients are cleared.
@@ -213,11 +225,21 @@ class Engine:
         with gathered:
             return {name: value.clone() for name, value in self.module.state_dict().items()}
 
+    def watch(self, around: Watch | None) -> None:
+        """Let something stand round all that this rank waits for; None: nothing any more."""
+        cubes = cubes_of(self.module)
+        for wires in (*self._axes, *(axis for cube in cubes for axis in (cube.i, cube.j, cube.l))):
+            wires.watch = around
+        if self._sync:
+            self._sync.watch = around
+
     def discard(self) -> None:
         """Drop the gradients that were accumulated: this step is not taken."""
         self._engine.zero_grad()
+        if self._pipeline:
+            self._pipeline.discard()
         if self._sync:
-            self._sync.reducer.discard()
+            self._sync.discard()
         if self._preconditioner:
             self._preconditioner.discard()
         if self.mesh.settings.zero:

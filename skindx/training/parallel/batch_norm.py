@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from skindx.light_imports import light_imports, never_compiled
 from skindx.training.parallel.mesh import Mesh
+from skindx.training.parallel.sharding.staged import share_statistics
 
 with light_imports():
     from timm.layers import BatchNormAct2d
@@ -162,6 +163,7 @@ def average_buffers(module: nn.Module, mesh: Mesh) -> None:
     """
     if mesh.data.size == 1:
         return
+    share_statistics(module)
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return

@@ -10,7 +10,14 @@ import torch.distributed as dist
 
 from skindx.errors import UserError
 from skindx.training.config.engine import EngineSettings
-from skindx.training.config.parallel import OwtSettings, ParallelSettings, TensorSettings
+from skindx.training.config.parallel import (
+    ModelSettings,
+    OperatorsSettings,
+    OwtSettings,
+    ParallelSettings,
+    Tensor3dSettings,
+    TensorSettings,
+)
 
 Value = TypeVar("Value")
 
@@ -30,8 +37,10 @@ class Mesh:
     """All ranks of a training, as one of them sees them; every rank calls a collective alike.
 
     Along the axis `data` each rank brings its share of every batch: these are always all ranks.
-    Along the axis `tensor` each rank holds a part of every split layer: all ranks under `owt`,
-    groups of neighbours under `tensor`, where a group works on the images of all its ranks.
+    Along the axis `tensor` each rank holds a part of every split layer: all ranks under `owt` and
+    `operators` (where a layer may be split over fewer of them), groups of neighbours under
+    `tensor`, `tensor3d` (a cube) and `model` (a pipeline), where a group works on the images of all
+    its ranks.
     Along the axis `replicas` all ranks hold the same: there exchanges average the gradients.
     """
 
@@ -90,7 +99,7 @@ def mesh_of_all(device: torch.device, settings: EngineSettings) -> Mesh:
         made = dist.new_group(list(range(start, start + along)), timeout=timeout)
         if start == first:
             group = cast(dist.ProcessGroup, made)
-    grouped = isinstance(parallel, TensorSettings)
+    grouped = not isinstance(parallel, OwtSettings | OperatorsSettings)
     replicas = tuple(range(rank % along, size, along)) if grouped else None
     tensor = ProcessGroup(rank - first, along, group)
     return Mesh(data, device, settings, tensor=tensor, replicas=replicas)
@@ -100,14 +109,30 @@ def tensor_size(parallel: ParallelSettings, ranks: int) -> int:
     """Return how many of so many ranks share every split layer. Raises UserError."""
     if isinstance(parallel, OwtSettings):
         return ranks
-    if not isinstance(parallel, TensorSettings):
+    if isinstance(parallel, OperatorsSettings):
+        for layer, degree in parallel.degrees.items():
+            if ranks % degree:
+                raise UserError(
+                    f"engine.parallel.degrees: {layer} is split over {degree} ranks, which do not "
+                    f"divide the {ranks} there are; change engine.ranks, or make the plan again "
+                    "for as many."
+                )
+        return ranks
+    if isinstance(parallel, TensorSettings):
+        what, size = f"size={parallel.size}", parallel.size
+    elif isinstance(parallel, ModelSettings):
+        what, size = f"stages={parallel.stages}", parallel.stages
+    elif isinstance(parallel, Tensor3dSettings):
+        size = parallel.side**3
+        what = f"side={parallel.side} makes cubes of {size} ranks, which"
+    else:
         return 1
-    if ranks % parallel.size:
+    if ranks % size:
         raise UserError(
-            f"engine.parallel.size={parallel.size} must divide the number of ranks, which is "
-            f"{ranks}; change engine.ranks or engine.parallel.size."
+            f"engine.parallel.{what} must divide the number of ranks, which is {ranks}; change "
+            f"engine.ranks or engine.parallel.{what.partition('=')[0]}."
         )
-    return parallel.size
+    return size
 
 
 def leave() -> None:

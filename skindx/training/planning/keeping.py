@@ -15,8 +15,7 @@ from skindx.training.config.run import SETTINGS, TrainSettings
 from skindx.training.feeding.folds import partition
 from skindx.training.finished.member import HISTORY, member_folder
 from skindx.training.parallel.devices import resolve_ranks
-
-FILE = "plan.json"
+from skindx.training.recorded_step import PLANNED, timeline_file
 
 
 def settings_with_plan(
@@ -60,23 +59,36 @@ def _started_by_others() -> bool:
 def keep(run: Path, predicted: Predicted) -> None:
     """Write what was predicted into the run."""
     run.mkdir(parents=True, exist_ok=True)
-    write_json(run / FILE, predicted.model_dump(mode="json"))
+    write_json(run / PLANNED, predicted.model_dump(mode="json"))
 
 
 def read_kept(run: Path) -> Predicted:
     """Return what was predicted of a run. Raises UserError where nothing was."""
-    file = run / FILE
+    file = run / PLANNED
     try:
         raw: Any = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
-            f"{run} has no {FILE}: it was not trained by a plan; `skindx train --plan` keeps one."
+            f"{run} has no {PLANNED}: it was not trained by a plan; `skindx train --plan` keeps "
+            "one."
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read as JSON: {error}.") from None
     if not isinstance(raw, dict):
         raise UserError(f"{file} must hold an object, {{...}}.")
     return Predicted.parse(raw, origin=str(file), expand=False)
+
+
+def recorded_steps(run: Path) -> list[Path]:
+    """Return the recorded steps of a run's members. Raises UserError where there is none."""
+    names = [member.name for member in read_kept(run).members]
+    found = [file for name in names if (file := timeline_file(run, name)).is_file()]
+    if not found:
+        raise UserError(
+            f"{run} has no recorded step: a training that follows a plan records its fourth one; "
+            "train some steps with `skindx train --plan`."
+        )
+    return found
 
 
 def happened(run: Path, dataset: Path) -> list[Happened]:

@@ -16,7 +16,6 @@ from skindx.training.config.run import MemberSettings, TrainSettings
 from skindx.training.feeding.reading import TrainingData
 from skindx.training.memory import peak_memory
 from skindx.training.parallel.mesh import Mesh
-from skindx.training.planning.timed_engine import TimedEngine
 from skindx.training.profiling.layers import LayerClock, layers_of
 from skindx.training.profiling.local_work import local_work
 from skindx.training.profiling.rates import matrix_rates
@@ -24,6 +23,7 @@ from skindx.training.state import Training
 from skindx.training.steps import take_step
 from skindx.training.task import Batch
 from skindx.training.tasks.classifier.job import setup_member
+from skindx.training.timed_engine import TimedEngine
 
 _WARM, _LEAST, _ENOUGH, _MOST = 2, 2, 4, 12
 """Steps that do not count; timed steps at least, where these are sure, and at most."""

@@ -31,20 +31,21 @@ class Cube:
 
     @classmethod
     def of_all(cls, timeout: timedelta) -> Self:
-        """Make the groups of all axes; every rank calls this, and there are q x q x q of them."""
-        rank, q = dist.get_rank(), round(dist.get_world_size() ** (1 / 3))
+        """Make the groups of all axes of the cube that all ranks are."""
+        q = round(dist.get_world_size() ** (1 / 3))
         assert q**3 == dist.get_world_size()
-        place = (rank // q**2, rank // q % q, rank % q)
+        return cls.of(0, q, timeout)
+
+    @classmethod
+    def of(cls, first: int, q: int, timeout: timedelta) -> Self:
+        """Make the groups of this rank's axes; all ranks of its cube call this, from `first` on."""
+        place = place_of(dist.get_rank() - first, q)
         axes = []
         for axis, step in enumerate((q**2, q, 1)):
-            for first in range(q**3):
-                if first // step % q:
-                    continue
-                ranks = [first + step * number for number in range(q)]
-                made = dist.new_group(ranks, timeout=timeout)
-                if rank in ranks:
-                    group = cast(dist.ProcessGroup, made)
-            axes.append(Communicator(ProcessGroup(place[axis], q, group)))
+            start = dist.get_rank() - place[axis] * step
+            ranks = [start + step * number for number in range(q)]
+            made = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+            axes.append(Communicator(ProcessGroup(place[axis], q, cast(dist.ProcessGroup, made))))
         return cls(*axes)
 
     @property
@@ -72,6 +73,11 @@ class Cube:
     def own_output(self, y_MK: Tensor) -> Tensor:
         """Return what this rank gets of Y."""
         return self.next.own_input(y_MK)
+
+
+def place_of(rank: int, q: int) -> tuple[int, int, int]:
+    """Return i, j and l of a rank of a cube."""
+    return rank // q**2, rank // q % q, rank % q
 
 
 def _block(whole: Tensor, height: int, row: int, width: int, column: int) -> Tensor:

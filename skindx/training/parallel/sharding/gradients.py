@@ -1,7 +1,7 @@
 """The norm of a gradient of which no rank sees all parts, and on which all must decide alike."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,23 @@ class SplitGradients:
     """The gradients of split weights, each rank's its own, beside those that all hold alike."""
 
     def __init__(
-        self, weights: Sequence[nn.Parameter], others: Sequence[nn.Parameter], wires: Communicator
+        self,
+        weights: Mapping[Communicator, Sequence[nn.Parameter]],
+        others: Sequence[nn.Parameter],
     ) -> None:
-        self._weights, self._others, self._wires = weights, others, wires
+        """Know the weights that are split, by what their ranks talk through, and all `others`."""
+        self._weights, self._others = weights, others
 
     def square(self, *, known_bad: bool = False) -> float:
         """Return the squared norm of the split ones over all ranks, the same on each.
 
         NaN where one is not finite, or where a rank has `known_bad` ones.
         """
-        own = _square(self._weights)
-        return float(self._wires.sum(own + math.nan if known_bad else own))
+        total = 0.0
+        for wires, weights in self._weights.items():
+            own = _square(weights)
+            total += float(wires.sum(own + math.nan if known_bad else own))
+        return total
 
     def norm(self, *, known_bad: bool) -> float | None:
         """Return the norm of all gradients; None, on all ranks, where one is not finite.
@@ -35,7 +41,8 @@ class SplitGradients:
 
     def scale(self, factor: float) -> None:
         """Multiply the split ones."""
-        torch._foreach_mul_(_gradients(self._weights), factor)
+        for weights in self._weights.values():
+            torch._foreach_mul_(_gradients(weights), factor)
 
 
 def _gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -2,8 +2,9 @@
 
 One weird trick for parallelizing convolutional neural networks, arXiv 1404.5997, section 4, scheme
 (a): every rank gathers the whole batch at the border and computes its own outputs of all images;
-then the outputs go back to the ranks that the images came from. A layer takes and gives the rows
-of its own rank, so that whatever stands between layers (dropout, activations) is data-parallel.
+then the outputs go back to the ranks that the images came from. Schemes (b) and (c) are in
+`rounds`. A layer takes and gives the rows of its own rank, so that whatever stands between layers
+(dropout, activations) is data-parallel.
 
 With P ranks, B images and b = B / P of them on each, a layer from n to m values sends, a rank and
 a step, 2 (P - 1) b (n + m / P) values, half of them in the backward pass; its gradient would be
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes
 from skindx.training.parallel.sharding.part import Part, take_part
+from skindx.training.parallel.sharding.rounds import Scheme, in_rounds
 
 # b = rows (images) of this rank, B = those of all ranks, c = outputs of this rank, C = all outputs
 
@@ -51,6 +53,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy_bC: Tensor) -> Any:
         wires: Communicator = ctx.wires
+        # And where other groups hold the same, their mean counts each group once.
         return wires.to_columns(dy_bC / wires.size, ctx.rows, ctx.columns), None, None
 
 
@@ -58,12 +61,23 @@ class SplitLayer(nn.Module):
     """A layer of which each rank computes some outputs; its class is the only thing that is new."""
 
     parts: dict[str, Part]
+    scheme: Scheme
 
     def forward(self, x_b: Tensor) -> Tensor:
         """Return all outputs of this rank's rows."""
         part, kind = self.parts["weight"], x_b.device.type
         if torch.is_autocast_enabled(kind):
             x_b = x_b.to(torch.get_autocast_dtype(kind))  # half the bytes
+        if self.scheme != "a":
+            weights = [weight for weight in self.parameters() if weight.requires_grad]
+            return in_rounds(
+                x_b,
+                super().forward,
+                part.wires,
+                scheme=self.scheme,
+                columns=part.sizes,
+                weights=weights,
+            )
         # The layer's own forward, with the rows of its weight that this rank holds.
         y_Bc = super().forward(_Whole.apply(x_b, part.wires))
         y_bC: Tensor = _Rows.apply(y_Bc, part.wires, part.sizes)
@@ -84,10 +98,19 @@ _SPLIT: dict[type[nn.Module], type[SplitLayer]] = {
 }
 
 
-def split_layer(layer: nn.Module, wires: Communicator) -> None:
-    """Let each rank keep its rows of a layer's weight and bias; names stay the same."""
-    weights = dict(layer.named_parameters(recurse=False))
-    take_part(layer, {name: Part.even(wires, weight.shape) for name, weight in weights.items()})
+def split_layer(
+    layer: nn.Module, wires: Communicator, peers: tuple[int, ...] = (), scheme: Scheme = "a"
+) -> None:
+    """Let each rank keep its rows of a layer's weight and bias; names stay the same.
+
+    `peers` hold the same rows: this rank and those in its place in other groups.
+    """
+    parts = {
+        name: Part.even(wires, weight.shape, peers)
+        for name, weight in layer.named_parameters(recurse=False)
+    }
+    take_part(layer, parts)
+    layer.scheme = scheme  # type: ignore[assignment]
     layer.__class__ = _SPLIT[type(layer)]
 
 

@@ -1,6 +1,6 @@
 """Which part of a weight a rank holds, and how the whole comes together again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Self
@@ -9,6 +9,7 @@ import torch
 from torch import Size, Tensor, nn
 
 from skindx.training.parallel.sharding.communicator import Communicator
+from skindx.training.parallel.sharding.sizes import sizes_of
 
 PARTS = "parts"
 """What a split layer calls its parts: names of its weights -> `Part`."""
@@ -29,16 +30,18 @@ class Part:
     spans: tuple[tuple[Span, ...], ...]
     """What each rank holds along it."""
     replicated: bool = False
-    """Other ranks hold the same part and take the mean of its gradient."""
+    """Along the mesh's axis `replicas` all hold the same, this and what is not split, and take the
+    mean of all gradients."""
+    peers: tuple[int, ...] = ()
+    """Ranks that hold the same part and take the mean of its gradient alone, this one counted;
+    what is not split has the mean of all ranks."""
 
     @classmethod
-    def even(
-        cls, wires: Communicator, shape: Size, dim: int = 0, *, replicated: bool = False
-    ) -> Self:
-        """Share out rows, or columns, in order; the first ranks have one more where they must."""
-        ends = list(accumulate(sizes_of(shape[dim], wires.size)))
+    def even(cls, wires: Communicator, shape: Size, peers: tuple[int, ...] = ()) -> Self:
+        """Share out rows in order; the first ranks have one more where they must."""
+        ends = list(accumulate(sizes_of(shape[0], wires.size)))
         spans = tuple((span,) for span in zip([0, *ends[:-1]], ends, strict=True))
-        return cls(wires, shape, dim, spans, replicated)
+        return cls(wires, shape, 0, spans, peers=peers)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -67,9 +70,24 @@ class Part:
         return whole
 
 
-def sizes_of(count: int, ranks: int) -> tuple[int, ...]:
-    """Share out `count` rows, the first ranks one more where it does not divide."""
-    return tuple(count // ranks + (rank < count % ranks) for rank in range(ranks))
+@dataclass(frozen=True)
+class Placed(Part):
+    """A weight that one rank of an axis holds, and the others nothing of it."""
+
+    owner: int = 0
+
+    @classmethod
+    def on(cls, owner: int, wires: Communicator, shape: Size, *, replicated: bool) -> Self:
+        """Place a weight of one dimension or more on a rank."""
+        all_rows = (0, shape[0])
+        spans = tuple((all_rows if rank == owner else (0, 0),) for rank in range(wires.size))
+        return cls(wires, shape, 0, spans, replicated, owner=owner)
+
+    def whole(self, own: Tensor) -> Tensor:
+        """Return the owner's weight; every rank of the axis calls this."""
+        here = self.wires.rank == self.owner
+        whole = own.detach().contiguous() if here else own.new_empty(self.shape)
+        return self.wires.broadcast(whole, self.owner)
 
 
 def take_part(layer: nn.Module, parts: dict[str, Part]) -> None:
@@ -90,8 +108,3 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, Part]]:
         own: dict[str, Part] = getattr(layer, PARTS, {})
         for name, part in own.items():
             yield f"{place}.{name}" if place else name, part
-
-
-def wires_of(parts: Sequence[Part]) -> Communicator | None:
-    """Return what the parts of a network talk through; None: nothing is split."""
-    return parts[0].wires if parts else None

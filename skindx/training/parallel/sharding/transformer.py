@@ -12,12 +12,16 @@ With B images of T tokens of D values in a group of P ranks, attention sends, a 
 from typing import Any
 
 import torch
-from timm.layers import Attention, Mlp
 from torch import Tensor, nn
 from torch.nn import functional
 
+from skindx.light_imports import light_imports
 from skindx.training.parallel.sharding.communicator import Communicator, Sizes
-from skindx.training.parallel.sharding.part import Part, sizes_of, take_part
+from skindx.training.parallel.sharding.part import Part, take_part
+from skindx.training.parallel.sharding.sizes import sizes_of
+
+with light_imports():
+    from timm.layers import Attention, Mlp
 
 # b = images of this rank, B = those of all ranks of the group, T = tokens, D = values
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from skindx.training.parallel.sharding.joining import join_layers
 from skindx.training.parallel.sharding.part import Part, parts_of
+from skindx.training.parallel.sharding.staged import share_statistics
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:
@@ -17,6 +18,7 @@ def whole_state(module: nn.Module) -> dict[str, Tensor]:
 
     What is not split is the module's own tensor, which the next step changes.
     """
+    share_statistics(module)
     parts = parts_of(module)
     return {
         name: parts[name].whole(value) if name in parts else value

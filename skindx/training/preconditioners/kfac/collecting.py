@@ -4,11 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from skindx.light_imports import light_imports
 from skindx.training.preconditioners.kfac.layers import Layer, Sums
+
+with light_imports():
+    from timm.layers import BatchNormAct2d
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 """Outputs of the network -> the summed loss of labels drawn from them."""

@@ -1,9 +1,12 @@
 """Finds the layers of a network that K-FAC preconditions, and says what it leaves alone."""
 
-from timm.layers import BatchNormAct2d
 from torch import nn
 
+from skindx.light_imports import light_imports
 from skindx.training.preconditioners.kfac.layers import BatchNorm, Conv, Layer, Linear
+
+with light_imports():
+    from timm.layers import BatchNormAct2d
 
 _NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d}
 

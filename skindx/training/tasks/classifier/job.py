@@ -108,7 +108,8 @@ def setup_member(
     if member.trunk == "lora":
         add_low_rank(classifier, member.lora)
     classifier.to(mesh.device)
-    split_network(classifier, mesh, _one_image(member, mesh), recipe.batch, say)
+    image = _one_image(member, mesh)
+    split_network(classifier, mesh, image, recipe.batch, say, pieces=recipe.accumulate)
     optimizer = make_optimizer(classifier, recipe, fresh)
     average = WeightAverage(classifier, recipe.ema) if recipe.ema else None
     training, validation = open_images(data, member, settings.loader, mesh, say)

@@ -1,0 +1,106 @@
+"""One real step of a training as tasks, to be laid beside what a plan has predicted."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from skindx.planning.events import Span, Task
+from skindx.planning.flow import Step
+from skindx.planning.report.chrome import write_chrome
+from skindx.training.gradient_sync import GRADIENTS
+from skindx.training.profiling.clocks import Mark, mark
+from skindx.training.profiling.layers import LayerClock
+from skindx.training.state import Training
+from skindx.training.steps import take_step
+from skindx.training.task import Batch
+from skindx.training.timed_engine import TimedEngine
+
+PLANNED = "plan.json"
+"""In a run that follows a plan: what was predicted."""
+
+NUMBER = 4
+"""The step since a start that is recorded: the ones before open connections and take memory."""
+
+
+def timeline_file(run: Path, member: str) -> Path:
+    """Return where a member's recorded step is."""
+    return run / f"timeline-{member}.json"
+
+
+class RecordedStep:
+    """Takes the steps of a training, and records one of them in a file."""
+
+    def __init__(self, file: Path, take: Callable[..., float | None] = take_step) -> None:
+        """Write the tasks of step `NUMBER` as a Chrome trace."""
+        self._file, self._take, self._taken = file, take, 0
+
+    def __call__(self, training: Training[Any], batch: Batch) -> float | None:
+        """Take a step."""
+        self._taken += 1
+        if self._taken != NUMBER:
+            return self._take(training, batch)
+        recorder = _Recorder(training)
+        loss = self._take(recorder.training, batch)
+        recorder.close()
+        if loss is not None:
+            write_chrome(self._file, recorder.step(), "measured: the main rank, one step")
+        return loss
+
+
+class _Recorder:
+    def __init__(self, training: Training[Any]) -> None:
+        engine: Any = TimedEngine(training.engine)
+        self._engine, self._device = engine, training.mesh.device
+        self.training = replace(training, engine=engine)
+        self._clock = LayerClock(training.engine.module)
+        self._waits: list[tuple[str, Mark, Mark]] = []
+        self._start = mark(self._device)
+        training.engine.watch(self._waiting)
+
+    @contextmanager
+    def _waiting(self, name: str) -> Iterator[None]:
+        begin = mark(self._device)
+        yield
+        self._waits.append((name, begin, mark(self._device)))
+
+    def close(self) -> None:
+        """Take everything off the network."""
+        self._clock.close()
+        self._engine.watch(None)
+
+    def step(self) -> Step:
+        """Return the tasks: layers forward and backward, what was waited for, the update."""
+        engine, compute = self._engine, "cores" if self._device.type == "cpu" else "device"
+        start = self._start
+        found: list[tuple[str, str, float, float]] = []
+
+        def add(name: str, resource: str, begin: Mark, end: Mark) -> None:
+            found.append((name, resource, begin.seconds_since(start), end.seconds_since(start)))
+
+        entered = [*self._clock.entered, ("", engine.backward_begin)]
+        for (name, begin), (_, end) in pairwise(entered):
+            add(f"forward {name}", compute, begin, end)
+        before = engine.backward_begin
+        for name, at in self._gradients(start):
+            add(f"backward {name}", compute, before, at)
+            before = at
+        moved = engine.backward_end
+        for name, begin, end in self._waits:
+            add(name, "link", begin, end)
+            if name == GRADIENTS:
+                moved = end
+        add("update", compute, moved, engine.end)
+        tasks = tuple(Task(name, resource, end - begin) for name, resource, begin, end in found)
+        return Step(tasks, tuple(Span(begin, end) for *_, begin, end in found))
+
+    def _gradients(self, start: Mark) -> list[tuple[str, Mark]]:
+        """Return layers with the time of their last gradient, in the order of these."""
+        last: dict[str, Mark] = {}
+        for name, at in self._clock.ready.items():
+            layer = name.rpartition(".")[0]
+            if layer not in last or at.seconds_since(last[layer]) > 0:
+                last[layer] = at
+        return sorted(last.items(), key=lambda item: item[1].seconds_since(start))

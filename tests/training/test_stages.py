@@ -1,0 +1,96 @@
+"""Where a network can be cut into stages, and what does not go with them."""
+
+from typing import Any
+
+import pytest
+import torch
+from staged_networks import IMAGE, network
+from torch import Tensor, nn
+
+from skindx.errors import UserError
+from skindx.training.config.parallel import ModelSettings
+from skindx.training.config.run import TrainSettings
+from skindx.training.parallel.mesh import tensor_size
+from skindx.training.parallel.sharding.cutting import counts_of, micro_batches_of
+from skindx.training.parallel.sharding.pieces import pieces_of
+
+
+class _OneTensor(nn.Module):
+    """Two layers with the same weight, and one that is a number alone."""
+
+    def __init__(self, *, scalar: bool = False) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.last.weight = self.first.weight
+        if scalar:
+            self.gain = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+def test_tied_weights_and_branches_stay_in_one_piece() -> None:
+    assert len(pieces_of(_OneTensor(), torch.zeros(1, 4)).pieces) == 1
+    layers = [piece.layers[0] for piece in pieces_of(network(), IMAGE).pieces]
+    assert layers == ["0", "1", "3", "4", "5", "7", "9"]
+    blocks = pieces_of(network("vit"), IMAGE)
+    assert [layer for piece in blocks.pieces for layer in piece.layers if "attn" in layer]
+    assert len(blocks.pieces) >= 6
+    assert all(piece.operations > 0 for piece in blocks.pieces)
+
+
+def test_stages_begin_where_the_settings_say() -> None:
+    found = pieces_of(network(), IMAGE)
+    assert counts_of(found, ModelSettings(stages=3, starts=("3.second", "7"))) == [2, 3, 2]
+    assert sum(counts_of(found, ModelSettings(stages=3))) == len(found.pieces)
+    assert micro_batches_of(ModelSettings(), 6) == 3
+    assert micro_batches_of(ModelSettings(), 100) == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"stages": 9}, "7 pieces .* too few for 9 stages"),
+        ({"stages": 2, "starts": ("11",)}, "11, which is no layer .* begin at 1, 3, 4"),
+        ({"stages": 3, "starts": ("3.second", "3.first")}, "two are in the same piece"),
+        ({"stages": 2, "starts": ("0",)}, "in their order"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        counts_of(pieces_of(network(), IMAGE), ModelSettings(**settings))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"engine": {"parallel": {"kind": "model", "stages": 1}}}, "stages"),
+        (
+            {"engine": {"parallel": {"kind": "model", "stages": 3, "starts": ["a"]}}},
+            "starts names 1 layers, and 3 stages have 2 borders",
+        ),
+        (
+            {"engine": {"parallel": {"kind": "model"}, "sync_batch_norm": True}},
+            "no batch norm sees all images of a step; set sync_batch_norm=false",
+        ),
+        (
+            {"engine": {"parallel": {"kind": "model"}}, "exchange": {"kind": "topk"}},
+            "take dense, fused or multicolor",
+        ),
+        ({"engine": {"parallel": {"kind": "model"}, "zero": 1}}, "set zero=0"),
+    ],
+)
+def test_what_does_not_go_with_stages_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        TrainSettings.parse(change)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_micro_batches_than_images_and_odd_ranks_are_refused() -> None:
+    with pytest.raises(UserError, match="micro_batches=8 are more than the 4 images"):
+        micro_batches_of(ModelSettings(micro_batches=8), 4)
+    with pytest.raises(UserError, match="stages=3 must divide the number of ranks, which is 4"):
+        tensor_size(ModelSettings(stages=3), 4)
+    with pytest.raises(UserError, match="gain is a single number"):
+        pieces_of(_OneTensor(scalar=True), torch.zeros(1, 4))
