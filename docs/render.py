@@ -33,6 +33,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Load], str]]] = {
     "speed": ("docs/measured/speed.md", speed.speed),
     "clean": ("docs/measured/clean.md", data.clean),
     "clean other": ("docs/measured/clean.md", data.clean_other),
+    "copies scale": ("docs/measured/clean.md", data.copies_scale),
     "wrong labels": ("docs/measured/clean.md", data.wrong_labels),
     "links": ("docs/measured/clean.md", data.links),
     "exchanges": ("docs/measured/speed.md", speed.exchanges),

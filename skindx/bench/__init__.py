@@ -35,6 +35,8 @@ BENCHES: dict[str, str] = {
     "plan": "skindx.bench.plan.plan",
     "scale": "skindx.bench.data.scale",
     "second-order": "skindx.bench.second_order.second_order",
+    "scan": "skindx.bench.scan.scan",
+    "scan-compare": "skindx.bench.scan_compare.scan_compare",
     "screen": "skindx.bench.data.screen",
     "serve": "skindx.bench.serve.serve",
     "startup": "skindx.bench.startup.startup",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from skindx import __version__
-from skindx.cli import boxes, bundle, casebook
+from skindx.cli import boxes, bundle, casebook, scan
 from skindx.cli.annotate import annotate
 from skindx.cli.audit import audit
 from skindx.cli.bench import bench
@@ -87,6 +87,7 @@ for group, name in (
     (user, "user"),
     (dedup, "dedup"),
     (plan, "plan"),
+    (scan.app, "scan"),
 ):
     app.add_typer(group, name=name)
 lay_out(app)

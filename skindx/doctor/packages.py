@@ -36,6 +36,7 @@ DISTRIBUTIONS = {
         "sqlalchemy",
         "uvicorn",
     ),
+    "scan": ("pyvips", "pyvips-binary", "sqlalchemy", "zarr"),
 }
 """What each extra installs, as in pyproject.toml."""
 

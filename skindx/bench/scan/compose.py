@@ -1,0 +1,123 @@
+"""A composed photograph: skin of any size with lesions whose boxes are known, and distractors."""
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.bench.scan import distractors
+from skindx.bench.scan.lesions import set_painted, set_real
+from skindx.bench.scan.material import Material
+from skindx.bench.scan.texture import grow, noise, paint_skin, shade
+from skindx.data.box import Box
+
+# H, W = photograph
+
+SIZES = (12.0, 200.0)
+"""Pixels of a lesion's longer side."""
+_TRIES = 30
+
+
+@dataclass(frozen=True)
+class Composite:
+    """A photograph and what is on it."""
+
+    pixels_HW3: NDArray[np.uint8]
+    boxes: tuple[Box, ...]
+    urgent: tuple[bool, ...]
+    """Of each lesion: whether its source picture is of a malignant one; painted ones are not."""
+
+
+def compose(
+    width: int,
+    height: int,
+    lesions: int,
+    material: Material,
+    rng: np.random.Generator,
+    *,
+    sizes: tuple[float, float] = SIZES,
+) -> Composite:
+    """Return a photograph with about so many lesions, log-uniform in size.
+
+    Without material, skin and lesions are painted; with it, one in five of each is.
+    """
+    if material.skins and rng.random() < 0.8:
+        example = material.skins[rng.integers(len(material.skins))]
+        ground_HW3 = grow(example, height, width, rng)
+        ground_HW3 += rng.uniform(0, 4) * noise(height, width, 90, rng)[..., None]
+    else:
+        ground_HW3 = paint_skin(height, width, rng)
+    shade(ground_HW3, rng)
+    photo_HW3 = np.clip(ground_HW3, 0, 255).astype(np.uint8)
+    del ground_HW3
+    area = width * height / 1e6
+    distractors.creases(photo_HW3, rng.poisson(1.5 * area), rng)
+    skin_HW = np.ones((height, width), bool)
+    if rng.random() < 0.6:
+        skin_HW = distractors.clothes(photo_HW3, rng)
+    distractors.freckles(photo_HW3, rng.poisson(rng.choice([0, 15, 60]) * area), rng)
+    boxes, urgent = _set_lesions(photo_HW3, skin_HW, lesions, material, rng=rng, sizes=sizes)
+    distractors.hairs(photo_HW3, rng.poisson(rng.choice([0, 10, 50]) * area), rng)
+    if min(width, height) >= 400 and rng.random() < 0.3:
+        covered = distractors.ruler(photo_HW3, rng)
+        kept = [n for n, box in enumerate(boxes) if not _overlap(box, covered)]
+        boxes, urgent = [boxes[n] for n in kept], [urgent[n] for n in kept]
+    return Composite(_camera(photo_HW3, rng), tuple(boxes), tuple(urgent))
+
+
+def _set_lesions(
+    photo_HW3: NDArray[np.uint8],
+    skin_HW: NDArray[np.bool_],
+    count: int,
+    material: Material,
+    *,
+    rng: np.random.Generator,
+    sizes: tuple[float, float],
+) -> tuple[list[Box], list[bool]]:
+    height, width = skin_HW.shape
+    boxes: list[Box] = []
+    urgent: list[bool] = []
+    for _ in range(count):
+        size = math.exp(rng.uniform(*np.log(sizes)))
+        for _ in range(_TRIES):
+            x, y = rng.uniform(size, width - size), rng.uniform(size, height - size)
+            gap = 0.9 * size + 6
+            around = (x - gap, y - gap, x + gap, y + gap)
+            if not skin_HW[_place(around, skin_HW)].all() or any(
+                _overlap(box, around) for box in boxes
+            ):
+                continue
+            cut = None
+            if material.lesions and rng.random() < 0.8:
+                cut = material.lesions[rng.integers(len(material.lesions))]
+            box = (
+                set_real(photo_HW3, cut, (x, y), size, rng)
+                if cut
+                else set_painted(photo_HW3, (x, y), size, rng)
+            )
+            if box:
+                boxes.append(box)
+                urgent.append(bool(cut and cut.urgent))
+                break
+    return boxes, urgent
+
+
+def _place(around: tuple[float, ...], skin_HW: NDArray[np.bool_]) -> tuple[slice, slice]:
+    x1, y1, x2, y2 = (max(0, int(value)) for value in around)
+    return slice(y1, y2 + 1), slice(x1, x2 + 1)
+
+
+def _overlap(box: Box, other: tuple[float, ...]) -> bool:
+    return box.x1 < other[2] and other[0] < box.x2 and box.y1 < other[3] and other[1] < box.y2
+
+
+def _camera(photo_HW3: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Blur a little and add a sensor's noise."""
+    if rng.random() < 0.5:
+        photo_HW3 = cv2.GaussianBlur(photo_HW3, (0, 0), rng.uniform(0.4, 1.0))
+    strength = rng.uniform(0, 4)
+    grain = strength * rng.standard_normal(photo_HW3.shape, np.float32)
+    result: NDArray[np.uint8] = np.clip(photo_HW3 + grain, 0, 255).astype(np.uint8)
+    return result

@@ -1,0 +1,117 @@
+"""Skin of any size: grown from a small patch, or painted.
+
+Growing is the by-example noise of Heitz and Neyret 2018 ("High-performance by-example noise using
+a histogram-preserving blending operator"): the patch's colours are made Gaussian, random pieces
+are laid over each other so that the variance stays, and the colours are made the patch's again.
+"""
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+# H, W = height, width, S = side of the example
+
+_PIECE = 64
+"""Pixels of a piece's side; neighbours share half of it."""
+_STEPS = 1024
+"""Of the table between Gaussian values and colours."""
+
+_TONES = (
+    (236, 200, 180),
+    (222, 180, 155),
+    (200, 150, 120),
+    (165, 115, 85),
+    (120, 80, 58),
+    (85, 55, 42),
+)
+"""RGB of painted skin, light to dark."""
+
+
+def grow(
+    example_SS3: NDArray[np.uint8], height: int, width: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Return H x W x 3 skin, 0..255, that looks like a patch and repeats nothing of it."""
+    flat = _even(example_SS3).reshape(-1, 3)
+    mean, (axes, _, _) = flat.mean(axis=0), np.linalg.svd(np.cov(flat.T))
+    channels = (flat - mean) @ axes
+    order = channels.argsort(axis=0).argsort(axis=0)
+    gaussian = _quantile((order + 0.5) / len(flat)).reshape(*example_SS3.shape)
+    grown_HW3 = _lay(gaussian.astype(np.float32), height, width, rng)
+    for channel in range(3):
+        known = np.sort(channels[:, channel])
+        places = np.linspace(0, len(known) - 1, _STEPS)
+        table = np.interp(places, np.arange(len(known)), known)
+        values = _quantile((places + 0.5) / len(known))
+        grown_HW3[..., channel] = np.interp(grown_HW3[..., channel], values, table)
+    result: NDArray[np.float32] = (grown_HW3 @ axes.T.astype(np.float32)) + mean.astype(np.float32)
+    return result
+
+
+def _even(example_SS3: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Take the shading off a patch."""
+    pixels = example_SS3.astype(np.float64)
+    even: NDArray[np.float64] = pixels - cv2.GaussianBlur(pixels, (0, 0), 24)
+    even += pixels.mean(axis=(0, 1))
+    return even
+
+
+def _quantile(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import ndtri
+
+    values: NDArray[np.float64] = ndtri(np.clip(shares, 1e-6, 1 - 1e-6))
+    return values
+
+
+def _lay(
+    gaussian_SS3: NDArray[np.float32], height: int, width: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Cover a plane with random pieces, weighted so that the variance stays 1."""
+    half, side = _PIECE // 2, gaussian_SS3.shape[0]
+    window: NDArray[np.float32] = np.hanning(_PIECE + 2)[1:-1].astype(np.float32)
+    window_PP1: NDArray[np.float32] = np.outer(window, window)[..., None]
+    sum_HW3 = np.zeros((height + 2 * _PIECE, width + 2 * _PIECE, 3), np.float32)
+    squares_HW1 = np.zeros((*sum_HW3.shape[:2], 1), np.float32)
+    for top in range(0, height + _PIECE, half):
+        for left in range(0, width + _PIECE, half):
+            y, x = rng.integers(0, side - _PIECE + 1, 2)
+            piece = np.rot90(gaussian_SS3[y : y + _PIECE, x : x + _PIECE], int(rng.integers(4)))
+            place = np.s_[top : top + _PIECE, left : left + _PIECE]
+            sum_HW3[place] += window_PP1 * piece
+            squares_HW1[place] += window_PP1**2
+    inside = np.s_[_PIECE : _PIECE + height, _PIECE : _PIECE + width]
+    grown_HW3 = sum_HW3[inside] / np.sqrt(squares_HW1[inside])
+    return grown_HW3.astype(np.float32, copy=False)
+
+
+def paint_skin(height: int, width: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return H x W x 3 painted skin, 0..255: a tone, mottling of several sizes, fine lines."""
+    light = rng.uniform(0, len(_TONES) - 1)
+    low, part = int(light), light - int(light)
+    high = min(low + 1, len(_TONES) - 1)
+    tone = (1 - part) * np.array(_TONES[low]) + part * np.array(_TONES[high])
+    skin_HW3 = np.empty((height, width, 3), np.float32)
+    skin_HW3[:] = tone
+    for size, strength in ((160, 5.0), (40, 3.0), (9, 2.0), (3, 2.5), (1, 2.0)):
+        plane_HW = noise(height, width, size, rng)
+        colour = rng.normal(1, 0.25, 3).astype(np.float32)
+        skin_HW3 += (strength * rng.uniform(0.4, 1.4)) * plane_HW[..., None] * colour
+    return skin_HW3
+
+
+def noise(height: int, width: int, size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return H x W smooth noise of mean 0 and deviation about 1, whose spots are `size` pixels."""
+    small = rng.normal(0, 1, (height // size + 3, width // size + 3)).astype(np.float32)
+    if size == 1:
+        return np.ascontiguousarray(small[:height, :width])
+    wide_wh = ((small.shape[1] - 1) * size, (small.shape[0] - 1) * size)
+    large = cv2.resize(small, wide_wh, interpolation=cv2.INTER_CUBIC)
+    plane: NDArray[np.float32] = np.ascontiguousarray(large[:height, :width]) * np.float32(1.4)
+    return plane
+
+
+def shade(pixels_HW3: NDArray[np.float32], rng: np.random.Generator) -> None:
+    """Light a photograph unevenly, in place, as a lamp or window does."""
+    height, width = pixels_HW3.shape[:2]
+    small = rng.uniform(0.75, 1.12, (3, 3)).astype(np.float32)
+    light_HW = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+    pixels_HW3 *= light_HW[..., None] * rng.uniform(0.85, 1.1)

@@ -1,0 +1,115 @@
+"""A dataset that teaches a detector of scans: tiles of composed photographs, with boxes.
+
+`python -m skindx.bench.scan.training_set OUT [BOXES] [TILES] [SEED]`: BOXES is a YOLO export whose
+training side gives lesions and skin (- or nothing: everything is painted). Train on it with
+`skindx train OUT -c configs/scan-detector.yaml -o RUN`.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.bench.scan.compose import compose
+from skindx.bench.scan.material import Material, read_material
+from skindx.data.box import Box
+from skindx.data.layout import TAXONOMY
+from skindx.data.manifest import Record, Split, write_issues, write_manifest
+from skindx.data.store import put
+from skindx.taxonomy import SkinClass, Taxonomy
+
+TILE = 320
+_TAXONOMY = Taxonomy(
+    name="tiles",
+    title="Tiles of composed photographs",
+    classes=(
+        SkinClass(key="lesion", name="Tile with a lesion"),
+        SkinClass(key="no-lesion", name="Tile without a lesion"),
+    ),
+)
+_WIDTH, _HEIGHT, _LESIONS, _TILES_A_PHOTO = 1280, 960, 18, 12
+_HALF_SCALE = 0.3
+"""Share of the tiles that come at half the scale, as a scan also looks."""
+_LEAST_VISIBLE, _LEAST_SIDE = 0.35, 5.0
+"""Of a lesion that a tile cuts: what share of it, and how many pixels, must show."""
+_SPLITS: tuple[tuple[Split, float], ...] = (("train", 0.88), ("val", 0.94), ("calibration", 0.97))
+
+
+def write_training_set(out: Path, material: Material, tiles: int, seed: int = 0) -> list[Record]:
+    """Write a dataset of so many tiles; those of one photograph are one group."""
+    records: list[Record] = []
+    rng = np.random.default_rng(seed)
+    for photo in range(-(-tiles // _TILES_A_PHOTO)):
+        draw = rng.random()
+        split: Split = next((name for name, below in _SPLITS if draw < below), "test")
+        for tile_SS3, boxes in tiles_of_photo(material, rng):
+            quality = int(rng.integers(75, 98))
+            image = cv2.cvtColor(tile_SS3, cv2.COLOR_RGB2BGR)
+            content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+            sha256, path = put(out, content, ".jpg")
+            label = "lesion" if boxes else "no-lesion"
+            record = Record(
+                *(path, sha256, sha256[:16]),
+                *(TILE, TILE),
+                label=label,
+                group=f"photo-{photo}",
+                split=split,
+                boxes=boxes,
+                source="composed",
+            )
+            records.append(record)
+    unique = {record.sha256: record for record in records}
+    records = sorted(unique.values(), key=lambda record: (record.label, record.sha256))
+    write_manifest(out, records)
+    write_issues(out, [])
+    _TAXONOMY.save(out / TAXONOMY)
+    return records
+
+
+def tiles_of_photo(
+    material: Material, rng: np.random.Generator
+) -> Iterator[tuple[NDArray[np.uint8], tuple[Box, ...]]]:
+    """Yield tiles of one composed photograph and the boxes in them."""
+    composite = compose(_WIDTH, _HEIGHT, _LESIONS, material, rng)
+    for _ in range(_TILES_A_PHOTO):
+        scale = 2 if rng.random() < _HALF_SCALE else 1
+        side = TILE * scale
+        left, top = int(rng.integers(_WIDTH - side + 1)), int(rng.integers(_HEIGHT - side + 1))
+        tile = composite.pixels_HW3[top : top + side, left : left + side]
+        if scale > 1:
+            tile = cv2.resize(tile, (TILE, TILE), interpolation=cv2.INTER_AREA)
+        boxes = [_inside(box, left, top, side, scale) for box in composite.boxes]
+        yield np.ascontiguousarray(tile), tuple(box for box in boxes if box)
+
+
+def _inside(box: Box, left: int, top: int, side: int, scale: int) -> Box | None:
+    x1, y1 = max(box.x1, left), max(box.y1, top)
+    x2, y2 = min(box.x2, left + side), min(box.y2, top + side)
+    if x1 >= x2 or y1 >= y2:
+        return None
+    visible = (x2 - x1) * (y2 - y1) / ((box.x2 - box.x1) * (box.y2 - box.y1))
+    if visible < _LEAST_VISIBLE or min(x2 - x1, y2 - y1) < _LEAST_SIDE * scale:
+        return None
+    corners = ((x1 - left) / scale, (y1 - top) / scale, (x2 - left) / scale, (y2 - top) / scale)
+    return Box(*corners, "lesion", "composer")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the dataset that the arguments name; return the exit code."""
+    out = Path(arguments[0])
+    boxes = arguments[1] if len(arguments) > 1 else "-"
+    material = Material() if boxes == "-" else read_material(Path(boxes), "train")
+    tiles = int(arguments[2]) if len(arguments) > 2 else 3000
+    seed = int(arguments[3]) if len(arguments) > 3 else 0
+    records = write_training_set(out, material, tiles, seed)
+    print(f"{len(records)} tiles in {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    raise SystemExit(main(sys.argv[1:]))

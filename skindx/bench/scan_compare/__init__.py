@@ -1,0 +1,1 @@
+"""Two photographs of one painted body: how many lesions are found again."""

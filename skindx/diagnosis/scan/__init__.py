@@ -1,0 +1,1 @@
+"""Photographs of whole bodies: find the lesions, diagnose each, rank them, compare two scans."""

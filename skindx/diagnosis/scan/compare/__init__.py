@@ -1,0 +1,1 @@
+"""Two scans of one person: photos are registered, lesions matched, changes listed."""

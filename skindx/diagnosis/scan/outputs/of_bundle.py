@@ -1,0 +1,39 @@
+"""What a bundle found on the photos of a person, as the outputs take it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from skindx.diagnosis.assemble import source_of
+from skindx.diagnosis.scan.lesion import ScannedPhoto
+from skindx.diagnosis.scan.outputs.missed import RecallBand
+from skindx.diagnosis.scan.outputs.result import ScanResult
+from skindx.models.bundle.bundle import Bundle
+
+
+def result_of(
+    bundle: Bundle,
+    photos: Sequence[ScannedPhoto],
+    made_at: datetime,
+    *,
+    backend: str = "eager",
+    miss_rate: float | None = None,
+    problems: Sequence[str] = (),
+    recall: Sequence[RecallBand] | None = None,
+) -> ScanResult:
+    """Return the result of a scan.
+
+    `miss_rate` chooses the level of the urgent risk, as it did for the lesions; `problems` are
+    sentences on what was left out; `recall` is the detector's on validation images, None where
+    nobody measured it.
+    """
+    # Crops are diagnosed as whole images are: the detector has looked already.
+    rule = bundle.spec.whole_urgent_risk or bundle.spec.urgent_risk
+    return ScanResult(
+        photos=tuple(photos),
+        classes=bundle.taxonomy.classes,
+        source=source_of(bundle, backend),
+        made_at=made_at,
+        recall=None if recall is None else tuple(recall),
+        miss_rate=rule.level(miss_rate).miss_rate if rule else None,
+        problems=tuple(problems),
+    )

@@ -1,0 +1,119 @@
+"""scan.json: what was scanned and by which bundle, for programs and for a later comparison."""
+
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from skindx.config import Settings
+from skindx.diagnosis.record import Source
+from skindx.diagnosis.scan.outputs.missed import RecallBand
+from skindx.diagnosis.scan.outputs.result import ScanResult
+from skindx.errors import UserError
+from skindx.files import write_json
+
+SUMMARY = "scan.json"
+_FORMAT = 1
+
+
+class PhotoSummary(Settings):
+    """One photo of a scan."""
+
+    name: str
+    sha256: str
+    """Of the file's bytes."""
+    width: int
+    height: int
+    """Pixels of the upright photo."""
+    mm_per_pixel: float | None
+    tiles: int
+    tiles_without_skin: int
+    failed_tiles: int
+    overview: str
+    """Path in the scan's folder: the whole photo, shrunk."""
+
+
+class BandSummary(Settings):
+    """The detector's recall on validation images, of lesions of a size."""
+
+    least_px: float
+    most_px: float | None
+    """None: any larger size."""
+    found: int
+    lesions: int
+
+
+class Summary(Settings):
+    """What a folder of a scan holds."""
+
+    format: Literal[1] = 1
+    made_at: datetime
+    lesions: int
+    photos: tuple[PhotoSummary, ...]
+    recall: tuple[BandSummary, ...] | None = None
+    """None: unknown for this bundle."""
+    source: Source
+
+
+def summary_of(result: ScanResult, overviews: list[str]) -> Summary:
+    """Return the summary of a result; `overviews` are paths by photo."""
+    return Summary(
+        made_at=result.made_at,
+        lesions=len(result.ranked),
+        photos=tuple(
+            PhotoSummary(
+                name=photo.name,
+                sha256=photo.sha256,
+                width=photo.width,
+                height=photo.height,
+                mm_per_pixel=photo.mm_per_pixel,
+                tiles=photo.tiles,
+                tiles_without_skin=photo.tiles_without_skin,
+                failed_tiles=photo.failed_tiles,
+                overview=path,
+            )
+            for photo, path in zip(result.photos, overviews, strict=True)
+        ),
+        recall=None if result.recall is None else tuple(map(_band, result.recall)),
+        source=result.source,
+    )
+
+
+def _band(band: RecallBand) -> BandSummary:
+    most_px = band.most_px if math.isfinite(band.most_px) else None
+    return BandSummary(
+        least_px=band.least_px, most_px=most_px, found=band.found, lesions=band.lesions
+    )
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """Write scan.json."""
+    write_json(folder / SUMMARY, summary.model_dump(mode="json"))
+
+
+def read_summary(folder: Path) -> Summary:
+    """Read scan.json of a scan's folder. Raises UserError for what is none."""
+    path = folder / SUMMARY
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(
+            f"{folder} holds no scan: {SUMMARY} is not there or cannot be read; give a folder that "
+            f"`skindx scan run` wrote."
+        ) from None
+    version = raw.get("format") if isinstance(raw, dict) else None
+    if version != _FORMAT:
+        raise UserError(
+            f"{path} has format {version!r}, and this version of skindx reads {_FORMAT}; scan the "
+            f"photos again, or update skindx."
+        )
+    try:
+        return Summary.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(
+            f"{path} is damaged ({error.error_count()} of its values do not fit); scan the photos "
+            f"again."
+        ) from None

@@ -1,0 +1,186 @@
+"""An untrusted file becomes a pixel store, in a process that may hang, crash or be bombed."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skindx.diagnosis.scan.photo.limits import (
+    BASE_S,
+    MAX_BYTES,
+    MEMORY_MB,
+    SECONDS_A_MB,
+    Header,
+)
+from skindx.diagnosis.scan.photo.pixels import INDEX, PixelStore, PixelWriter, level_sizes
+from skindx.diagnosis.scan.photo.vips import damaged, import_vips, open_image, value
+from skindx.errors import UserError
+from skindx.files import atomic_folder, sha256_file
+from skindx.full_disk import full_disk, needs_room, no_room
+from skindx.imaging.damage import DamagedImage
+from skindx.imaging.formats import HEAD, image_suffix, photo_format, unusable
+from skindx.imaging.heic import can_read_heic, decode_heic
+from skindx.system import require_extra
+from skindx.workers.sandbox import Failure, Limits, Work, for_each, run_sandboxed, sandboxed
+
+_STRIP_BYTES, _LEAST_ROWS = 4 << 20, 16
+"""Pixels that are decoded at once, in whole rows."""
+_BITS = {"uchar": 8, "char": 8, "ushort": 16, "short": 16}
+_SAID = {
+    "decode-memory": "decoding it takes too much memory",
+    "decode-timeout": "decoding it takes too long",
+    "decode-crash": "its decoder gave up",
+    "damaged": "it is damaged or cut short",
+}
+
+
+def photo_store(path: Path, folder: Path) -> PixelStore:
+    """Return the pixel store of a photograph, made in `folder` unless it is there already.
+
+    Raises UserError, with what to do, for a file that is no photograph to be scanned.
+    """
+    if not (folder / INDEX).is_file():
+        require_extra("scan", "pyvips", purpose="reading large photographs")
+        sha256, suffix = _look(path)
+        with needs_room(folder.parent), atomic_folder(folder) as making:
+            facts = {"name": path.name, "sha256": sha256}
+            if suffix == ".heic":
+                _from_heic(path, making, facts)
+            else:
+                _from_file(path, making, facts | {"suffix": suffix})
+    return PixelStore.open(folder)
+
+
+def _look(path: Path) -> tuple[str, str]:
+    """Return a file's SHA-256 and suffix. Raises UserError."""
+    try:
+        size_bytes = path.stat().st_size
+        if not path.is_file() or size_bytes > MAX_BYTES:
+            reason = f"has more than {MAX_BYTES >> 30} GB" if path.is_file() else "is no file"
+            raise UserError(f"{path} {reason}; give a photograph, or parts of it.")
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+        sha256 = sha256_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give a file.") from None
+    suffix = ".heic" if photo_format(head[:16]) == "HEIC" else image_suffix(head[:16])
+    if suffix == ".heic" and not can_read_heic():
+        raise UserError(
+            f"{path} is HEIC, and pillow-heif is not installed; save it as JPEG, or run "
+            "`pip install 'skindx[app]'`."
+        )
+    if suffix in (None, ".bmp"):
+        why = "it is a BMP" if suffix else unusable(head)[1]
+        raise UserError(f"{path} cannot be scanned ({why}); give JPEG, PNG, WebP, TIFF or HEIC.")
+    return sha256, suffix
+
+
+def _from_heic(path: Path, making: Path, facts: dict[str, Any]) -> None:
+    try:
+        pixels_HW3 = decode_heic(path.read_bytes())
+        height, width = pixels_HW3.shape[:2]
+        Header(".heic", path.stat().st_size, width, height, 1, 8, "srgb", False).check()
+    except DamagedImage as error:
+        raise _refused(path, error.reason, str(error)) from None
+    writer = PixelWriter(making, width, height)
+    writer.write(pixels_HW3)
+    writer.close(facts)
+
+
+def _from_file(path: Path, making: Path, facts: dict[str, Any]) -> None:
+    limits = Limits(BASE_S + SECONDS_A_MB * (path.stat().st_size >> 20), MEMORY_MB)
+    job = {"out": str(making.absolute()), "facts": facts}
+    ((_, answer),) = run_sandboxed(photo_converting, job, [path.absolute()], limits, workers=1)
+    if isinstance(answer, Failure):
+        raise _refused(path, answer.reason, "")
+    if answer["reason"] == "no-room":
+        raise full_disk(making.parent)
+    if answer["reason"]:
+        raise _refused(path, answer["reason"], answer["detail"])
+
+
+def _refused(path: Path, reason: str, detail: str) -> UserError:
+    """Return one sentence; what a decoder says in its own words tells a user nothing."""
+    if ";" not in detail:
+        detail = f"{_SAID.get(reason, _SAID['damaged'])}; take or export it anew"
+    return UserError(f"{path} cannot be scanned: {detail}.")
+
+
+def _prepare() -> None:
+    # libvips starts threads, which do not outlive a fork: each process imports it itself.
+    import cv2
+
+    cv2.setNumThreads(1)
+
+
+@sandboxed(_prepare)
+def photo_converting(job: dict[str, Any]) -> Work:
+    """Return what writes a file's pixels to the job's `out`, or says what failed."""
+    vips = import_vips()  # before the memory is limited
+
+    def convert(path: Path) -> dict[str, str]:
+        try:
+            _convert(vips, path, Path(job["out"]), job["facts"])
+        except DamagedImage as error:
+            return {"reason": error.reason, "detail": str(error)}
+        except vips.Error as error:
+            return {"reason": damaged(error).reason, "detail": ""}
+        except MemoryError:
+            return {"reason": "decode-memory", "detail": ""}
+        except OSError as error:
+            return {"reason": "no-room" if no_room(error) else "damaged", "detail": ""}
+        return {"reason": "", "detail": ""}
+
+    return for_each(convert)
+
+
+def _convert(vips: Any, path: Path, out: Path, facts: dict[str, Any]) -> None:
+    suffix = facts["suffix"]
+    image = open_image(vips, str(path), suffix)
+    Header(
+        suffix=suffix,
+        size_bytes=path.stat().st_size,
+        width=image.width,
+        height=image.height,
+        pages=2 if _is_animated(path, suffix) else value(image, "n-pages", 1),
+        bits=_BITS.get(image.format, 32),
+        colours=image.interpretation,
+        interlaced=bool(value(image, "interlaced", 0)),
+    ).check()
+    room = sum(3 * width * height for width, height in level_sizes(image.width, image.height))
+    if shutil.disk_usage(out).free < room:
+        raise OSError(28, "No space left on device")
+    orientation = value(image, "orientation", 1)
+    if image.hasalpha():
+        image = image.flatten(background=[255] * (image.bands - 1))
+    if image.bands == 1:
+        image = image.bandjoin([image, image])
+    if image.bands != 3:
+        raise DamagedImage(
+            f"it has {image.bands} channels; save it as RGB, for example as JPEG",
+            "unsupported-format",
+        )
+    writer = PixelWriter(out, image.width, image.height)
+    try:
+        region = vips.Region.new(image)
+        strip = max(_LEAST_ROWS, _STRIP_BYTES // (3 * image.width))
+        for top in range(0, image.height, strip):
+            rows = min(strip, image.height - top)
+            content = region.fetch(0, top, image.width, rows)
+            writer.write(np.frombuffer(content, np.uint8).reshape(rows, image.width, 3))
+    except BaseException:
+        writer.abandon()
+        raise
+    writer.close(facts, orientation if 1 <= orientation <= 8 else 1)
+
+
+def _is_animated(path: Path, suffix: str) -> bool:
+    """Tell an animated PNG, of which libvips knows nothing: its frames are declared up front."""
+    if suffix != ".png":
+        return False
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return b"acTL" in head.partition(b"IDAT")[0]

@@ -1,0 +1,137 @@
+"""A scan from photographs to files, as the command line runs it."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from skindx.diagnosis.scan.lesion import ScannedPhoto
+from skindx.diagnosis.scan.levels import LevelledPhoto
+from skindx.diagnosis.scan.outputs.of_bundle import result_of
+from skindx.diagnosis.scan.outputs.write import write_scan
+from skindx.diagnosis.scan.photo.opening import photo_store
+from skindx.diagnosis.scan.scale import Confirm, Scale, given_scale, scale_from_ruler
+from skindx.diagnosis.scan.settings import ScanSettings
+from skindx.diagnosis.scan.work.crew import Crew, LocalWorkers, Others
+from skindx.diagnosis.scan.work.doing import TaskDoer
+from skindx.diagnosis.scan.work.driver import MakeCrew, Scan, Scanned, prepared
+from skindx.diagnosis.scan.work.folder import DATABASE, WORK
+from skindx.diagnosis.scan.work.worker import work
+from skindx.diagnosis.scan.writing import write_lesion_list
+from skindx.errors import UserError
+from skindx.full_disk import needs_room
+from skindx.models.bundle.bundle import TAXONOMY, open_bundle
+from skindx.progress import Progress
+from skindx.system import cpu_count
+from skindx.taxonomy import Taxonomy
+from skindx.workers.process import exit_with_parent
+
+MOST_WORKERS = 4
+"""By default: each holds the bundle in memory."""
+
+
+def run_scan(
+    photos: Sequence[Path],
+    bundle: Path,
+    out: Path,
+    settings: ScanSettings,
+    *,
+    workers: int | None = None,
+    queue: str | None = None,
+    lease_s: float = 60.0,
+    expect: str | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda *_: None,
+    make_crew: MakeCrew | None = None,
+    mm_per_pixel: float | None = None,
+    confirm: Confirm | None = None,
+) -> Scanned:
+    """Scan photographs and write the results into `out`. Raises UserError, JobError.
+
+    `mm_per_pixel` is of all photographs; with `confirm` each shows a ruler that a person confirms
+    before the search begins.
+    """
+    given = None if mm_per_pixel is None else given_scale(mm_per_pixel)
+    if workers == 0 and queue is None:
+        raise UserError(
+            "without workers here others must do the work, and they need a database to meet in; "
+            "give --queue URL, or --workers 1."
+        )
+    count = min(cpu_count(), MOST_WORKERS) if workers is None else workers
+    with prepared(
+        photos,
+        bundle,
+        out,
+        settings,
+        queue=queue,
+        lease_s=lease_s,
+        expect=expect,
+        device=device,
+        progress=progress,
+    ) as scan:
+        scales = [given or _by_ruler(scan, n, confirm) for n in range(len(photos))]
+        scanned = scan.run(make_crew or partial(_crew, count, device))
+        scanned = replace(scanned, photos=_measured(scanned.photos, scales))
+        with needs_room(out):
+            result = result_of(
+                open_bundle(bundle, expect),
+                scanned.photos,
+                datetime.now(UTC),
+                miss_rate=settings.miss_rate,
+                problems=scanned.problems,
+            )
+            reads = [LevelledPhoto(scan.folder.store(n)) for n in range(len(photos))]
+            write_scan(out, result, reads)
+            keys = Taxonomy.load(bundle / TAXONOMY).keys
+            write_lesion_list(out, scanned.photos, scanned.problems, keys)
+            for made in scanned.maps:
+                shutil.rmtree(out / made.name, ignore_errors=True)
+                made.replace(out / made.name)
+    return scanned
+
+
+def _by_ruler(scan: Scan, photo: int, confirm: Confirm | None) -> Scale | None:
+    """Return the scale of a photograph by the ruler on it; None: nobody asked for it."""
+    if confirm is None:
+        return None
+    path = scan.paths[photo]
+    store = photo_store(path, scan.folder.store_folder(photo))
+    return scale_from_ruler(LevelledPhoto(store), *store.size(), name=path.name, confirm=confirm)
+
+
+def _measured(photos: Sequence[ScannedPhoto], scales: Sequence[Scale | None]) -> list[ScannedPhoto]:
+    return [
+        replace(photo, mm_per_pixel=scale.mm_per_pixel if scale else None)
+        for photo, scale in zip(photos, scales, strict=True)
+    ]
+
+
+def _crew(count: int, device: str, where: Path | str, token: str) -> Crew:
+    return LocalWorkers.of(where, token, count, device) if count else Others()
+
+
+def run_worker(
+    queue: str, token: str, patience_s: float, device: str, *, with_parent: bool = False
+) -> int:
+    """Do tasks of the scans of a database, a SQLite file, or a scan's folder; return how many.
+
+    Raises UserError.
+    """
+    where: Path | str = queue
+    if "://" not in queue:
+        path = Path(queue)
+        where = path / WORK / DATABASE if path.is_dir() else path
+        if not where.is_file():
+            raise UserError(
+                f"{queue} holds no scan at work; give the folder of a scan that is being run, or "
+                "the URL of its database."
+            )
+    if with_parent:
+        exit_with_parent()
+        patience_s = math.inf
+    return work(
+        where, token=token, patience_s=patience_s, make_doer=partial(TaskDoer, device=device)
+    )

@@ -1,0 +1,29 @@
+"""All lesions of one photograph in one process, without a queue: the detector and the joining."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skindx.diagnosis.scan.finding import find_in_tiles
+from skindx.diagnosis.scan.grid import grids
+from skindx.diagnosis.scan.join import Found, join
+from skindx.diagnosis.scan.photo.pixels import PixelStore
+from skindx.diagnosis.scan.settings import ScanSettings
+from skindx.models.detector.batch import BatchDetector
+
+# K = lesions
+
+
+def search(
+    store: PixelStore,
+    detector: BatchDetector,
+    settings: ScanSettings,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return boxes K x 4 in pixels of the upright photograph and their scores, best first."""
+    tile = settings.tile or detector.spec.size
+    found = [
+        find_in_tiles(detector, store, grid, range(len(grid.patches)), settings)
+        for grid in grids(store, tile, settings)
+    ]
+    rows = np.concatenate([one.rows_R8 for one in found])
+    boxes_K4, scores_K, _ = join(Found.of(rows), settings.least_side)
+    return boxes_K4, scores_K

@@ -1,0 +1,94 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skindx.bench import run_bench
+from skindx.bench.scan.compose import compose
+from skindx.bench.scan.material import Material, read_material, side_of
+from skindx.bench.scan.scoring import Photo, average_precision, shares
+from skindx.bench.scan.texture import grow
+from skindx.bench.scan.training_set import write_training_set
+from skindx.data.manifest import read_manifest
+from skindx.errors import UserError
+
+
+def test_the_bench_runs_and_names_its_figures(tiny_bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "scan.json"
+    run_bench("scan", file, [f"bundle={tiny_bundle}"], smallest=True)
+    figures = json.loads(file.read_text())["figures"]
+    assert {"recall", "precision", "ap", "ap_minus_whole_image", "seconds_a_photo"} <= {
+        *figures,
+        "precision",  # of no box at all there is none
+    }
+    assert 0 <= figures["recall"]["value"] <= 1
+
+
+def test_it_says_what_is_missing() -> None:
+    with pytest.raises(UserError, match="needs a bundle with a detector"):
+        run_bench("scan", smallest=True)
+
+
+def test_a_composite_is_the_same_for_a_seed_and_lesions_differ_from_the_skin() -> None:
+    first, again = (
+        compose(500, 400, 12, Material(), np.random.default_rng(3), sizes=(16, 60)) for _ in "ab"
+    )
+    assert np.array_equal(first.pixels_HW3, again.pixels_HW3)
+    assert first.boxes == again.boxes
+    assert len(first.boxes) > 3
+    for box in first.boxes:
+        assert 0 <= box.x1 < box.x2 <= 500
+        assert 0 <= box.y1 < box.y2 <= 400
+        assert 10 <= max(box.x2 - box.x1, box.y2 - box.y1) <= 90
+
+
+def test_grown_skin_has_the_colours_of_its_patch() -> None:
+    rng = np.random.default_rng(0)
+    patch = np.clip(rng.normal((200, 150, 120), (12, 8, 5), (128, 128, 3)), 0, 255).astype(np.uint8)
+    grown = grow(patch, 300, 200, rng)
+    assert grown.shape == (300, 200, 3)
+    np.testing.assert_allclose(grown.mean(axis=(0, 1)), patch.mean(axis=(0, 1)), atol=2)
+    np.testing.assert_allclose(grown.std(axis=(0, 1)), patch.std(axis=(0, 1)), rtol=0.2)
+
+
+def test_a_training_set_keeps_photographs_apart(tmp_path: Path) -> None:
+    write_training_set(tmp_path, Material(), 48)
+    records = read_manifest(tmp_path)
+    assert len(records) == 48
+    of_group: dict[str, set[str]] = {}
+    for record in records:
+        of_group.setdefault(record.group, set()).add(record.split)
+        for box in record.boxes or ():
+            assert 0 <= box.x1 < box.x2 <= record.width
+    assert all(len(splits) == 1 for splits in of_group.values())
+
+
+@pytest.mark.long
+def test_copies_of_a_picture_are_on_one_side(real: Path) -> None:
+    sides = [read_material(real / "boxes", side) for side in ("train", "test")]
+    assert all(side.lesions and side.skins for side in sides)
+    assert {side_of(name) for name in ("b-1-_jpg", "b2-78_jpg", "m-12_jpg", "m2-3_jpg")} <= {
+        "train",
+        "test",
+    }
+
+
+@given(st.integers(0, 6), st.integers(0, 2**32 - 1))
+def test_recall_and_precision_by_hand(wrong: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    low = np.arange(5)[:, None] * 300.0 + np.zeros((1, 2))
+    truth = np.concatenate([low, low + np.array([[12], [30], [60], [120], [200]])], axis=1)
+    found = truth[:3]
+    other = np.tile([[2000.0, 0, 2010, 10]], (wrong, 1)) + 20 * np.arange(wrong)[:, None]
+    scores = rng.uniform(0.3, 1, 3 + wrong)
+    photo = Photo(truth, np.concatenate([found, other]), scores)
+    counts = shares([photo], 0.25)
+    assert counts["recall"] == (3, 5)
+    assert counts["precision"] == (3, 3 + wrong)
+    assert counts["recall_12_24_px"] == (1, 1)
+    assert counts["recall_96_200_px"] == (0, 2)
+    if not wrong:
+        assert average_precision([photo]) == pytest.approx(100 * 3 / 5, abs=1.5)

@@ -1,0 +1,61 @@
+"""Lesions as a scan finds them, made up."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from skindx.data.box import Box
+from skindx.diagnosis.scan.lesion import Lesion, ScannedPhoto
+
+CLASSES = ("nevus", "melanoma", "keratosis")
+
+
+def lesion(
+    x: float = 100,
+    y: float = 100,
+    size: float = 40,
+    *,
+    risk: float = 0.02,
+    urgent: bool | None = False,
+    embedding: Sequence[float] = (1, 0, 0, 0),
+    colour: tuple[float, float, float] = (-12, 4, 2),
+    score: float = 0.9,
+    possible: tuple[str, ...] = ("nevus",),
+    ood: float | None = 0.5,
+) -> Lesion:
+    half = size / 2
+    vector = np.array(embedding, np.float64)
+    return Lesion(
+        Box(x - half, y - half, x + half, y + half, "lesion", "detector", score),
+        np.array([0.9 * (1 - risk), risk, 0.1 * (1 - risk)]),
+        risk,
+        urgent,
+        possible,
+        ood,
+        (vector / np.linalg.norm(vector)).astype(np.float32),
+        colour,
+    )
+
+
+def alike(rng: np.random.Generator, count: int, side: int = 2000) -> list[Lesion]:
+    """Return ordinary lesions of one person."""
+    return [
+        lesion(
+            *rng.uniform(60, side - 60, 2),
+            40 * float(np.exp(rng.normal(0, 0.2))),
+            embedding=np.array([1, 0, 0, 0, 0, 0]) + rng.normal(0, 0.1, 6),
+            colour=tuple(np.array([-12, 4, 2]) + rng.normal(0, 1.5, 3)),
+        )
+        for _ in range(count)
+    ]
+
+
+def photo(
+    lesions: Sequence[Lesion],
+    name: str = "back.jpg",
+    *,
+    side: int = 2000,
+    mm_per_pixel: float | None = None,
+    sha256: str = "ab" * 32,
+) -> ScannedPhoto:
+    return ScannedPhoto(name, sha256, side, side, 40, 8, 0, tuple(lesions), mm_per_pixel)

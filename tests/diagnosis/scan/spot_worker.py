@@ -1,0 +1,84 @@
+"""A worker process of a scan for spots, or its driver, that misbehaves as it is told."""
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import spots
+
+from skindx.cli.failures import one_sentence
+from skindx.diagnosis.scan.running import run_scan
+from skindx.diagnosis.scan.settings import ScanSettings
+from skindx.diagnosis.scan.work.crew import ThisProcess
+from skindx.diagnosis.scan.work.doing import TaskDoer
+from skindx.diagnosis.scan.work.tasks import ScanTask
+from skindx.diagnosis.scan.work.worker import work
+from skindx.workers.process import exit_with_parent
+
+
+class Doer(TaskDoer):
+    """Finds spots, and does `before` before each task."""
+
+    def __init__(self, folder: Path, before: Callable[[], None]) -> None:
+        super().__init__(folder, load=spots.load)
+        self._before = before
+
+    def do(self, task: ScanTask) -> dict[str, Any]:
+        """Do it, if what comes before allows."""
+        answer = super().do(task)
+        self._before()
+        return answer
+
+
+def misbehave(how: str) -> Callable[[], None]:
+    """Return what a worker does between its answer and the acknowledgement."""
+    kind, _, rest = how.partition(":")
+    if kind == "die":
+        count, _, folder = rest.partition(":")
+        return partial(die, int(count), Path(folder))
+    if kind == "late":
+        real = time.time
+        time.time = lambda: real() + float(rest)
+        return partial(time.sleep, 0.05)
+    return full if kind == "full" else partial(time.sleep, 0.05)
+
+
+def die(count: int, folder: Path) -> None:
+    """Be killed, unless `count` workers were before."""
+    for number in range(count):
+        try:
+            (folder / f"died-{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def full() -> None:
+    """Find no room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def main(arguments: list[str]) -> None:
+    """Work, or drive."""
+    if arguments[0] == "drive":
+        photo, bundle, out = map(Path, arguments[1:4])
+        doer = partial(Doer, before=partial(time.sleep, 0.3))
+        crew = partial(ThisProcess, make_doer=doer)
+        settings = ScanSettings(score_map=True, batch=4, least_side=4)
+        run_scan([photo], bundle, out, settings, make_crew=crew)
+        return
+    where, token, how = arguments
+    exit_with_parent()
+    with one_sentence():
+        place = where if "://" in where else Path(where)
+        work(place, token=token, patience_s=1e9, make_doer=partial(Doer, before=misbehave(how)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,207 @@
+"""Two photographs of one body: registration, matching, and what is called a change."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import false_discovery_control
+
+from skindx.bench import run_bench
+from skindx.bench.scan_compare.bodies import Body, Camera, paint_body, seen_again
+from skindx.bench.scan_compare.views import view_of
+from skindx.diagnosis.scan.compare import plane, thin_plate
+from skindx.diagnosis.scan.compare.changes import Change, _backwards, changes
+from skindx.diagnosis.scan.compare.constellation import constellation
+from skindx.diagnosis.scan.compare.growth import discoveries
+from skindx.diagnosis.scan.compare.matching import Matched, match
+from skindx.diagnosis.scan.compare.registration import register
+from skindx.diagnosis.scan.compare.view import View
+from skindx.errors import UserError
+
+SIZE = (720, 540)
+
+
+@pytest.fixture(scope="module")
+def body() -> Body:
+    return paint_body(np.random.default_rng(5), 36, SIZE)
+
+
+def compared(before: View, after: View) -> tuple[Matched, tuple[Change, ...]]:
+    matched = match(before, after, register(before, after))
+    return matched, changes(before, after, matched)
+
+
+def right(before: View, after: View, matched: Matched) -> tuple[int, int]:
+    """Return how many lesions of both photos have the right partner, and how many there are."""
+    shared = {row["rank"] for row in before.rows} & {row["rank"] for row in after.rows}
+    pairs = [(before.rows[i]["rank"], after.rows[k]["rank"]) for i, k in matched.pairs_N2]
+    return sum(own == other and own in shared for own, other in pairs), len(shared)
+
+
+def views(body: Body, again: Body, seed: int = 0) -> tuple[View, View]:
+    rng = np.random.default_rng(seed)
+    return view_of(rng, body, 0.04), view_of(rng, again, 0.04)
+
+
+@pytest.mark.parametrize(
+    ("camera", "least"),
+    [
+        (Camera(15, 1.2, 0.15, noise=0.015), 0.98),
+        (Camera(-15, 1 / 1.2, -0.15, noise=0.015), 0.98),
+        (Camera(5, 1.1, 0.05, 0.012, 0.3, 0.03), 0.9),
+    ],
+    ids=["nearer", "farther", "moved skin"],
+)
+def test_lesions_are_found_again(body: Body, camera: Camera, least: float) -> None:
+    again = seen_again(np.random.default_rng(1), body, camera)
+    before, after = views(body, again)
+    matched, found = compared(before, after)
+    hits, shared = right(before, after, matched)
+    assert shared >= 15
+    assert hits >= least * shared
+    assert sum(change.kind in ("new", "vanished") for change in found) <= 0.1 * shared
+    # Where a lesion should be is within three standard deviations of where it is.
+    error = matched.registration.warp.error_px
+    moved = matched.registration.warp(body.centres_N2[body.inside() & again.inside()])
+    truth = again.centres_N2[body.inside() & again.inside()]
+    assert np.median(np.hypot(*(moved - truth).T)) < max(3 * error, 4)
+
+
+def test_another_body_is_refused(body: Body) -> None:
+    other = paint_body(np.random.default_rng(99), 40, SIZE)
+    with pytest.raises(UserError, match="cannot be laid on each other"):
+        register(*views(body, other))
+
+
+def test_a_ruler_on_both_photos_does_not_make_two_people_one(body: Body) -> None:
+    other = paint_body(np.random.default_rng(99), 40, SIZE)
+    sheet = np.random.default_rng(0).integers(0, 255, (20, 30, 3), np.uint8)
+    sheet = cv2.resize(sheet, (340, 220), interpolation=cv2.INTER_NEAREST)
+    both = []
+    for one in (body, other):
+        pixels = one.pixels_HW3.copy()
+        pixels[160:380, 190:530] = sheet
+        both.append(replace(one, pixels_HW3=pixels))
+    with pytest.raises(UserError, match="cannot be laid on each other"):
+        register(*views(*both))
+
+
+def test_lesions_alone_are_enough_where_the_skin_has_changed(body: Body) -> None:
+    """Years later no pore is where it was: only the constellation of the lesions remains."""
+    again = seen_again(np.random.default_rng(1), body, Camera(12, 1.1))
+    flat = np.full_like(body.pixels_HW3, 170)
+    before, after = views(replace(body, pixels_HW3=flat), replace(again, pixels_HW3=flat))
+    matched, _ = compared(before, after)
+    assert matched.registration.by_lesions
+    hits, shared = right(before, after, matched)
+    assert hits >= 0.9 * shared
+    other = paint_body(np.random.default_rng(99), 40, SIZE)
+    with pytest.raises(UserError):
+        register(*views(replace(body, pixels_HW3=flat), replace(other, pixels_HW3=flat)))
+
+
+def test_chance_makes_no_constellation() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        places = [rng.uniform(0, 1000, (40, 2)) for _ in range(2)]
+        sizes = [np.exp(rng.normal(3, 0.4, 40)) for _ in range(2)]
+        found = constellation(places[0], sizes[0], places[1], sizes[1], (1000, 1000))
+        assert found is None
+
+
+def test_new_grown_changed_and_vanished_lesions_are_told_apart(body: Body) -> None:
+    again = seen_again(np.random.default_rng(1), body, Camera(6, 1.05, noise=0.015))
+    whole = np.flatnonzero(body.inside() & again.inside())
+    assert len(whole) > 20
+    largest = whole[np.argsort(-again.sizes_N[whole])]
+    lost, came, grew, shrank, darker = (int(number) for number in largest[:5])
+    sizes, colours = again.sizes_N.copy(), again.colours_N3.copy()
+    sizes[grew] *= 1.7
+    sizes[shrank] *= 0.6
+    colours[darker] += (-25, 0, 0)
+    before, after = views(body, replace(again, sizes_N=sizes, colours_N3=colours))
+    before, after = without(before, came), without(after, lost)
+    _, found = compared(before, after)
+    kinds = {
+        change.before["rank"] if change.before else change.after["rank"]: change  # type: ignore[index]
+        for change in found
+    }
+    assert kinds[lost].kind == "vanished"
+    assert kinds[came].kind == "new"
+    assert kinds[grew].kind == "grown"
+    assert kinds[grew].growth is not None
+    assert kinds[grew].growth.low < 1.7 < kinds[grew].growth.high
+    assert kinds[grew].growth.low > 1
+    assert (kinds[shrank].kind, kinds[shrank].reasons) == ("changed", ("smaller",))
+    assert kinds[darker].reasons == ("colour",)
+    planted = {lost, came, grew, shrank, darker}
+    assert {kinds[rank].kind for rank in kinds if rank not in planted} <= {"same", "not comparable"}
+    # What lies out of the other photo has neither come nor gone.
+    seen = [{row["rank"] for row in view.rows} for view in (before, after)]
+    for rank in seen[0] ^ seen[1]:
+        if rank not in planted:
+            assert kinds[rank].kind == "not comparable"
+    assert [change.kind for change in found][:2] == ["new", "grown"]
+
+
+def without(view: View, lesion: int) -> View:
+    kept = [n for n, row in enumerate(view.rows) if row["rank"] != lesion]
+    rows = tuple(view.rows[n] for n in kept)
+    return replace(view, boxes_L4=view.boxes_L4[kept], colours_L3=view.colours_L3[kept], rows=rows)
+
+
+def test_no_lesion_is_matched_twice_and_none_is_lost(body: Body) -> None:
+    again = seen_again(np.random.default_rng(2), body, Camera(8, 0.95, warp=0.01))
+    before, after = views(body, again)
+    matched, found = compared(before, after)
+    for side in matched.pairs_N2.T:
+        assert len(set(side.tolist())) == len(side)
+    assert sum(change.before is not None for change in found) == len(before.rows)
+    assert sum(change.after is not None for change in found) == len(after.rows)
+    # The way back leads to where one came from.
+    for centre in before.centres[:5]:
+        moved = matched.registration.warp(centre[None])[0]
+        back, scale = _backwards(before, matched, moved)
+        assert np.hypot(*(np.array(back) - centre)) < 0.5
+        assert scale == pytest.approx(matched.registration.warp.scales(centre[None])[0], rel=0.02)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=15)
+def test_a_spline_through_a_plane_is_the_plane(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    map_33 = np.array([[1.1, 0.1, 5], [-0.1, 0.9, 9], [1e-5, -1e-5, 1]])
+    places = rng.uniform(0, 1000, (60, 2))
+    warp = thin_plate.fit(map_33, places, plane.apply(map_33, places))
+    asked = rng.uniform(0, 1000, (20, 2))
+    assert warp(asked) == pytest.approx(plane.apply(map_33, asked), abs=1e-3)
+    # Of a plane without perspective the scale is the root of the determinant, everywhere.
+    flat = map_33.copy()
+    flat[2] = [0, 0, 1]
+    warp = thin_plate.fit(flat, places, plane.apply(flat, places))
+    assert warp.scales(asked) == pytest.approx(np.sqrt(np.linalg.det(flat[:2, :2])), rel=1e-3)
+    assert (warp.errors(asked + 3000) > warp.errors(asked)).all()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_discoveries_are_those_of_benjamini_and_hochberg(p_values: list[float]) -> None:
+    expected = false_discovery_control(p_values) <= 0.05
+    assert discoveries(np.array(p_values)).tolist() == pytest.approx(expected.tolist())
+
+
+def test_mirrors_and_folds_are_no_camera() -> None:
+    places = np.random.default_rng(0).uniform(0, 1000, (30, 2))
+    assert plane.sane(np.eye(3), places)
+    assert not plane.sane(np.diag([-1.0, 1, 1]), places)
+    assert not plane.sane(np.diag([5.0, 5, 1]), places)
+    assert not plane.sane(np.diag([3.0, 1, 1]), places)
+    assert not plane.sane(np.array([[1, 0, 0], [0, 1, 0], [-0.002, 0, 1.0]]), places)
+
+
+def test_the_smallest_bench_runs() -> None:
+    figures = run_bench("scan-compare", smallest=True).figures
+    assert {"camera_matched", "warped_matched", "others_refused"} <= set(figures)
+    assert figures["camera_matched"].value > 90

@@ -1,0 +1,107 @@
+"""One box a lesion, wherever the seams run and in whatever order tiles were answered."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spots import SpotDetector, photo_with
+
+from skindx.diagnosis.scan.finding import find_in_tiles
+from skindx.diagnosis.scan.grid import grids
+from skindx.diagnosis.scan.join import Found, iou, join
+from skindx.diagnosis.scan.photo.pixels import PixelStore, PixelWriter
+from skindx.diagnosis.scan.settings import ScanSettings
+
+
+def row(box: tuple[float, ...], score: float, tile: int, *, part: bool = False) -> list[float]:
+    return [*box, score, 0, tile, part]
+
+
+def joined(*rows: list[float]) -> list[list[float]]:
+    boxes, _, _ = join(Found.of(np.array(rows)))
+    return boxes.round(3).tolist()
+
+
+def test_whole_boxes_of_two_tiles_are_averaged_by_score() -> None:
+    one, other = row((0, 0, 10, 10), 0.9, 1), row((2, 0, 12, 10), 0.3, 2)
+    assert joined(one, other) == [[0.5, 0, 10.5, 10]]
+
+
+def test_a_part_yields_to_a_whole_box_and_parts_alone_are_put_together() -> None:
+    whole = row((0, 0, 40, 40), 0.5, 1)
+    part = row((0, 0, 22, 40), 0.95, 2, part=True)
+    assert joined(part, whole) == [[0, 0, 40, 40]]
+    corners = [
+        row((0, 0, 30, 30), 0.9, 1, part=True),
+        row((20, 0, 60, 30), 0.8, 2, part=True),
+        row((0, 20, 30, 60), 0.7, 3, part=True),
+        row((20, 20, 60, 60), 0.6, 4, part=True),
+    ]
+    assert joined(*corners) == [[0, 0, 60, 60]]
+
+
+def test_what_a_better_box_contains_and_what_is_too_small_is_left_out() -> None:
+    lesion, inside = row((0, 0, 60, 60), 0.7, 1), row((10, 10, 40, 40), 0.6, 2)
+    assert joined(inside, lesion) == [[0, 0, 60, 60]]
+    freckle = row((100, 100, 107, 107), 0.9, 1)
+    boxes, _, _ = join(Found.of(np.array([lesion, freckle])), least_side=10)
+    assert boxes.round(3).tolist() == [[0, 0, 60, 60]]
+
+
+def test_neighbours_of_one_tile_stay_two_lesions() -> None:
+    one, other = row((0, 0, 10, 10), 0.9, 1), row((5, 0, 15, 10), 0.8, 1)
+    assert len(joined(one, other)) == 2
+    assert joined() == []
+
+
+@given(st.permutations(range(12)), st.integers(0, 1000))
+def test_the_order_of_answers_does_not_matter(order: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    low = rng.uniform(0, 60, (12, 2))
+    rows = np.column_stack(
+        [
+            low,
+            low + rng.uniform(5, 40, (12, 2)),
+            rng.choice([0.5, 0.9], 12),
+            np.zeros(12),
+            rng.integers(0, 4, 12),
+            rng.random(12) < 0.4,
+        ]
+    )
+    first, other = join(Found.of(rows)), join(Found.of(rows[list(order)]))
+    for a, b in zip(first, other, strict=True):
+        assert np.array_equal(a, b)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.floats(30, 270), st.floats(30, 220)), min_size=1, max_size=6),
+    st.floats(4, 26),
+)
+def test_a_spot_comes_out_once_on_any_seam(
+    tmp_path_factory: pytest.TempPathFactory, places: list[tuple[float, float]], radius: float
+) -> None:
+    """Tiles of 64 that share 16: a spot may be cut by none, two or four of them, or by all."""
+    apart = []
+    for x, y in places:
+        if all(max(abs(x - a), abs(y - b)) > 2 * radius + 6 for a, b, _ in apart):
+            apart.append((x, y, radius))
+    store = store_of(tmp_path_factory.mktemp("store"), photo_with(apart, 300, 250))
+    config = ScanSettings(overlap=0.25)
+    rows = []
+    for grid in grids(store, 64, config):
+        numbers = range(len(grid.patches))
+        rows.append(find_in_tiles(SpotDetector(), store, grid, numbers, config).rows_R8)  # type: ignore[arg-type]
+    boxes, _, _ = join(Found.of(np.concatenate(rows)))
+    (whole,), _ = SpotDetector().detect(store.read(0, 0, 0, 304, 304)[None])
+    assert len(boxes) == len(whole.boxes_K4) == len(apart)
+    assert all(iou(box, boxes).max() > 0.5 for box in whole.boxes_K4.astype(float))
+
+
+def store_of(folder: Path, pixels: np.ndarray) -> PixelStore:
+    writer = PixelWriter(folder, pixels.shape[1], pixels.shape[0])
+    writer.write(pixels)
+    writer.close({"name": "photo", "sha256": "0" * 64})
+    return PixelStore.open(folder)
