@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def rendered(file: str) -> str:
-    """Return a file's text with its blocks made anew."""
+    """Return a file's text with its blocks made again."""
     text = (ROOT / file).read_text(encoding="utf-8")
     for name, (where, make) in BLOCKS.items():
         if where != file:

@@ -55,7 +55,7 @@ class Settings(BaseModel):
     def parse(cls, raw: dict[str, Any], origin: str = "settings", *, expand: bool = True) -> Self:
         """Validate plain values; `origin` names them in an error. Raises UserError.
 
-        What a stranger sends must not `expand` environment variables: an error would tell them.
+        Untrusted input must not `expand` environment variables: an error would reveal them.
         """
         try:
             return cls.model_validate(_expand(raw, origin) if expand else raw)

@@ -1,8 +1,8 @@
-"""The two exceptions that the command line tells in one sentence."""
+"""The two exceptions that the command line reports in one sentence."""
 
 
 class UserError(ValueError):
-    """Bad input, told in one sentence: the value, what was allowed, what to do next.
+    """Bad input, reported in one sentence: the value, what was allowed, what to do next.
 
     The command line prints it without a traceback and exits with code 2.
     """

@@ -1,4 +1,4 @@
-"""A disk without room: found by the error or by looking, and told in one sentence."""
+"""A disk without room: found by the error or by looking, and reported in one sentence."""
 
 import errno
 import shutil

@@ -38,7 +38,7 @@ def go_offline() -> None:
     os.environ.update(_QUIET)
     # Our own settings for ultralytics: the user's may hold a key, and are not ours to change.
     os.environ.setdefault("YOLO_CONFIG_DIR", str(cache_folder()))
-    # OpenVINO tells its makers of every import, and no variable stops it; without the package
+    # OpenVINO reports every import to its vendor, and no variable stops it; without the package
     # that does so it takes a stand-in that is silent.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     for name, value in _HUB.items():

@@ -152,7 +152,7 @@ def test_an_image_goes_from_everywhere(
     assert f"your own copy stays until you delete it: {own}" in out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert dropped == []
-    assert f"gallery {data / 'gallery'}: would be written anew" in out
+    assert f"gallery {data / 'gallery'}: would be written again" in out
     assert f"published {tmp_path / 'pub'}: 1 would be taken out" in out
 
     for _ in range(2):

@@ -43,7 +43,7 @@ def call(command: list[str | Path], cwd: Path) -> str:
 
 def build(target: str, root: Path, folder: Path) -> Path:
     """Return the wheel or sdist that is built from `root` into `folder`."""
-    # The build backend itself, from the dev extra: an isolated build would fetch it anew.
+    # The build backend itself, from the dev extra: an isolated build would fetch it again.
     call([sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder], cwd=root)
     (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return built

@@ -82,7 +82,7 @@ def _plain(value: Any) -> str:
 
 def default(schema: Mapping[str, Any]) -> str:
     """Return the default of a key that is not required."""
-    if "default" not in schema:  # made anew for each object
+    if "default" not in schema:  # made again for each object
         return "its defaults" if "$ref" in schema else "empty"
     value = schema["default"]
     if value is None:

@@ -59,6 +59,6 @@ def checked_name(text: str, what: str) -> str:
     if not name.isprintable():
         raise UserError(
             f"the {what} {name!r} holds a character that cannot be seen, such as one that turns "
-            "the direction of writing; type the name anew, without it."
+            "the direction of writing; type the name again, without it."
         )
     return name

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GONE = "this case is not in the case book; it may have been deleted: open the list anew."
+_GONE = "this case is not in the case book; it may have been deleted: open the list again."
 _CHANGED = (
     "this case was changed in another window after this one showed it, so what you wrote is not "
     "saved; look at what is there now, then write your note again."
@@ -139,7 +139,7 @@ class Casebook:
                 raise UserError(_CHANGED if there else _GONE)
 
     def delete(self, owner: str | None, case: str) -> None:
-        """Delete a case: destroy its key, then its row; None: whoever owns it. Raises UserError."""
+        """Delete a case: destroy its key, then its row; None: of any owner. Raises UserError."""
         from sqlalchemy import delete, select
 
         from skindx.casebook.tables import CaseRow, PhotoRow

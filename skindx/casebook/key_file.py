@@ -1,6 +1,6 @@
 """The key file lies outside the database; a case is deleted when its key is gone from it.
 
-A new key is appended; a deletion writes the file anew without the key and overwrites the old one.
+A new key is appended; a deletion writes the file again without the key and overwrites the old one.
 """
 
 import errno

@@ -29,7 +29,7 @@ def build(
         typer.Option(help="Dataset or splits.csv whose images keep their split here too."),
     ] = None,
     resplit: Annotated[
-        bool, typer.Option("--resplit", help="Split anew; old results are then not comparable.")
+        bool, typer.Option("--resplit", help="Split again; old results are then not comparable.")
     ] = False,
     join_copies: Annotated[
         bool,
@@ -75,7 +75,7 @@ def build(
         settings = load_build_settings(source, sets or [], taxonomy)
         if settings.split.frozen and resplit:
             raise UserError(
-                f"splits frozen by {settings.split.frozen} cannot be made anew; leave out "
+                f"splits frozen by {settings.split.frozen} cannot be made again; leave out "
                 f"--resplit, or set split.frozen=null."
             )
         with progress_bars() as progress:

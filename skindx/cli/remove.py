@@ -98,7 +98,7 @@ def _take_down(
     carry_out(planned)
     for folder, dataset in galleries:
         write_gallery(dataset, folder)
-        print(f"gallery {folder}: written anew without them")
+        print(f"gallery {folder}: written again without them")
     for folder in published:
         print(f"published {folder}: {drop(folder, gone)} taken out")
     for path, uses in used:
@@ -144,7 +144,7 @@ def _would(
     from skindx.data.publish import held_in
 
     for folder, _ in galleries:
-        print(f"gallery {folder}: would be written anew without them")
+        print(f"gallery {folder}: would be written again without them")
     for folder in published:
         print(f"published {folder}: {held_in(folder, gone)} would be taken out")
 

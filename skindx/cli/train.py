@@ -98,7 +98,7 @@ def train(
         bundle = train_run(dataset, settings, out, begin)
     except StoppedError as stopped:
         if not str(stopped):
-            # One rank of several that another launcher started: the first rank speaks for all, and
+            # One rank of several that another launcher started: the first rank reports for all, and
             # a launcher that saw this one fail would end the first before it has spoken.
             return
         print(_stopped(stopped), file=sys.stderr, flush=True)

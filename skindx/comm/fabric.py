@@ -65,7 +65,7 @@ class Fabric:
     def expect(self, receive: Transfer) -> Transfer:
         """Say early that a message is to come; `swap` then waits for it.
 
-        Over gloo the sender is told now, and need not ask when its turn has come: on a slow link
+        Over gloo the sender gets it now, and need not ask when its turn has come: on a slow link
         the question would stand behind what is sent the other way.
         """
         if not self._two_way:

@@ -93,7 +93,7 @@ class Fused(Exchange):
             order = check_list(state.get("order"), str, "exchange/order")
             names = self.gradients.names
             if set(order) != set(names):
-                return  # other layers are split over the ranks now: they are planned anew
+                return  # other layers are split over the ranks now: they are planned again
             if sorted(order) != sorted(names) or sum(groups) != len(names) or min(groups) < 1:
                 raise UnfitStateError("exchange/groups is no plan of these parameters")
             self.gradients.reorder(list(order))

@@ -14,7 +14,7 @@ from skindx.comm.gradients import Gradients
 
 
 class Reducer:
-    """Watches a module's backward and tells the exchange which groups are complete.
+    """Watches a module's backward and signals to the exchange which groups are complete.
 
     Groups are launched in plan order on all ranks, whatever order gradients come in: ranks that
     launched in different orders would wait for one another for ever. A parameter that the loss

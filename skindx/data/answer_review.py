@@ -83,7 +83,7 @@ class AnswerReview(Generic[Asked]):
 
 @contextmanager
 def held_for(dataset: Path, by: str) -> Iterator[str]:
-    """Hold a dataset for one reviewer; yield the name. Raises UserError: somebody is at work."""
+    """Hold a dataset for one reviewer; yield the name. Raises UserError while another holds it."""
     if not by.strip():
         raise UserError("a reviewer needs a name; give one with --by NAME.")
     check_person(by.strip())

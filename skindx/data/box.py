@@ -50,7 +50,7 @@ class BoxedImage:
 
 
 UNKNOWN_SIZE = (0, 0)
-"""Of an image without boxes, in a format that tells the size with the first box."""
+"""Of an image without boxes, in a format that gives the size with the first box."""
 
 
 @dataclass(frozen=True, slots=True)

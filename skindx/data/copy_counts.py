@@ -58,6 +58,6 @@ class CopyCounts:
             gone = ", ".join(f"{count} of {split}" for split, count in self.would_leave.items())
             yield (
                 f"{self.torn} families of copies are divided between splits: earlier builds "
-                f"placed them there ({where}). Build with --resplit to place all images anew, or "
+                f"placed them there ({where}). Build with --resplit to place all images again, or "
                 f"with --join-copies to keep the splits and drop {gone}."
             )

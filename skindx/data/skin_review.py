@@ -81,6 +81,6 @@ def _taken_out(issue: Issue, answered: Collection[str]) -> bool:
 
 @contextmanager
 def reviewing_skin(dataset: Path, by: str) -> Iterator[SkinReview]:
-    """Hold a dataset for one reviewer. Raises UserError when somebody else is at work in it."""
+    """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
     with held_for(dataset, by) as name:
         yield SkinReview(dataset, name)

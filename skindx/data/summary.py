@@ -38,7 +38,7 @@ class BuildSummary:
     groups: int
     largest_group: int
     boxed: int
-    """Kept images that a box file speaks of."""
+    """Kept images that a box file names."""
     notes: tuple[str, ...] = ()
     counts: tuple[ClassCount, ...] = ()
     """By class: what each source gave, against the recipe's targets."""

@@ -1,7 +1,7 @@
 """Several files of a dataset folder change together, all or none, whenever a kill comes.
 
 The new files are written into a folder of their own; renaming it is the one step that makes them
-count. What is left, moving each to its place, is finished by whoever reads the folder next.
+count. What is left, moving each to its place, is finished by the next reader of the folder.
 """
 
 import errno

@@ -109,7 +109,7 @@ def open_photo(
         reason = str(error) if own or error.reason == "too-many-pixels" else ""
         reason = reason or _REASONS.get(error.reason, "it is damaged or cut short")
         raise _unreadable(
-            f"the photo cannot be read ({reason}); take it again or export it anew as JPEG.",
+            f"the photo cannot be read ({reason}); take it again or save it as a new JPEG.",
             photo,
             "size" if error.reason == "too-many-pixels" else "unreadable",
         ) from None

@@ -43,7 +43,7 @@ class FalseAlarms:
 
 @dataclass(frozen=True, slots=True)
 class CancerMisses:
-    """One of the three cancers; a class of the other two still warns whoever reads the answer.
+    """One of the three cancers; a class of the other two still warns the reader.
 
     `missed` images have a likeliest class that is not this cancer, `unwarned` of them one that
     is none of the three.

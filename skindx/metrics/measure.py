@@ -1,4 +1,4 @@
-"""A figure of images that a bootstrap can compute anew when it weights their groups."""
+"""A figure of images that a bootstrap can compute again when it weights their groups."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -51,7 +51,7 @@ class _State:
     """A resource at work.
 
     A shared one keeps a clock of its own that passes 1/n as fast with n tasks at work: a task is
-    done when that clock has moved on by its work, whoever came or went meanwhile.
+    done when that clock has moved on by its work, whichever others started or ended.
     """
 
     def __init__(self, resource: Resource) -> None:

@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that `skindx plan make` tells."""
+    """All that `skindx plan make` reports."""
 
     workload: Workload
     machine: Machine

@@ -15,7 +15,7 @@ MOST = 5.0
 
 @dataclass(frozen=True)
 class Happened:
-    """What a member's history tells."""
+    """What a member's history records."""
 
     name: str
     step_s: float
@@ -48,7 +48,7 @@ class Compared:
         )
 
     def by_part(self) -> dict[str, tuple[float, float]]:
-        """Return (predicted, happened) seconds of the parts that a history tells apart."""
+        """Return (predicted, happened) seconds of the parts that a history records separately."""
         read_s = self.predicted.parts.get("read", 0.0)
         return {
             "step": (self.predicted.step_s, self.happened.step_s),
@@ -109,7 +109,7 @@ def learnt(cluster: Cluster, pairs: Sequence[Compared]) -> Cluster:
 def happened_of(
     name: str, rows: Sequence[dict[str, float]], images: int, batch: int
 ) -> Happened | None:
-    """Return what a member's history tells; None without an epoch."""
+    """Return what a member's history records; None without an epoch."""
     if not rows:
         return None
     # The first epoch starts threads and compiles; it counts where there is no other.

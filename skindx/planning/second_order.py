@@ -187,7 +187,7 @@ def _change_s(layer: Conditioned, rates: Rates) -> float:
 
 
 def _eigen_s(layers: Sequence[Conditioned], sharing: Sharing, rates: Rates) -> list[float]:
-    """Return what each rank takes for the factors that are dealt out to it."""
+    """Return what each rank takes for the factors that are assigned to it."""
     seconds = [0.0] * sharing.ranks
     for layer in layers:
         for factor, (blocks, width) in layer.shapes.items():

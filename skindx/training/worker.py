@@ -125,7 +125,7 @@ def _then(checkpoints: Path) -> str:
     """Say what the same command does after a result could not be written."""
     if saved_in(checkpoints):
         return "it goes on from the last checkpoint"
-    return "no checkpoint could be written either, so it is trained anew"
+    return "no checkpoint could be written either, so it is trained again"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The server's protocol (ASGI) as our middleware speaks it."""
+"""The server's protocol (ASGI) as our middleware uses it."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping

@@ -47,7 +47,7 @@ class PatientProtocol(H11Protocol):
         self._waits_since = time.monotonic()
         self._unsent: tuple[float, int] | None = None
         address = self.client[0] if self.client else ""
-        # A proxy brings the requests of many clients; `RequestShares` tells those apart.
+        # A proxy brings the requests of many clients; `RequestShares` separates them.
         self._address = "" if self.is_proxy(address) else network(address)
         exceeded = self.crowd.exceeded(self._address, 1)
         if exceeded == "total" or (exceeded and self._address):

@@ -50,7 +50,7 @@ class Guard:
     """ASGI middleware around Gradio's app; `uploads` is the folder in which it keeps files.
 
     None: the one that the environment names.
-    Where people log in, an upload and a session belong to whoever came with them first.
+    Where people log in, an upload and a session belong to the user who first sent them.
     `functions` are the numbers of the page's functions; None: whatever a request names is passed
     on, and Gradio answers 500 to a number that it does not know.
     """
@@ -159,7 +159,7 @@ class _Owners:
             self._of.popitem(last=False)
 
     def may(self, user: str, what: str) -> bool:
-        """Tell whether a user may have it; a session belongs to whoever names it first."""
+        """Return whether a user may have it; a session belongs to the user who first names it."""
         if not user:
             return True  # nobody logs in, so all are the same person
         if what not in self._of and what.startswith("session "):

@@ -60,7 +60,7 @@ class UploadFolder:
         try:
             await asyncio.shield(writing)
         except BaseException:
-            await asyncio.wait([writing])  # whoever cancels must not leave a thread that writes on
+            await asyncio.wait([writing])  # a cancelled request must not leave a writing thread
             for path in paths:
                 shutil.rmtree(path.parent, ignore_errors=True)
             self.quota.add(client, -sum(sizes))

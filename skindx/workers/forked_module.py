@@ -112,7 +112,7 @@ def _become(module: str, arguments: Sequence[str], place: Place) -> None:
             os.dup2(descriptor, number)
         for descriptor in place.closed:
             os.close(descriptor)
-        sys.modules.pop(module, None)  # it may have been imported, and runs anew
+        sys.modules.pop(module, None)  # it may have been imported, and runs again
         sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0

@@ -51,7 +51,7 @@ def limit_memory(memory_mb: int) -> None:
 
 
 def limit_time(timeout_s: int) -> None:
-    """End this process in `timeout_s` seconds, wherever it is then; 0: not any more.
+    """End this process in `timeout_s` seconds, whatever it does then; 0: not any more.
 
     An alarm's default action is the kernel's: it holds in the middle of a C library, and also
     when the parent is gone.

@@ -199,7 +199,7 @@ def test_a_server_that_is_gone_or_refuses_is_a_sentence(
     with book.engine.connect():
         server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                        f"WHERE datname = '{name}'")  # fmt: skip
-    keep(book, 1)  # a connection that was lost is opened anew
+    keep(book, 1)  # a connection that was lost is opened again
     book.engine.dispose()
     server.execute(f"DROP DATABASE {name} WITH (FORCE)")
     with pytest.raises(UserError, match="cannot be written: its server") as no:

@@ -144,9 +144,9 @@ def test_frozen_splits_keep_theirs_until_somebody_asks(source: Path, tmp_path: P
     assert all(len(splits_of(left, names)) == 1 for names in FAMILIES)
     assert all(left[sha256].split == before[sha256].split for sha256 in left)
 
-    anew = make(source, out, f"seed={seed}", resplit=True)
-    assert anew.kept == 21
-    assert anew.copies.torn == 0
+    resplit = make(source, out, f"seed={seed}", resplit=True)
+    assert resplit.kept == 21
+    assert resplit.copies.torn == 0
 
 
 def splits_of(records: dict[str, Record], names: set[str]) -> set[str]:

@@ -50,8 +50,8 @@ def test_splits_and_folds_stay_through_additions_and_removals(root: Path, tmp_pa
     for old, new in ((first, second), (first, third), (second, third)):
         for url in old.keys() & new.keys():
             assert (old[url].split, old[url].fold) == (new[url].split, new[url].fold)
-    anew = make(root, tmp_path / "out", "seed=4", resplit=True)
-    assert any(anew[url].split != third[url].split for url in third)
+    resplit = make(root, tmp_path / "out", "seed=4", resplit=True)
+    assert any(resplit[url].split != third[url].split for url in third)
 
 
 def test_another_folder_keeps_the_splits_that_freeze_names(root: Path, tmp_path: Path) -> None:

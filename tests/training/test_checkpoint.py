@@ -187,7 +187,7 @@ def test_no_whole_checkpoint_starts_anew(tmp_path: Path) -> None:
     _flip(store.path_of(tmp_path, At(0, 1)))
     said: list[str] = []
     assert _keeper(tmp_path, Plain(), said).resume() is None
-    assert said[0].endswith("the member starts anew")
+    assert said[0].endswith("the member starts again")
     assert _keeper(tmp_path / "nothing", Plain(), said).resume() is None
 
 

@@ -56,7 +56,7 @@ def test_from_a_dataset_to_the_verdict(small_dataset: Path, tmp_path: Path) -> N
     assert 0 < sparse.sum() <= STEPS * math.ceil(SPARSE["density"] * len(sparse))
     assert dense.sum() > 10 * sparse.sum()
     before = [each.stat().st_mtime_ns for each in bundles]
-    # Again, and nothing is trained or evaluated anew.
+    # Again, and nothing is trained or evaluated again.
     again = run(config)
     assert again.figures == result.figures
     assert [each.stat().st_mtime_ns for each in bundles] == before

@@ -128,7 +128,7 @@ PARTS = ("statistics", "loss", "random", "exchange")
 
 
 def _write(folder: Path, state: dict[str, Any]) -> None:
-    """Write the newest checkpoint anew, with hashes and a seal that fit."""
+    """Write the newest checkpoint again, with hashes and a seal that fit."""
     at = store.saved_in(folder)[0]
     head = store.read_index(store.path_of(folder, at))
     store.begin(folder)

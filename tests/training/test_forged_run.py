@@ -83,7 +83,7 @@ def test_weights_of_another_network_are_refused(
     with pytest.raises(UserError, match="does not hold the tensors of 'test_resnet'") as caught:
         builder.parts(["b", "soup"])
     assert file in str(caught.value)
-    assert "to train it anew" in str(caught.value)
+    assert "to train it again" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -69,7 +69,9 @@ def test_an_answer_for_a_dataset(
     assert written["balanced_accuracy"]["linear"][0] == own.probe.linear.value
     assert [point["share"] for point in written["curve"]] == list(SHARES)
     assert written["model"] == "tower"
-    monkeypatch.setattr(store.FeatureFiles, "_compute", lambda *given: pytest.fail("computed anew"))
+    monkeypatch.setattr(
+        store.FeatureFiles, "_compute", lambda *given: pytest.fail("computed again")
+    )
     (again,) = suggest(small_dataset, _settings(tower, pretrained=True), None)
     assert again.probe == own.probe
 

@@ -93,7 +93,7 @@ METHODS: dict[str, Callable[[Path, list[str]], Said]] = {
 
 
 def threads() -> int:
-    """Return how many threads the bench allows, as it tells the peers' libraries too."""
+    """Return how many threads the bench allows, as the peers' libraries are set too."""
     return int(os.environ.get("OMP_NUM_THREADS") or cpu_count())
 
 

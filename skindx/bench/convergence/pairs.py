@@ -47,7 +47,7 @@ class MeanOfRuns(Measure):
 
     A bootstrap draws runs as well, with replacement: a training by another seed, on another fold,
     would have come out otherwise. Runs of one fold meet the same draw of its images. Noise of
-    the images that shows between folds is thereby drawn twice, which widens the interval.
+    the images that shows between folds is drawn twice, which widens the interval.
     """
 
     runs: tuple[tuple[NDArray[np.intp], Measure], ...]

@@ -153,10 +153,10 @@ def _written(file: Path, outcome: Outcome) -> tuple[dict[str, Figure], tuple[str
 
 
 def _sentence(name: str, facts: Mapping[str, Any]) -> str:
-    told = f"{name}: {facts['status']} in {facts['seconds']:.0f} s"
+    line = f"{name}: {facts['status']} in {facts['seconds']:.0f} s"
     if "passed" in facts:
-        told += (
+        line += (
             f"; {facts['passed']} passed, {len(facts['failed'])} failed, "
             f"{len(facts['skipped'])} skipped"
         )
-    return f"{told}."
+    return f"{line}."

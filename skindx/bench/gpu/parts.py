@@ -77,7 +77,7 @@ def run_part(part: Part, environment: Mapping[str, str], folder: Path) -> Outcom
 def count_tests(log: Path) -> dict[str, Any]:
     """Return how many tests passed, and which ones failed or were skipped.
 
-    Read line by line, so that a run which was ended tells what it had done.
+    Read line by line, so that an interrupted run reports what it had done.
     """
     ended = _OUTCOME.findall(_text(log))
     return {

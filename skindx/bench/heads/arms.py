@@ -117,7 +117,7 @@ class Arms:
         self.answers["shared"] = found
 
     def separate(self, mesh: Mesh) -> None:
-        """Compute the features anew for each head and train it alone."""
+        """Compute the features again for each head and train it alone."""
         found: dict[str, NDArray[np.float64]] = {}
         for member in self.members:
             found |= self._trained([member], self.features(mesh, fresh=True), mesh)

@@ -33,7 +33,7 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time both arms by turns in one process, each round with an empty cache of features.
+    """Time both arms in turn, in one process, each round with an empty cache of features.
 
     shared: features once, then the heads of each recipe as one batched product. separate: for each
     head the features, then that head alone. Both read features of half precision.

@@ -25,7 +25,7 @@ class Counter(Protocol):
 class EnergyMeter:
     """Sums all counters between entering and leaving; `joules` is None without a counter.
 
-    What is counted is the whole machine's processors and GPUs, whoever uses them.
+    What is counted is the whole machine's processors and GPUs, for all processes.
     """
 
     def __init__(self, counters: list[Counter] | None = None, every_s: float = _EVERY_S) -> None:

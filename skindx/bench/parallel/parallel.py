@@ -125,7 +125,7 @@ class _Bench:
     ) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, list[float]]]:
         """Return seconds a step, MB that a rank sends a step and weights it holds, by form.
 
-        One network at a time fits into the memory, so each is set up anew in each round.
+        One network at a time fits into the memory, so each is set up again in each round.
         """
         s = self.settings
         size = {"side": side, "classes": classes, "width": s.width}
@@ -192,7 +192,7 @@ def _notes(s: Config) -> tuple[str, ...]:
         f"namespace whose link carries {s.rate_mbit:g} Mbit/s both ways (tc tbf), gloo. Seconds "
         "are those of the slowest rank for one step on random images: forward, backward, exchange, "
         f"clipping and update, the mean of {s.steps} after one that is not timed; forms take turns "
-        "and are set up anew in each round.",
+        "and are set up again in each round.",
         f"{s.side} px, {s.classes} classes: owt_over_data compares with the fastest of dense "
         "(the engine's own), fused (buckets of 25 MB behind backward), fused with a bf16 wire. MB "
         "are what a rank's interface has sent in a step. owt_b, owt_c: the batch meets "

@@ -52,7 +52,7 @@ class Predictions:
 def agreement(predicted: Mapping[str, float], measured: Mapping[str, Sequence[float]]) -> float:
     """Return the share of pairs of forms whose order a plan has right, 1 where it has all.
 
-    Counted are pairs that are told apart: one is slower in its fastest round than the other in its
+    Only clear pairs count: one is slower in its fastest round than the other in its
     slowest.
     """
     right = []

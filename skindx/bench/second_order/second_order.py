@@ -35,7 +35,7 @@ class Config(Settings):
     model: str = "test_resnet"
     """Narrow, as networks for CIFAR are: preconditioning costs the square of a layer's width."""
     shared: str = "resnet18"
-    """The network whose decompositions are dealt out to four ranks."""
+    """The network whose decompositions are shared by four ranks."""
     size: int = Field(32, ge=32)
     pretrained: bool = False
     """Start from timm's weights instead of random ones."""
@@ -178,7 +178,7 @@ def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
         "that does not reach it counts with its whole training, which flatters it: see "
         "X_reached_adamw.",
         f"kfac_overhead_step: {settings.steps} steps with K-FAC (factors every 10 steps, inverses "
-        "every 100, labels drawn) over as many of the same SGD without, by turns; median and "
+        "every 100, labels drawn) over as many of the same SGD without, interleaved; median and "
         f"quartiles. eigen_share_p4: the factors of {settings.shared}, one of each shape timed "
-        "alone, dealt out to four ranks as K-FAC does; the slowest rank over the sum.",
+        "alone, assigned to four ranks as K-FAC does; the slowest rank over the sum.",
     )

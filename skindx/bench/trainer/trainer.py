@@ -39,7 +39,7 @@ class Config(Settings):
 
 
 def run(settings: Config) -> Result:
-    """Time the trainer and a bare loop by turns in one process: same threads, memory, page cache.
+    """Time the trainer and a bare loop in turn, in one process: same threads, memory, page cache.
 
     Memory settings hold for a process, so the loop without them has a process of its own.
     """

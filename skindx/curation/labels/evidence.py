@@ -1,4 +1,4 @@
-"""What speaks for and against each label: several views of one image, none of its own group.
+"""Evidence for and against each label: several views of one image, none of its own group.
 
 N = images, C = classes, D = dimensions, F = kinds of evidence, K = neighbours
 """

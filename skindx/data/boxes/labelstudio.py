@@ -60,7 +60,7 @@ def read_answers(path: Path, *, unopened: bool = True) -> list[tuple[str, str, s
     that there are none, and shapes other than rectangles count as refused. `by` is the account's
     e-mail address, or "labelstudio:" and its number. Without `unopened`, `by` is "" where
     the annotation came with our tasks and nobody opened it there: Label Studio names for it
-    whoever imported the tasks. Raises UserError.
+    the user who imported the tasks. Raises UserError.
     """
     raw = read_json(path)
     try:
@@ -142,7 +142,7 @@ def _answers(task: dict[str, Any], unopened: bool) -> Iterator[tuple[str, str, s
         passed_on = not unopened and sha256 and annotation.get("lead_time", 0) is None
         by, at = "" if passed_on else _who(annotation), _when(annotation)
         regions = [region for region in annotation["result"] if region["type"] == "rectanglelabels"]
-        # An answer without boxes has no region that tells the size; 0 x 0 says: not known.
+        # An answer without boxes has no region that gives the size; 0 x 0 means unknown.
         first = regions[0] if regions else {}
         size = (
             int(first.get("original_width", data.get("width", 0))),

@@ -135,7 +135,7 @@ class Review:
 
 @contextmanager
 def reviewing(dataset: Path, by: str) -> Iterator[Review]:
-    """Hold a dataset for one reviewer. Raises UserError when somebody else is at work in it."""
+    """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
     if not by.strip():
         raise UserError("a reviewer needs a name; give one with --by NAME.")
     check_person(by.strip())

@@ -2,7 +2,7 @@
 
 The last `images` in an image's path is replaced by `labels` to find its boxes, so that
 `images/train` as well as Roboflow's `train/images` are read. What data.yaml says of folders is
-not followed: it may point anywhere on the disk of whoever reads it.
+not followed: it may point anywhere on the reader's disk.
 """
 
 import shutil

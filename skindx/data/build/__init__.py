@@ -1,1 +1,1 @@
-"""From a recipe to a dataset folder: the stages of `skindx build` and what it tells."""
+"""From a recipe to a dataset folder: the stages of `skindx build` and what it reports."""

@@ -59,7 +59,7 @@ def build(
     Beside the store and the ledger everything is written at the end: a failed build leaves no
     half dataset, and an older dataset in `out` stays until the new one is whole; one that found
     nothing at all leaves no folder. Images that
-    `out` or `split.frozen` had placed keep their split, unless `resplit` places all anew. Copies
+    `out` or `split.frozen` had placed keep their split, unless `resplit` places all again. Copies
     that these splits divide are reported; `join_copies` joins them and drops those outside the
     split nearest to training. Raises UserError for bad input, before anything is written where
     that can be known.
@@ -82,7 +82,7 @@ def build(
 def _open(
     settings: BuildSettings, out: Path, resplit: bool, progress: Progress, runner: TaskRunner
 ) -> Run:
-    """Read all that a build starts from; what is wrong with it is told before anything is made."""
+    """Read all that a build starts from; mistakes are reported before anything is made."""
     taxonomy = load_taxonomy(settings.taxonomy) if settings.taxonomy else None
     if taxonomy:
         check_targets(settings.targets, taxonomy)

@@ -53,7 +53,7 @@ class DatasetDiff:
     """`before` is the split, `after` the reason in the new issues table, or source-gone."""
     relabelled: tuple[Change, ...]
     moved: tuple[Change, ...]
-    """Between splits; none unless all were placed anew."""
+    """Between splits; none unless all were placed again."""
     boxes: tuple[Change, ...]
     """Boxes drawn, deleted or changed; `before` and `after` tell how many."""
     classes: Mapping[str, tuple[int, int]]
@@ -125,7 +125,7 @@ def _change(record: Record, before: str, after: str) -> Change:
 def _removed(records: Sequence[Record], issues: Sequence[Issue]) -> tuple[Change, ...]:
     by_url = {issue.url: issue.reason for issue in issues}
     by_sha = {issue.sha256: issue.reason for issue in issues if issue.sha256}
-    # The bytes at a URL may have changed: then its own row tells why the old ones went.
+    # The bytes at a URL may have changed: then its own row says why the old ones went.
     return tuple(
         _change(r, r.split, by_sha.get(r.sha256) or by_url.get(r.source_url) or NO_SOURCE)
         for r in records

@@ -70,7 +70,7 @@ def make_records(
 
 
 def _boxes(run: Run, index: "BoxIndex", same: Sequence[LabelledImage]) -> tuple[Box, ...] | None:
-    """Return the boxes of an image, or None when the box file does not speak of it.
+    """Return the boxes of an image, or None when the box file does not name it.
 
     The same bytes may have come under several names, and one of them is in the file.
     """
@@ -107,7 +107,7 @@ class BoxIndex:
                 self.ambiguous.add(name)
 
     def find(self, sha256: str, name: str) -> BoxedImage | None:
-        """Return the entry of an image, None when the file does not speak of it."""
+        """Return the entry of an image, None when the file does not name it."""
         if sha256 in self._by_sha:
             return self._by_sha[sha256]
         return None if name in self.ambiguous else self._by_name.get(name)

@@ -37,7 +37,7 @@ def look_at_folders(run: Run) -> None:
         labels += [file.label for file in layout.files if file.status == "stored"]
         if layout.merged:
             names = " and ".join(layout.merged)
-            run.notes.append(f"{source.path}: {names} are merged; the split is made anew.")
+            run.notes.append(f"{source.path}: {names} are merged; the split is made again.")
     if run.taxonomy and len(folders) == len(run.settings.sources):
         map_labels(labels, run.taxonomy, run.settings.min_known)
 

@@ -1,4 +1,4 @@
-"""What speaks for and against a pair: the numbers that the learned acceptance weighs."""
+"""Evidence for and against a pair: the numbers that the learned acceptance weighs."""
 
 from dataclasses import dataclass
 

@@ -32,8 +32,8 @@ def families(rows: Sequence[CopyRecord], answers: dict[Pair, bool] | None = None
     """
     answers = answers or {}
     links = {row.pair: row for row in rows if verdict(row, answers) == "same"}
-    told = [pair for pair, same in answers.items() if same]
-    pairs = sorted({*links, *told})
+    answered = [pair for pair, same in answers.items() if same]
+    pairs = sorted({*links, *answered})
     names = sorted({name for pair in pairs for name in pair})
     number = {name: at for at, name in enumerate(names)}
     at_L2 = np.array([(number[a], number[b]) for a, b in pairs], np.int64).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""All copies among the stored images of a dataset, whoever computes them."""
+"""All copies among the stored images of a dataset, whichever runner computes them."""
 
 import hashlib
 import itertools
@@ -112,7 +112,7 @@ class _Search:
         return _unique(np.concatenate([nothing, *(np.load(file)[:, :2] for file in files)]))
 
     def recurring(self, verified_PV: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """Return the keys of points that stand in too many families to be told apart by them."""
+        """Return the keys of points that stand in too many families to separate them."""
         count = len(self._sha256s)
         links_P2 = verified_PV[verified_PV[:, 2] >= ACCEPT, :2].astype(np.int64)
         family_N = np.array(connected(count, links_P2) if count else [], np.int64)

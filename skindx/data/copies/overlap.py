@@ -111,7 +111,7 @@ def void(
 
     A scan statistic. Of n points in a disc without an inlier none agrees; at the rate at which the
     points outside agree, that has probability (1 - rate)^n. Both images need points in the disc.
-    Inliers of a copy lie wherever points lie; those of a shared frame leave its middle empty.
+    Inliers of a copy lie among all points; those of a shared frame leave its middle empty.
     """
     from scipy.spatial.distance import cdist
 

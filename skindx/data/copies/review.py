@@ -53,6 +53,6 @@ class CopyReview(AnswerReview[Pair]):
 
 @contextmanager
 def reviewing_copies(dataset: Path, by: str) -> Iterator[CopyReview]:
-    """Hold a dataset for one reviewer. Raises UserError when somebody else is at work in it."""
+    """Hold a dataset for one reviewer. Raises UserError while another reviewer holds it."""
     with held_for(dataset, by) as name:
         yield CopyReview(dataset, name)

@@ -37,7 +37,7 @@ class ExactDownloader(Downloader):  # type: ignore[misc]
 
     def _get_slot(self, request: Any) -> Any:
         key, slot = super()._get_slot(request)
-        # Set at each request: a slot that was idle for a minute is thrown away and made anew.
+        # Set at each request: a slot that was idle for a minute is thrown away and made again.
         asked_s = request.meta.get(CRAWL_DELAY, 0.0)
         if asked_s > slot.delay:
             slot.delay, slot.concurrency = asked_s, 1

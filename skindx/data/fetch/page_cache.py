@@ -1,7 +1,7 @@
 """Pages of earlier crawls: a server that says "304 Not Modified" need not send one again.
 
 Conditional requests, RFC 9110 section 13: the `ETag` and `Last-Modified` of an answer come back to
-the server as `If-None-Match` and `If-Modified-Since`. Every run reads its pages anew otherwise.
+the server as `If-None-Match` and `If-Modified-Since`. Every run reads its pages again otherwise.
 """
 
 import gzip

@@ -51,7 +51,7 @@ class Politeness:
             raise RefusedError(Outcome("bad-url", f"{error}.")) from None
         if origin in self._left_alone:
             raise RefusedError(self._left_alone[origin])
-        # Set anew for every hop: a redirect carries its first origin's slot and flags along.
+        # Set again for every hop: a redirect carries its first origin's slot and flags along.
         request.meta["download_slot"] = origin
         # AutoThrottle would shorten what robots.txt asks for.
         own = origin in self._fetch.origins or self._asked_s(request, origin) > 0

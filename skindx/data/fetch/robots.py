@@ -26,7 +26,7 @@ _NO_TRAINING = re.compile(
     r"|content-usage[ \t]*:.*\btrain-ai[ \t]*=[ \t]*n\b)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""How a robots.txt speaks of machine learning: contentsignals.org, and the IETF's AI preferences.
+"""What a robots.txt says about machine learning: contentsignals.org, and the IETF's AI preferences.
 
 Whichever robot or path it addresses, as with noai: nobody writes it who wants to be trained on."""
 _MAX_BYTES = 512_000  # RFC 9309 section 2.5 asks for at least 500 KiB
@@ -114,7 +114,7 @@ class RobotsGuard:
         return _Rules(refusal=_unreachable(url, refused))
 
     def _delay_s(self, parser: Any, url: str) -> float:
-        """Return the Crawl-delay (no part of RFC 9309, but widely meant), capped and told."""
+        """Return the Crawl-delay (no part of RFC 9309, but widely meant), capped and reported."""
         asked_s = parser.crawl_delay(AGENT) or 0.0
         if not asked_s > 0:
             return 0.0

@@ -135,7 +135,7 @@ class ImageSpider(Spider):  # type: ignore[misc]
 
     def _read(self, visit: SourceVisit, page: Page, answer: Response) -> Iterator[Request]:
         if visit.source.html:
-            # Whatever Content-Type says; a page without links is told as such.
+            # Whatever Content-Type says; a page without links is reported as such.
             answer = HtmlResponse(answer.url, headers=answer.headers, body=answer.body)
 
         def found() -> Iterator[Page | LedgerRow | Choice]:

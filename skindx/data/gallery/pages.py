@@ -146,7 +146,7 @@ def _environment(shown: Collection[str]) -> "Environment":
 
 
 def plain(text: str) -> str:
-    """Return a stranger's words without control characters, and not without end."""
+    """Return untrusted text without control characters, cut to a limit."""
     text = printable(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 

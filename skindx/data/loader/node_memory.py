@@ -75,7 +75,7 @@ def attach(handle: Handle) -> int | None:
     """Return a descriptor of another process's memory; None when it cannot be reached."""
     path = Path(f"/proc/{handle.pid}/fd/{handle.descriptor}")
     try:
-        # In another container the same number is another process: the name tells.
+        # In another container the same number is another process: the name shows it.
         if str(path.readlink()) != f"/memfd:{handle.name} (deleted)":
             return None
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)

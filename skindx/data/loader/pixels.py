@@ -62,7 +62,7 @@ def open_pixels(
     """Map the images of `files`, shrunk to `short_side`, never enlarged; write them if need be.
 
     A file that was cut off, or is of other images, another side or another decoder, is written
-    anew. Of several processes one writes while the others wait for it. `on_write` is told the
+    again. Of several processes one writes while the others wait for it. `on_write` gets the
     bytes before they are written. Raises UserError for an image that is gone or damaged or not
     the manifest's, and when the folder or its disk cannot take the file.
     """
@@ -168,8 +168,8 @@ def _write(file: Path, files: Files, sizes_N2: NDArray[np.int64], mark: str, thr
     starts = _starts(sizes_N2).tolist()
 
     with atomic_file(file) as temporary, temporary.open("r+b") as out:
-        # Reserved first: a disk that is too small is told now, not after an hour of decoding.
-        if hasattr(os, "posix_fallocate"):  # macOS has none, and tells at the full disk
+        # Reserved first: a disk that is too small is reported now, not after an hour of decoding.
+        if hasattr(os, "posix_fallocate"):  # macOS has none, and reports it when the disk is full
             os.posix_fallocate(out.fileno(), 0, starts[-1])
         os.pwrite(out.fileno(), _head(mark), 0)
 

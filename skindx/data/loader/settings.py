@@ -9,7 +9,7 @@ from skindx.config import Settings
 
 
 class NoCache(Settings):
-    """Read and decode the files anew in each epoch."""
+    """Read and decode the files again in each epoch."""
 
     kind: Literal["none"] = "none"
 
@@ -50,7 +50,7 @@ class LoaderSettings(Settings):
     auto: only when a node's memory cannot hold what its ranks would keep otherwise.
     """
     exchange: Literal["auto", "send", "read", "never"] = "auto"
-    """Whether shares are drawn anew in each epoch, and how a rank gets the images new to it.
+    """Whether shares are drawn again in each epoch, and how a rank gets the images new to it.
 
     send: the ranks send each other the encoded bytes between epochs (Kumar et al. 2017,
     arXiv 1711.00705): of a set of S bytes on P ranks, S (1 - 1/P) travel. It wins where reading
@@ -65,12 +65,12 @@ class LoaderSettings(Settings):
     def _can_exchange(self) -> Self:
         if self.exchange in ("send", "read") and self.cache.kind == "disk":
             raise ValueError(
-                f"loader.exchange={self.exchange} draws shares anew, which a cache on disk cannot; "
+                f"loader.exchange={self.exchange} redraws shares, which a cache on disk cannot; "
                 "set loader.cache.kind=memory, or loader.exchange=never"
             )
         return self
 
     @property
     def redraws(self) -> bool:
-        """True when shares, where there are any, are drawn anew in each epoch."""
+        """True when shares, where there are any, are drawn again in each epoch."""
         return self.exchange != "never" and self.cache.kind != "disk"

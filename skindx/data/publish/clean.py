@@ -13,7 +13,7 @@ from skindx.imaging.decode import MAX_PIXELS, decode
 from skindx.imaging.formats import image_suffix
 
 JPEG_QUALITY = 95
-"""Of the few images that must be coded anew; without chroma subsampling."""
+"""Of the few images that must be coded again; without chroma subsampling."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def drop(pub: Path, sha256s: Collection[str]) -> int:
 
     `sha256s` are of originals or of published bytes. An image goes with its manifest row, its
     address, its box, its row in the issues table, and the rows of duplicates of it; counts, plots
-    and check sums are made anew. The whole folder is written again beside the old one and takes
+    and check sums are made again. The whole folder is written again beside the old one and takes
     its place: what is left equals a folder that never held the image. Raises UserError for a
     folder that `publish` did not write, or whose files are not what it wrote.
     """

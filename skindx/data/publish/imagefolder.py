@@ -41,7 +41,7 @@ def write(
 
 
 def no_formula(value: object) -> object:
-    """Keep a spreadsheet from computing what a stranger wrote; metadata.parquet has it as it is."""
+    """Keep a spreadsheet from computing untrusted text; metadata.parquet has it as it is."""
     if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
         return f"'{value}"
     return value

@@ -241,7 +241,7 @@ def _sort(
 ) -> tuple[tuple[Going, ...], tuple[Going, ...]]:
     out, beside = [], []
     for dataset, rows in known.items():
-        # The manifest speaks first; the ledger repeats what it or the issues table says.
+        # The manifest comes first; the ledger repeats what it or the issues table says.
         named = {(row.sha256, row.url): row for row in reversed(rows) if row.sha256}
         groups = {row.group for row in rows if row.sha256 in going and row.group}
         for row in sorted(named.values(), key=lambda row: (row.sha256, row.url)):

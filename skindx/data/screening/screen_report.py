@@ -39,7 +39,7 @@ class Report:
     blurred_M: NDArray[np.float64]
     """Sharpness of blurred copies of some of them."""
     min_detail: float
-    """The limit that tells images from blurred copies best."""
+    """The limit that separates images from blurred copies best."""
     lost: tuple[float, float]
     """Shares of images refused and of blurred copies let pass at that limit."""
     not_skin: Counter[str]
@@ -134,7 +134,7 @@ def print_report(report: Report, settings: ScreenSettings, console: "Console") -
     refused, passed = report.lost
     kept = float((report.blurred_M >= settings.min_detail).mean())
     console.print(
-        f"min_detail = {report.min_detail:.2g} tells them apart best: it refuses {refused:.2%} of "
+        f"min_detail = {report.min_detail:.2g} separates them best: it refuses {refused:.2%} of "
         f"the images and lets {passed:.2%} of the blurred copies pass; {settings.min_detail:g} "
         f"lets {kept:.2%} of them pass."
     )

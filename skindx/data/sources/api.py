@@ -67,7 +67,7 @@ class ApiSource(WebSource):
         """Return the parameters of a search's first page."""
 
     def read(self, page: Page, answer: "Response") -> Iterator[Page | LedgerRow]:
-        """Read one answer; a first page without any result is told as a page that failed."""
+        """Read one answer; a first page without any result is reported as a page that failed."""
         content = _content(answer)
         results = self.results(content)
         if not results and not page.start:
@@ -86,14 +86,14 @@ class ApiSource(WebSource):
     def images(
         self, result: dict[str, Any], label: str, content: dict[str, Any]
     ) -> Iterator[LedgerRow]:
-        """Yield the row of one result, or none if a later answer tells of it."""
+        """Yield the row of one result, or none if a later answer holds it."""
 
     @abstractmethod
     def following(self, page: Page, content: dict[str, Any]) -> str:
         """Return the URL of the next page, "" after the last. Raises UnreadablePageError."""
 
     def barren(self, labels: int, failures: Sequence[str]) -> str:
-        """Say that no search found anything, and what the first one was told."""
+        """Say that no search found anything, and what the first one answered."""
         first = f" First problem: {failures[0]}" if failures else ""
         return (
             f"{self.name}: none of the searches for {labels} labels names an image; look at "

@@ -21,7 +21,7 @@ ONE_ROW = 1
 A row then takes 0.1 ms, which is nothing beside its image.
 """
 LONGEST = 10_000
-"""Characters of a text that a stranger gives; nobody's name or licence is longer."""
+"""Characters of an untrusted text; no name or licence is longer."""
 
 LONGEST_CAPTION = 2_000
 """Characters of a caption that are kept."""
@@ -61,7 +61,7 @@ class Columns(Settings):
                 )
 
     def known(self, line: Mapping[str, Any], **defaults: str) -> dict[str, Any]:
-        """Return the ledger's fields that a line tells; an empty cell leaves the default."""
+        """Return the ledger's fields that a line gives; an empty cell leaves the default."""
         known: dict[str, Any] = dict(defaults)
         for field in ("licence", "creator", "attribution", "group"):
             column = getattr(self, field)

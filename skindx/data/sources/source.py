@@ -79,7 +79,7 @@ class WebSource(Settings):
     def endpoint(self) -> str:
         """The URL below which an official API answers, "" for a source that has none.
 
-        The terms under which an API is published permit its use by programs. robots.txt speaks
+        The terms under which an API is published permit its use by programs. robots.txt applies
         to crawlers of pages, and the one of Wikimedia Commons disallows the very path of its
         API; so it is not asked for URLs below this one, nor for any other reason.
         """

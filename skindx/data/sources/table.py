@@ -41,7 +41,7 @@ class TableSource(WebSource):
 
     @property
     def name(self) -> str:
-        """The file's name: a table is the same wherever it lies."""
+        """The file's name: a table is the same in any folder."""
         return f"table:{self.path.name}"
 
     def check(self) -> set[str]:

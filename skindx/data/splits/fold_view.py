@@ -28,7 +28,7 @@ def fold_view(dataset: Path, out: Path, fold: int, folds: int, seed: int = 0) ->
 def refold(records: Sequence[Record], fold: int, folds: int, seed: int = 0) -> list[Record]:
     """Return `records` split for fold 0 .. folds - 1: test, val, and the rest to train on.
 
-    Whole groups are dealt into 2 x `folds` parts, stratified by class: two parts are the test
+    Whole groups are divided into 2 x `folds` parts, stratified by class: two parts are the test
     split, the next one is val, so that the test splits of all folds are disjoint and make up the
     dataset. There is no calibration split: nothing conformal is fitted in a cross-validation.
     """

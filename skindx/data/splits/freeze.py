@@ -120,7 +120,7 @@ def hold_groups(names: Mapping[str, Collection[str]], places: Places) -> dict[st
 def fitting_folds(places: Places, folds: int) -> dict[str, Place]:
     """Return `places`, without their folds when the earlier build had another number of them.
 
-    Then, and while there are fewer groups than folds, all folds are dealt anew.
+    Then, and while there are fewer groups than folds, all folds are assigned again.
     """
     used = {place.fold for place in places.values() if place.fold is not None}
     if not folds or (len(used) == folds and max(used) < folds):
@@ -145,9 +145,9 @@ def write_places(
     for name in sorted({*now, *before}):
         place = _kept(before.get(name), now.get(name))
         if name in shas or is_sha256(name):
-            # An image dropped because its group went elsewhere does not speak for the group.
-            speaks = name in now and now[name].split == place.split
-            rows.append((name, group_of[name] if speaks else "", place))
+            # An image dropped because its group went elsewhere does not count for the group.
+            counts = name in now and now[name].split == place.split
+            rows.append((name, group_of[name] if counts else "", place))
         else:
             rows.append(("", name, place))
     rows.sort(key=lambda row: (not row[0], row[0], row[1]))

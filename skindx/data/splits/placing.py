@@ -73,7 +73,7 @@ def untrained_notes(
     trained = {label for group, label in members if placed[group].split == "train"}
     return [
         f"{label} has no image in train, because the splits are frozen: add images, or "
-        f"place all anew with --resplit."
+        f"place all again with --resplit."
         for label in sorted({label for _, label in members} - trained)
     ]
 

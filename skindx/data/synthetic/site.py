@@ -34,7 +34,7 @@ def make_site(folder: Path, *, per_class: int = 60, seed: int = 0) -> SiteTruth:
     """Write `folder`/site, `folder`/truth.json and `folder`/annotations.json; return the truth.
 
     `folder`/site is what a server shows. `per_class` distinct images a class remain when every
-    fault is dealt with. The annotations are COCO JSON in pixels for every image that may be
+    fault is handled. The annotations are COCO JSON in pixels for every image that may be
     fetched; `file_name` is relative to the site. The same arguments write the same bytes; an
     older folder is replaced. Raises UserError when `per_class` is too small.
     """
@@ -55,7 +55,7 @@ def make_site(folder: Path, *, per_class: int = 60, seed: int = 0) -> SiteTruth:
 
 
 def _links(rng: np.random.Generator, entries: list[Entry]) -> dict[str, Entry]:
-    """Give every entry its URL path; neither name nor order tells a copy from an original."""
+    """Give every entry its URL path; neither name nor order reveals which is a copy."""
     numbers = rng.permutation(len(entries))
     links = {}
     for number, entry in zip(numbers.tolist(), entries, strict=True):

@@ -106,7 +106,7 @@ def _rewrite(
     metrics: dict[str, Any] | None,
     parts: Mapping[str, EmbeddingIndex | OodPart | None] | None = None,
 ) -> None:
-    """Write the bundle anew; `parts` take the place of all files in the folders they name."""
+    """Write the bundle again; `parts` take the place of all files in the folders they name."""
     parts = parts or {}
     provenance = without_old_keys(bundle.spec.provenance, facts) | facts
     spec = bundle.spec.model_copy(update={"provenance": provenance})

@@ -43,7 +43,7 @@ def provenance_value(provenance: Mapping[str, Any], key: str, default: Any = Non
 
 
 def without_old_keys(provenance: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a provenance without version 0.1's names of some keys, which are written anew."""
+    """Return a provenance without version 0.1's names of some keys, which are written again."""
     old = {OLD_KEYS[key] for key in keys if key in OLD_KEYS}
     return {name: value for name, value in provenance.items() if name not in old}
 

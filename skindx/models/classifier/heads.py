@@ -13,7 +13,7 @@ from torch.nn import functional
 from skindx.config import Settings
 
 _SMOOTH = 1e-3
-"""Share of the neighbours' votes that is dealt out evenly, so that no class is impossible."""
+"""Share of the neighbours' votes that is spread evenly, so that no class is impossible."""
 
 
 class LinearHead(Settings):

@@ -35,7 +35,7 @@ def make_embedding_index(
     `also` is called with each batch, its pixels, and what the networks saw.
 
     An image has a thumbnail where `skindx publish` would give it away: its licence allows that,
-    and no person and no open flag speaks against it. Raises UserError for an image that is gone
+    and which no person and no open flag excludes. Raises UserError for an image that is gone
     or damaged.
     """
     chosen = stratified(records, cap)

@@ -27,7 +27,7 @@ _SHARPNESS = tuple(np.geomspace(1, 2.8, 5).tolist())
 def fit_weights(member_MNC: Floats, truth_N: Ints, space: Space, prior: float) -> Floats:
     """Return the weights on the simplex that make the truth likeliest, shrunk to equal ones.
 
-    Weights and temperature are fitted together. `prior` counts as so many images that speak for
+    Weights and temperature are fitted together. `prior` counts as so many images that support
     equal weights (a Dirichlet prior: the penalty is its size times the divergence of the weights
     from equal ones), so that few validation images move them little.
     """

@@ -10,7 +10,7 @@ from skindx.planning.profile import Layer, Profile
 OperatorKind = Literal["convolution", "linear", "other"]
 
 _BY_CHANNEL = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormAct2d", "SyncBatchNorm")
-"""They work on each channel alone, and go wherever the layer before them goes."""
+"""They work on each channel alone, and follow the layer before them."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""history.csv: one row an epoch, written anew after each epoch."""
+"""history.csv: one row an epoch, written again after each epoch."""
 
 from collections.abc import Sequence
 

@@ -38,7 +38,7 @@ def refuse_others(folder: Path, fingerprint: str) -> None:
         if index["fingerprint"] != fingerprint:
             raise UserError(
                 f"{folder} was trained with other settings or data; "
-                "give another --out, or remove that folder to train it anew."
+                "give another --out, or remove that folder to train it again."
             )
 
 
@@ -137,7 +137,7 @@ class Keeper:
         except UnfitStateError as error:
             raise UserError(
                 f"checkpoint {checkpoint} is not of this training ({error}); remove that folder, "
-                "and the same command goes on from the checkpoint before it or starts anew."
+                "and the same command goes on from the checkpoint before it or starts again."
             ) from None
         return self._last
 
@@ -149,7 +149,7 @@ class Keeper:
             try:
                 return at, int(store.verify(checkpoint)["ranks"])
             except store.DamagedCheckpointError as damage:
-                then = "the one before is taken" if at != saved[-1] else "the member starts anew"
+                then = "the one before is taken" if at != saved[-1] else "the member starts again"
                 self._say(f"checkpoint {checkpoint} is damaged ({damage}); {then}")
         return None
 

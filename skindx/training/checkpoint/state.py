@@ -90,7 +90,7 @@ def read_state(folder: Path) -> State:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder} does not hold the state of a training ({type(error).__name__}); remove "
-            "that checkpoint, or train anew."
+            "that checkpoint, or train again."
         ) from None
 
 

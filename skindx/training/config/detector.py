@@ -9,7 +9,7 @@ from skindx.config import Settings
 
 
 class BoxAugment(Settings):
-    """Random changes of a training image and its boxes, drawn anew in each epoch.
+    """Random changes of a training image and its boxes, drawn again in each epoch.
 
     Where an image shows one or two lesions, a detector's street-scene defaults (mosaic, half and
     double size) slow learning down.

@@ -59,7 +59,7 @@ class KfacSettings(Settings):
         return self.damping * fallen
 
     def inverts_at(self, step: int) -> bool:
-        """True when eigenvectors are computed anew in a step, counted from 0."""
+        """True when eigenvectors are computed again in a step, counted from 0."""
         times, rest = divmod(step, self.factors_every)
         early = step < self.inverses_every and times & (times - 1) == 0
         return not rest and (early or step % self.inverses_every == 0)

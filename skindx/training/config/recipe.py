@@ -9,7 +9,7 @@ from skindx.training.config.preconditioner import KfacSettings
 
 
 class Augment(Settings):
-    """Random changes of a training image, drawn anew in each epoch."""
+    """Random changes of a training image, drawn again in each epoch."""
 
     scale: tuple[float, float] = (0.5, 1.0)
     """Smallest and largest share of the image that the random crop shows, 0 < a <= b <= 1."""

@@ -181,7 +181,7 @@ class Engine:
             return self._sync.reduce(self._scaler())
         # DeepSpeed's own reduction ran in `backward`.
         if self.mesh.device.type == "cuda" or self.mesh.settings.zero:
-            return True  # looking would wait for the GPU; the next loss tells
+            return True  # looking would wait for the GPU; the next loss shows it
         gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients))
         return bool(norms.isfinite().all())

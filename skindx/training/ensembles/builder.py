@@ -167,12 +167,12 @@ class EnsembleBuilder:
         if log_NC.shape != (rows, classes) or len(truth_N) != rows or np.isnan(log_NC).any():
             raise UserError(
                 f"{folder / VALIDATION} does not hold {member.name}'s predictions for {rows} "
-                f"images and {classes} classes; remove {folder} to train it anew."
+                f"images and {classes} classes; remove {folder} to train it again."
             )
         return finished
 
     def _check(self, member: MemberSettings, state: State, file: Path, folder: Path) -> None:
-        repair = f"remove {folder} to train it anew"
+        repair = f"remove {folder} to train it again"
         network = fitted_network(member.network(), state)
         check_weights(network, len(self.taxonomy.classes), state, file, repair)
 
@@ -228,6 +228,6 @@ def _whole(run: Path, member: MemberSettings, state: State) -> State:
         raise UserError(
             f"the head in {folder} was made on the features of trunk {made_on}, and the weights of "
             f"member {member.name} are trunk {trunk.key}; give the weights that it was made on, or "
-            "remove that folder to train it anew."
+            "remove that folder to train it again."
         )
     return {**trunk.state, **state}

@@ -91,7 +91,7 @@ def is_there(ref: MemberRef, dataset: Path) -> bool:
     if read_json(file, finite=False).get("fingerprint") != expected:
         raise UserError(
             f"member {ref.member.name} of {ref.run} was trained on other data than {dataset} "
-            f"or with other settings than that run's {SETTINGS}; train it anew, or leave it out."
+            f"or with other settings than that run's {SETTINGS}; train it again, or leave it out."
         )
     return True
 

@@ -56,7 +56,7 @@ def reaches(run: Path, settings: TrainSettings, dataset: Path) -> list[str]:
 def refuse_special_files(settings: TrainSettings, member: MemberSettings, file: Path) -> None:
     """Raise UserError for a device or a pipe in what decides the weights: reading it may not end.
 
-    What `file` names is read for the member's fingerprint, whoever wrote that file.
+    What `file` names is read for the member's fingerprint; its author does not matter.
     """
     for path in (member.weights, member.targets, settings.engine.deepspeed):
         if path and path.exists() and not path.is_file():

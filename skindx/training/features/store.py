@@ -127,7 +127,7 @@ class FeatureFiles:
             return None
         with file.open("rb") as opened:
             if os.fstat(opened.fileno()).st_size != _HEAD + 2 * shape[0] * shape[1]:
-                return None  # cut off; it is written anew
+                return None  # cut off; it is written again
             if opened.read(_HEAD) != self._head(view):
                 raise UserError(
                     f"{file} holds features of other weights, images or preprocessing than its "

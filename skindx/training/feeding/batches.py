@@ -60,7 +60,7 @@ def shard(count: int, rank: int, world: int) -> NDArray[np.int64]:
 
 
 def owners(count: int, seed: int, epoch: int, world: int) -> NDArray[np.int64]:
-    """Return the rank that holds each image in an epoch whose shards are drawn anew.
+    """Return the rank that holds each image in an epoch whose shards are drawn again.
 
     Of every `world` neighbours in the manifest each rank gets one, drawn at random: shards differ
     by one image at most, have of every label and source about equally many, and whatever the

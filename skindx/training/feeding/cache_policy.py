@@ -116,7 +116,7 @@ def _sharded(total: int, copies: int, context: CacheContext) -> bool:
         # One node that is too small decides for all: their orders must fit together.
         sharded = any(mesh.gather(wants_shards(total, context.node, copies)))
     if sharded:
-        which = "drawn anew for each epoch" if context.loader.redraws else "the same in each epoch"
+        which = "drawn again for each epoch" if context.loader.redraws else "the same in each epoch"
         context.say(f"each of the {mesh.data.size} ranks sees its own share of the images, {which}")
     return sharded
 

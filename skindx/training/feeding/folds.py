@@ -15,7 +15,7 @@ def partition(
     """Return the training and the validation images of a member, each in manifest order.
 
     Without a fold these are the splits train and val. With one, both splits together are dealt
-    out anew by whole groups: the fold validates, all others train. Test and calibration are never
+    out again by whole groups: the fold validates, all others train. Test and calibration are never
     touched.
     """
     if fold is None:

@@ -88,7 +88,7 @@ def load_targets(file: Path, records: Sequence[Record], classes: int) -> NDArray
     except (UserError, UnfitStateError) as error:
         raise UserError(
             f"{file} does not hold soft targets for {len(records)} training images and {classes} "
-            f"classes ({str(error).rstrip('.')}); remove it and distil anew on this dataset."
+            f"classes ({str(error).rstrip('.')}); remove it and distil again on this dataset."
         ) from None
     targets_NC: NDArray[np.float32] = found["targets"].numpy()
     return targets_NC

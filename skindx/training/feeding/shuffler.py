@@ -1,7 +1,7 @@
 """Ranks send each other the images of their next shares (Kumar et al. 2017, arXiv 1711.00705).
 
 Shares that stay for ever would show a rank the same images in each epoch, and its batch norms
-with them; between epochs they are drawn anew, and the encoded bytes travel instead of being read.
+with them; between epochs they are drawn again, and the encoded bytes travel instead of being read.
 """
 
 from collections.abc import Iterator

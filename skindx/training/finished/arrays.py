@@ -32,9 +32,9 @@ def read_arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, 
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, MemoryError) as error:
         detail = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{path} is no whole archive of arrays ({detail}); train it anew."
+            f"{path} is no whole archive of arrays ({detail}); train it again."
         ) from None
     kinds = {name: (array.dtype.kind, array.ndim) for name, array in found.items()}
     if kinds != wanted:
-        raise UserError(f"{path} does not hold what a training writes there; train it anew.")
+        raise UserError(f"{path} does not hold what a training writes there; train it again.")
     return found

@@ -91,6 +91,6 @@ def packed_origin(settings: TrainSettings) -> dict[str, str]:
     if not isinstance(manifest, str):
         raise UserError(
             f"{settings.detector.from_run / FOLDER / INDEX} does not say which manifest its "
-            "detector learned from; train it anew."
+            "detector learned from; train it again."
         )
     return {"detector's manifest sha256": manifest}

@@ -77,7 +77,7 @@ def _engine_fields(engine: EngineSettings) -> dict[str, Any]:
 
 
 def _pixels(loader: LoaderSettings) -> str:
-    """Return what decides a crop's pixels: files give the same, wherever their bytes are kept."""
+    """Return what decides a crop's pixels: files give the same, in any format of storage."""
     cache = loader.cache
     return f"shrunk by {cache.margin}" if isinstance(cache, DiskCache) else "decoded"
 
@@ -97,6 +97,6 @@ def matches(file: Path, expected: str) -> bool:
     if read_json(file, finite=False).get("fingerprint") != expected:
         raise UserError(
             f"{file.parent} was trained with other settings or data; "
-            "give another --out, or remove that folder to train it anew."
+            "give another --out, or remove that folder to train it again."
         )
     return True

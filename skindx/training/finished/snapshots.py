@@ -56,6 +56,6 @@ def load_snapshots(run: Path, member: MemberSettings) -> list[tuple[str, State]]
     if len(files) < member.snapshots:
         raise UserError(
             f"{folder} holds {len(files)} of {member.snapshots} snapshots; remove the folder of "
-            f"member {member.name} to train it anew, or set its snapshots lower."
+            f"member {member.name} to train it again, or set its snapshots lower."
         )
     return [(file.stem, load_tensors(file)) for file in files]

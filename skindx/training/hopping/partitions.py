@@ -16,7 +16,7 @@ from skindx.training.feeding.folds import learning, partition
 
 @dataclass(frozen=True)
 class Partitions:
-    """The images of train and validation, dealt out to so many partitions."""
+    """The images of train and validation, divided into so many partitions."""
 
     count: int
     owner: dict[str, int]
@@ -28,7 +28,7 @@ class Partitions:
     def of(cls, records: Sequence[Record], settings: TrainSettings, count: int) -> "Partitions":
         """Deal out the images in manifest order, so that labels and sources are even.
 
-        Where members learn from folds, train and val are dealt out as one.
+        Where members learn from folds, train and val are divided as one.
         """
         folds = any(member.fold is not None for member in settings.members)
         parts = [learning(records)] if folds else [split_of(records, s) for s in ("train", "val")]

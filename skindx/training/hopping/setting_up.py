@@ -1,4 +1,4 @@
-"""The queue of a run is filled with what is left to train, by whoever comes first."""
+"""The first worker fills the queue of a run with what is left to train."""
 
 import time
 from collections.abc import Sequence

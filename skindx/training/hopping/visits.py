@@ -117,7 +117,7 @@ class Visitor:
         if keeper.resume() is None:
             raise UserError(
                 f"the state of member {unit.member} in {folder} is damaged or gone; remove "
-                f"{folder.parent.parent} to train the members that are not finished anew."
+                f"{folder.parent.parent} to train the members that are not finished again."
             )
         position = training.position
         if position.epoch < unit.epoch:
@@ -154,7 +154,7 @@ class Visitor:
         if not file.is_file() or sha256_file(file) != answer["evaluated"]:
             raise UserError(
                 f"the weights of member {unit.member} in {file} are damaged or gone; remove "
-                f"{file.parent.parent.parent} to train the members that are not finished anew."
+                f"{file.parent.parent.parent} to train the members that are not finished again."
             )
         state = load_tensors(file)
         own = self._predict(job, unit, state)

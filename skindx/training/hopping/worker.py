@@ -135,7 +135,7 @@ class Worker:
             return
         except Exception:
             if self._is_lost():
-                return  # whoever has the unit now removed what this worker still read
+                return  # the unit's new owner removed what this worker still read
             raise
         if self.leases.finish(name, taken.key, answer) and unit.kind != "whole":
             self._clear(unit.member)

@@ -14,7 +14,7 @@ def choose_interface(wanted: str | None, master: str) -> None:
 
     Left to itself gloo asks what this host's own name resolves to, which on many systems is
     127.0.1.1: the other nodes then call their own door. NCCL looks at the interfaces themselves
-    and is told only what the user wants. What the environment says already stays.
+    and gets only what the user sets. Variables that are set already stay.
 
     Raises UserError for an interface that this host does not have.
     """

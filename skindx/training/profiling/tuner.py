@@ -1,4 +1,4 @@
-"""Find the fastest plan for the network and the model at hand, in the first steps of a training."""
+"""Find the fastest plan for this network and this model, in the first steps of a training."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import accumulate

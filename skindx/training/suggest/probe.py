@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one trunk tells; balanced accuracies on the validation images, 95 % over groups."""
+    """The result of one trunk; balanced accuracies on the validation images, 95 % over groups."""
 
     linear: Interval
     neighbours: Interval

@@ -1,4 +1,4 @@
-"""`skindx train --suggest`: what the trunks at hand tell of a dataset before anyone trains."""
+"""`skindx train --suggest`: what the available trunks say of a dataset before training."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ def suggest(dataset: Path, settings: TrainSettings, out: Path | None) -> list[Su
     members = [m for m in with_towers(settings).members if m.weights or m.pretrained]
     if not members:
         raise UserError(
-            "no trunk is at hand: no member starts from weights; set pretrained: true, or give "
+            "no trunk is available: no member starts from weights; set pretrained: true, or give "
             "--weights FILE, or a model: local-dir:FOLDER with pretrained: true."
         )
     found: dict[tuple[str, str], Suggestion] = {}
@@ -113,7 +113,7 @@ def sentences(answer: Probe) -> tuple[str, ...]:
         said.append(
             f"The probe fits its own training images to {answer.fits_training:.0%}: the features "
             "tell them apart, and what is missing is on new images. More labels and stronger "
-            "regularisation come first; a fine-tune may help as well, and only trying tells."
+            "regularisation come first; a fine-tune may help as well; only a trial shows it."
         )
     else:
         said.append(

@@ -48,7 +48,7 @@ class Gate:
         self._hashing = asyncio.Semaphore(2)  # each takes 32 MB and a core
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer /login and /logout, and pass on whoever is logged in."""
+        """Answer /login and /logout, and pass on requests of logged-in users."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -163,7 +163,7 @@ def _cookie(scope: Message) -> str:
 
 
 def _set_cookie(scope: Message, token: str, life_s: int) -> str:
-    # Behind a proxy the scheme is https only where the server was told to believe the proxy.
+    # Behind a proxy the scheme is https only where the server is configured to trust the proxy.
     secure = "; Secure" if scope.get("scheme") == "https" else ""
     return f"{COOKIE}={token}; Path=/; Max-Age={life_s}; HttpOnly; SameSite=Strict{secure}"
 

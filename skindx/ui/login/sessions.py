@@ -47,7 +47,7 @@ class Sessions:
 class Remembered:
     """Passwords that were right a moment ago, so that not every request costs a slow hash.
 
-    Kept under a key that is made anew at each start and never leaves the process.
+    Kept under a key that is made again at each start and never leaves the process.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -106,7 +106,7 @@ class Allowance:
 
 
 def _pair(name: str, address: str) -> tuple[str, str]:
-    # Longer names do not exist: whoever invents them shall not fill the memory.
+    # Longer names do not exist: invented ones must not fill the memory.
     return name[:_LONGEST_NAME], network(address)
 
 

@@ -23,7 +23,7 @@ _MOST = 1024
 
 
 class Users:
-    """The users of a file, read anew whenever the file has changed."""
+    """The users of a file, read again whenever the file has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def add_casebook_tab(tab: "gr.Tab", casebook: Casebook, taxonomy: Taxonomy) -> None:
-    """Put the case book into a tab; it is read anew whenever the tab is opened."""
+    """Put the case book into a tab; it is read again whenever the tab is opened."""
     import gradio as gr
 
     shown = gr.HTML("", apply_default_css=False, js_on_load=script("act"), elem_id="sx-book")

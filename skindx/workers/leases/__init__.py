@@ -1,1 +1,1 @@
-"""Tasks in a database that many workers take, renew and answer, whoever of them dies."""
+"""Tasks in a database that many workers take, renew and answer, even if some of them die."""

@@ -1,4 +1,4 @@
-"""A queue: its tasks are put in once, by whoever comes first, and belong to one piece of work."""
+"""A queue: its tasks are put in once, by the first process, and belong to one piece of work."""
 
 import json
 import secrets
@@ -38,7 +38,7 @@ class Queue:
         facts: Mapping[str, Any],
         places: int = 0,
     ) -> dict[str, Any]:
-        """Fill the queue unless somebody has; return its facts, those of whoever came first.
+        """Fill the queue unless it is filled; return the facts it was filled with.
 
         Raises UserError for a queue of other work, or of another version of the program.
         """
@@ -66,7 +66,7 @@ class Queue:
         if found.fingerprint != fingerprint:
             raise UserError(
                 f"{shown(self.where)} holds the leases of other settings or data; give another "
-                "--out, or remove that run to train it anew."
+                "--out, or remove that run to train it again."
             )
         known: dict[str, Any] = json.loads(found.facts)
         return known

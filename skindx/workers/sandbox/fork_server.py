@@ -47,7 +47,7 @@ class Forked:
             try:
                 self._fork(_server(), function, errors)
             except OSError:  # it was killed, or is of a process that this one was forked from
-                self._fork(_server(anew=True), function, errors)
+                self._fork(_server(restart=True), function, errors)
 
     def _fork(self, server: "_Server", function: str, errors: IO[bytes]) -> None:
         theirs_in, ours_in = os.pipe()
@@ -134,10 +134,10 @@ _LOCK = threading.Lock()
 _known: _Server | None = None
 
 
-def _server(*, anew: bool = False) -> _Server:
+def _server(*, restart: bool = False) -> _Server:
     """Return the server of the interpreter that would start now; the first call starts one."""
     global _known  # noqa: PLW0603
-    if _known and (anew or _known.interpreter != _interpreter()):
+    if _known and (restart or _known.interpreter != _interpreter()):
         _known.end()
         _known = None
     if _known is None:
@@ -161,7 +161,7 @@ def _environment() -> dict[str, str]:
 
 
 def _umask() -> int:
-    """Return this process's umask; os.umask tells it only by changing it for all threads."""
+    """Return this process's umask; os.umask returns it only by changing it for all threads."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("Umask:"):
             return int(line.split()[1], 8)

@@ -18,7 +18,7 @@ def write_coco(folder: Path, result: ScanResult) -> None:
     for place, photo in enumerate(result.photos):
         own = [found for found in result.ranked if found.photo == place]
         boxes = tuple(found.lesion.box for found in own)
-        # Two photos may have one name: COCO tells images apart by their numbers.
+        # Two photos may have one name: COCO identifies images by their numbers.
         by_photo[f"{place}/{photo.name}"] = BoxedImage(
             photo.width, photo.height, boxes, photo.sha256
         )

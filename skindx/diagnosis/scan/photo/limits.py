@@ -57,7 +57,7 @@ class Header:
         if pixels > FREE_PIXELS and pixels > MOST_PIXELS_A_BYTE * self.size_bytes:
             return (
                 f"it names {size} in {self.size_bytes} bytes, as no photograph does; export the "
-                "photograph anew"
+                "photograph again"
             )
         if min(self.width, self.height) < MIN_SIDE:
             return (

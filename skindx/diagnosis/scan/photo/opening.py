@@ -103,9 +103,9 @@ def _from_file(path: Path, making: Path, facts: dict[str, Any]) -> None:
 
 
 def _refused(path: Path, reason: str, detail: str) -> UserError:
-    """Return one sentence; what a decoder says in its own words tells a user nothing."""
+    """Return one sentence; a decoder's own message does not help a user."""
     if ";" not in detail:
-        detail = f"{_SAID.get(reason, _SAID['damaged'])}; take or export it anew"
+        detail = f"{_SAID.get(reason, _SAID['damaged'])}; take or export it again"
     return UserError(f"{path} cannot be scanned: {detail}.")
 
 

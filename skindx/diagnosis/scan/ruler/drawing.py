@@ -26,7 +26,7 @@ def confirmation_image(
     high = np.clip(np.ceil(row.ticks_T2.max(axis=0) + room), 0, (width, height)).astype(int)
     scale = min(1.0, _LONGEST_SIDE / int((high - low).max()))
     image_HW3 = np.ascontiguousarray(read(low[0], low[1], high[0], high[1], scale)).copy()
-    # A ruler far away is enlarged: lines beside each other must be told apart.
+    # A ruler far away is enlarged: neighbouring lines must be distinguishable.
     enlarged = max(1, min(round(8 / (row.period * scale)), _LONGEST_SIDE // max(image_HW3.shape)))
     image_HW3 = cv2.resize(
         image_HW3, None, fx=enlarged, fy=enlarged, interpolation=cv2.INTER_NEAREST

@@ -24,7 +24,7 @@ _LONGEST_BOXES = 512 * MEGABYTE
 
 @dataclass(frozen=True)
 class Plan:
-    """What a scan does; whoever works on it has the same."""
+    """What a scan does; all its workers have the same."""
 
     token: str
     """The scan's name among others of a database."""
@@ -71,7 +71,7 @@ class Plan:
         if version != __version__:
             raise UserError(
                 f"the scan in {folder} was begun by skindx {version}, and this is {__version__}; "
-                "go on with that version, or remove the folder to begin anew."
+                "go on with that version, or remove the folder to begin again."
             )
         settings = ScanSettings.parse(raw["settings"], str(folder / PLAN), expand=False)
         facts = (str(raw["token"]), Path(raw["bundle"]), str(raw["digest"]), int(raw["tile"]))

@@ -77,7 +77,7 @@ def pieces_of(net: nn.Module, image: Tensor, *, half: bool = False) -> Pieces:
     traced = trace_layers(net)
     if traced is None:
         raise UserError(
-            "engine.parallel.kind=model: the layers of this network cannot be told apart; choose "
+            "engine.parallel.kind=model: the layers of this network cannot be separated; choose "
             "another model, or leave engine.parallel out."
         )
     graph, root = traced

@@ -57,7 +57,7 @@ class Collector:
                 self._add(layer.name, _exactly(rest, gradient))
 
     def take(self) -> tuple[dict[str, Sums], int]:
-        """Return sums and number of images of the step, and begin anew."""
+        """Return sums and number of images of the step, and begin again."""
         taken = self.sums, self.images
         self.discard()
         return taken
