@@ -50,6 +50,21 @@ SPEED: dict[str, dict[str, tuple[str, float | None]]] = {
         "bytes_less_than_fused": ("bytes on all links: the fused exchange over hopping", 10),
         "makespan_over_bound": ("makespan over the open-shop bound", 1.1),
     },
+    "parallel": {
+        "owt_over_data": ("AlexNet at 128 px: OWT over the fastest exact exchange (bf16)", 3),
+        "owt_over_fused": ("OWT over the fused exchange in fp32", None),
+        "owt_over_gtopk": ("OWT over gTop-k", None),
+        "owt_over_owt_gtopk": ("OWT over OWT with gTop-k for the convolutions", None),
+        "owt_over_model": ("OWT over a pipeline of four stages", None),
+        "alone_over_data_small": (
+            "56 px, 200 classes: one rank over the fastest exact exchange",
+            1,
+        ),
+        "alone_over_owt_small": ("56 px, 200 classes: one rank over OWT", 1),
+        "plan_agrees": ("pairs of forms in the order that was planned", 1),
+        "keep_fewer_bytes": ("bytes of two products: split in one dimension over a cube", None),
+        "cube_over_line": ("speed of the cube over one dimension, 8 ranks", None),
+    },
     "plan": {
         "step_error_mean": ("predicted against measured time of a step, mean error", 0.05),
         "step_error_max": ("the same, the largest error", 0.15),
@@ -102,6 +117,26 @@ def speed(load: Load) -> str:
             )
     named = [f"{', '.join(benches)}: {machine}" for machine, benches in machines.items()]
     return "\n".join([*lines, "", *(line for note in named for line in (note, ""))])
+
+
+def forms(load: Load) -> str:
+    """Return what each parallel form takes, what was planned for it, and what it learns."""
+    figures = load("parallel.json")["figures"]
+    lines = [
+        "| form | s a step | planned | MB a rank | accuracy [range] |",
+        "|---|---|---|---|---|",
+    ]
+    for key in figures:
+        if key.endswith("_step_s") and not key.endswith("_small_step_s"):
+            name = key.removesuffix("_step_s")
+            sent = figures[f"{name}_step_mb"]["value"]
+            plan, accuracy = (figures.get(f"{name}_{of}") for of in ("plan_s", "accuracy"))
+            planned = f"{plan['value']:.3g}" if plan else ""
+            lines.append(
+                f"| `{name}` | {median(figures[key], '')} | {planned} | {sent:.3g} | "
+                f"{median(accuracy, '') if accuracy else ''} |"
+            )
+    return "\n".join([*lines, "", bench_machine(load("parallel.json"))])
 
 
 def exchanges(load: Load) -> str:

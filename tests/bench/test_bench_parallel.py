@@ -10,7 +10,7 @@ from torch import nn
 
 from skindx.bench import run_bench
 from skindx.bench.parallel.alexnet import AlexNet
-from skindx.bench.parallel.predicted import agreement
+from skindx.bench.parallel.predicted import agreement, agreement_figure
 from skindx.training.config.parallel import OwtSettings
 from skindx.training.parallel.sharding.wide import wide_layers
 
@@ -59,7 +59,8 @@ def test_the_smallest_bench_counts_time_bytes_and_weights(lab_here: None, tmp_pa
     assert figures["bf16_step_mb"] < 0.6 * figures["fused_step_mb"]
     assert figures["owt_step_mb"] < figures["fused_step_mb"]
     assert figures["owt_weights_share"] < 0.95
-    assert 0 <= figures["plan_agrees"] <= 1
+    # Left out where all rounds overlap, as they may with layers this small.
+    assert 0 <= figures.get("plan_agrees", 0) <= 1
     priced = {*ARMS, "owt_b", "owt_c", "model"} - {"owt_gtopk"}
     assert {f"{arm}_plan_s" for arm in priced} <= figures.keys()
     assert all(figures[f"{arm}_plan_s"] > 0 for arm in priced)
@@ -67,11 +68,13 @@ def test_the_smallest_bench_counts_time_bytes_and_weights(lab_here: None, tmp_pa
 
 def test_a_plan_agrees_with_what_was_measured_where_the_order_is_clear() -> None:
     measured = {"a": [1.0, 1.1], "b": [1.05, 1.2], "c": [2.0, 2.1], "d": [3.0, 3.5]}
-    assert (
-        agreement({"a": 3, "b": 1, "c": 4, "d": 9}, measured) == 1
-    )  # a and b are told apart by none
-    assert agreement({"a": 1, "b": 3, "c": 2, "d": 4}, measured) == 4 / 5
-    assert agreement({"a": 1}, measured) == 1
+    # The rounds of a and b overlap: their order is not clear, and the pair does not count.
+    assert agreement({"a": 3, "b": 1, "c": 4, "d": 9}, measured) == [True] * 5
+    assert sorted(agreement({"a": 1, "b": 3, "c": 2, "d": 4}, measured)) == [False, *[True] * 4]
+    figure = agreement_figure([True] * 5)
+    assert (figure.value, figure.n) == (1, 5)
+    assert figure.spread[0] < 1
+    assert agreement({"a": 1}, measured) == []
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from skindx.bench.harness.result import Result
 from skindx.bench.parallel.arms import Arm, arms_of
 from skindx.bench.parallel.cubes import compare
 from skindx.bench.parallel.painted import write_images
-from skindx.bench.parallel.predicted import Predictions, agreement
+from skindx.bench.parallel.predicted import Predictions, agreement, agreement_figure
 from skindx.bench.parallel.settings import Config
 
 __all__ = ["Config", "run"]
@@ -91,9 +91,13 @@ class _Bench:
         predicted = plan.arms(arms)
         seconds, sent, held = self._turns(arms, s.side, s.classes)
         best = _best(seconds, arms)
+        right = agreement(predicted, seconds)
         return {
-            "plan_agrees": median([agreement(predicted, seconds)] * 2, "of the pairs"),
-            **{f"{name}_plan_s": median([value] * 2, "s") for name, value in predicted.items()},
+            **({"plan_agrees": agreement_figure(right)} if right else {}),
+            **{
+                f"{name}_plan_s": Figure(value, "s", 1, (value, value))
+                for name, value in predicted.items()
+            },
             "owt_over_data": ratio(seconds["owt"], seconds[best]),
             **{
                 f"owt_over_{name}": ratio(seconds["owt"], taken)

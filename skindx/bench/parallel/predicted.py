@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from skindx.bench.harness.clock import Figure
 from skindx.bench.parallel.arms import Arm
+from skindx.metrics.proportion import share_interval
 from skindx.planning.choice import Choice
 from skindx.planning.cluster import Cluster
 from skindx.planning.estimate import Estimate, Machine, estimate
@@ -49,15 +51,22 @@ class Predictions:
         return {arm.name: self.of(*arm.priced).step_s for arm in arms if arm.priced}
 
 
-def agreement(predicted: Mapping[str, float], measured: Mapping[str, Sequence[float]]) -> float:
-    """Return the share of pairs of forms whose order a plan has right, 1 where it has all.
+def agreement(
+    predicted: Mapping[str, float], measured: Mapping[str, Sequence[float]]
+) -> list[bool]:
+    """Return, for each pair of forms with a clear order, whether the plan has that order.
 
-    Only clear pairs count: one is slower in its fastest round than the other in its
-    slowest.
+    The order is clear where one form's fastest round is slower than the other's slowest.
     """
     right = []
     for one, other in combinations(predicted, 2):
         faster, slower = sorted((one, other), key=lambda name: min(measured[name]))
         if max(measured[faster]) < min(measured[slower]):
             right.append(predicted[faster] < predicted[slower])
-    return sum(right) / len(right) if right else 1.0
+    return right
+
+
+def agreement_figure(right: Sequence[bool]) -> Figure:
+    """Return the share of pairs in the plan's order, with a 95 % interval as of single pairs."""
+    interval = share_interval(right, range(len(right)))
+    return Figure(interval.value, "of the pairs", len(right), (interval.low, interval.high))
