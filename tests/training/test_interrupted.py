@@ -168,8 +168,8 @@ def _torchrun(training: Training, again: str) -> None:
 @pytest.mark.parametrize(
     "interruptions",
     [
-        [_sigterm, _sigkill_to_a_rank],
-        pytest.param([_sigterm_to_a_rank, _torchrun], marks=pytest.mark.long),
+        [_sigterm],
+        pytest.param([_sigkill_to_a_rank, _sigterm_to_a_rank, _torchrun], marks=pytest.mark.long),
     ],
 )
 def test_a_training_survives_what_happens_to_it(
