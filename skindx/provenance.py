@@ -1,4 +1,4 @@
-"""Where a measurement comes from: bundle, data, machine, versions."""
+"""Provenance of a measurement: bundle, data, machine, versions."""
 
 import os
 import platform

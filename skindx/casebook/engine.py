@@ -1,4 +1,4 @@
-"""Where a case book lies: a SQLite file that only its user can read, or a database by URL."""
+"""The database of a case book: a SQLite file that only its user can read, or one by URL."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a database reports, as one sentence without the values that were sent to it."""
+"""Database errors as one sentence, without the values that were sent."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a key file holds: the secrets of a case book and one key a case, as lines of JSON.
+"""Contents of a key file: the secrets of a case book and one key a case, as lines of JSON.
 
 The first line names the case book and holds its two lasting secrets; each further line is a case
 and its key, or the id of a deleted case.

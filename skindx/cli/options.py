@@ -1,4 +1,4 @@
-"""What several verbs of the command line share."""
+"""Options that several verbs of the command line share."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

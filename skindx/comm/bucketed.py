@@ -1,4 +1,4 @@
-"""What exact exchanges share that go bucket by bucket beside backward."""
+"""Base of exact exchanges that run bucket by bucket during backward."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What every gradient exchange is: settings with a `kind`, and one small class."""
+"""Interface of every gradient exchange: settings with a `kind`, and one small class."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the sparse exchanges share: error feedback, momentum correction, warm-up of the density."""
+"""Parts of all sparse exchanges: error feedback, momentum correction, warm-up of the density."""
 
 import math
 from abc import abstractmethod

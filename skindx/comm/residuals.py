@@ -1,4 +1,4 @@
-"""What becomes of a residual when a training goes on."""
+"""Residuals when a training resumes."""
 
 from collections.abc import Sequence
 

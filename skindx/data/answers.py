@@ -1,4 +1,4 @@
-"""What people say of images or of pairs: a CSV file in the dataset folder.
+"""People's answers about images or pairs: a CSV file in the dataset folder.
 
 A page writes it, or a person by hand; the next build obeys it.
 """

@@ -1,4 +1,4 @@
-"""What a build says of copies that hashes miss: joined, uncertain, and torn by frozen splits."""
+"""Counts of copies that hashes miss: joined, uncertain, and divided by frozen splits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

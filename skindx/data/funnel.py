@@ -1,4 +1,4 @@
-"""Where the images of each class went: from those that sources name to those that are kept."""
+"""Number of images of each class after each stage, from sources to the kept ones."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

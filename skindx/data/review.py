@@ -1,4 +1,4 @@
-"""What people should look at: flags that programs raise, and the decisions that people make."""
+"""Flags that programs raise for review, and the decisions of people."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""Whether flagged images show skin, as people say: DATASET/skin_answers.csv.
+"""People's answers on whether flagged images show skin: DATASET/skin_answers.csv.
 
 It is no decision of `decisions.csv`: who says that an image shows skin has not said that it may be
 published.

@@ -1,4 +1,4 @@
-"""What a build found, kept and dropped, for the eye and as JSON."""
+"""Summary of a build: images found, kept and dropped, as text and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

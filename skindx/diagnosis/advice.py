@@ -1,4 +1,4 @@
-"""What a person reads about a photo that a gate does not let pass, and what to do about it."""
+"""Advice for a photo that a gate refuses."""
 
 from skindx.imaging.gates import Fault
 

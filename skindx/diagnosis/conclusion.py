@@ -1,4 +1,4 @@
-"""What follows from the probabilities: the set of classes, the next step, or an abstention.
+"""The conclusion from the probabilities: set of classes, next step, or abstention.
 
 The urgent risk decides whether the next step is urgent; the conformal set names conditions, and
 decides where the bundle has no threshold of the risk.

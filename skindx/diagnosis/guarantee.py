@@ -1,4 +1,4 @@
-"""What the set of conditions and the risk threshold guarantee: the text of every output."""
+"""Text on the guarantees of the set of conditions and of the risk threshold, for all outputs."""
 
 from skindx.diagnosis.record import SET_HOLDS, Diagnosis, Promise, Share
 

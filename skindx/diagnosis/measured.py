@@ -1,4 +1,4 @@
-"""What a bundle's evaluation measured, in a sentence for the reader of an answer."""
+"""Results of a bundle's evaluation, in a sentence for the reader of an answer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which conditions a bundle knows, and what may not be said where it lacks an urgent one.
+"""Conditions that a bundle knows, and statements it must not make where an urgent one is missing.
 
 A classifier names one of its classes for every photo. A photo of a melanoma, given to a bundle
 without that class, gets the name of a harmless one; so no such bundle may give time to wait.

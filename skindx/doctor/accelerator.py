@@ -1,4 +1,4 @@
-"""Whether torch works here, and whether its build matches the accelerator's driver."""
+"""Checks that torch works here, and that its build matches the accelerator's driver."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which extras are installed, and whether one OpenCV alone owns `cv2`."""
+"""Checks of installed extras, and that exactly one OpenCV provides `cv2`."""
 
 from skindx.doctor.finding import Finding, installed
 

@@ -1,1 +1,1 @@
-"""What a bundle is worth on a dataset: predictions, scores, comparisons, report."""
+"""Evaluation of a bundle on a dataset: predictions, scores, comparisons, report."""

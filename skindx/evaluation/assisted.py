@@ -1,4 +1,4 @@
-"""What the crop around the best box changes: each class's sensitivity without and with boxes."""
+"""Effect of the crop around the best box: each class's sensitivity without and with boxes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

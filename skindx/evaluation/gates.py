@@ -1,4 +1,4 @@
-"""What the gates before a diagnosis do to real photos, spoilt photos, and what is no skin.
+"""Refusals of the gates on real photos, degraded photos, and images without skin.
 
 `python -m skindx.evaluation.gates FOLDER ...` prints it for folders of sound photos of skin; the
 thresholds in `skindx.imaging.gates` were chosen by its figures. With `--bundle BUNDLE DATA` it

@@ -1,4 +1,4 @@
-"""What the check for images of no skin does to real skin, and to painted images of other things.
+"""Errors of the check for images without skin, on real skin and on painted images.
 
 `python -m skindx.evaluation.not_skin FOLDER ...` prints it as JSON: for each folder of images of
 skin, or dataset, the share that a build would flag, with its interval, by what they seem to show,

@@ -1,4 +1,4 @@
-"""What an evaluation found: plain values, ready for JSON."""
+"""Results of an evaluation: plain values, ready for JSON."""
 
 from dataclasses import dataclass
 from typing import Any

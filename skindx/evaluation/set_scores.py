@@ -1,4 +1,4 @@
-"""Whether conformal sets reach their coverage, and how large they are."""
+"""Coverage and size of conformal sets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

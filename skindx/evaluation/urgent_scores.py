@@ -1,4 +1,4 @@
-"""What the urgent risk misses and what it sends on without need, at each level and on the curve."""
+"""Missed and unnecessary referrals by the urgent risk, at each level and on the curve."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

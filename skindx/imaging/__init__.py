@@ -1,1 +1,1 @@
-"""What an image is: strict decoding within limits, formats, hashes, thumbnails."""
+"""Images: strict decoding within limits, formats, hashes, thumbnails."""

@@ -1,4 +1,4 @@
-"""What decoding an image takes, known before any pixel is decoded: pixels, passes and memory.
+"""Cost of decoding an image, known before any pixel is decoded: pixels, passes and memory.
 
 A file of a few kilobytes may name fifty million pixels, ask for hundreds of passes over them, or
 need a multiple of its pixels' size while it is decoded. All three are bounded by `max_pixels`.

@@ -1,4 +1,4 @@
-"""What a file is by its first bytes; names and Content-Type are never believed."""
+"""Image formats by their first bytes; names and Content-Type are not trusted."""
 
 from typing import Literal
 

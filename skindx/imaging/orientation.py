@@ -1,4 +1,4 @@
-"""Which way is up: the orientation that EXIF gives, and images turned by it."""
+"""Orientation by EXIF, and images turned by it."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What Pillow decodes, each format by its one plug-in, within the limits of `Cost`."""
+"""Decoding by Pillow, each format by its own plug-in, within the limits of `Cost`."""
 
 import io
 from typing import TYPE_CHECKING

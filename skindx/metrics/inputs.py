@@ -1,4 +1,4 @@
-"""What metrics share: arrays and their checks, ranks and bins, a figure with its interval."""
+"""Shared parts of metrics: checked arrays, ranks and bins, a figure with its interval."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What it buys to leave the least confident images to a person."""
+"""Accuracy against coverage when the least confident images are left to a person."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Which tensors are sent together: the published greedy, the exact optimum, and simple rules.
+"""Grouping of tensors into messages: the published greedy, the exact optimum, simple rules.
 
 A plan is a list of group sizes: how many tensors each group has, in backward order.
 """

@@ -1,4 +1,4 @@
-"""What a collective costs: time = alpha + beta · bytes, fitted or built from point-to-point links.
+"""Cost of a collective: time = alpha + beta · bytes, fitted or built from point-to-point links.
 
 In `ring`, `tree` and `hierarchical` bytes are those of the whole buffer, in `all_gather` and
 `gtopk` those of one rank's message (k values and k indices: 8 k bytes).

@@ -1,4 +1,4 @@
-"""What a choice takes for a step, and how sure that is."""
+"""Time of a step under a choice, with its uncertainty."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What one rank needs of memory: from two measured batches, or from the layers of a trace."""
+"""Memory of one rank: from two measured batches, or from the layers of a trace."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a message or a collective takes on a cluster: as measured there, else from its links."""
+"""Time of a message or a collective on a cluster: as measured there, else from its links."""
 
 import math
 from dataclasses import dataclass, replace

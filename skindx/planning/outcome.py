@@ -1,4 +1,4 @@
-"""What a choice takes for epochs, members and the whole ensemble; time, money and energy."""
+"""Totals of a choice for epochs, members and the whole ensemble; time, money and energy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

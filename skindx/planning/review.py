@@ -1,4 +1,4 @@
-"""What was predicted beside what happened, and what is learnt from it."""
+"""Predictions beside measurements of past runs, and corrections learnt from them."""
 
 import math
 from collections.abc import Sequence

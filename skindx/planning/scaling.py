@@ -1,4 +1,4 @@
-"""What the times of a profile become for more or fewer images."""
+"""Times of a profile scaled to more or fewer images."""
 
 from skindx.planning.profile import Profile
 

@@ -1,4 +1,4 @@
-"""What K-FAC adds to a step: factors, eigenvectors, their messages, and the preconditioning.
+"""Cost of K-FAC in a step: factors, eigenvectors, their messages, and the preconditioning.
 
 As `skindx train` does it (Pauloski et al. 2020, arXiv 2007.00784; KAISA, arXiv 2107.01739): factors
 every some steps, summed over all ranks; eigenvectors more rarely, each on one rank, sent to those

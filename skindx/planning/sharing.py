@@ -1,4 +1,4 @@
-"""Which rank decomposes which factor, and which ranks precondition which layer.
+"""Assignment of factors to the ranks that decompose them, and of layers to preconditioning.
 
 The ranks are a grid of rows and columns: a row of workers holds the eigenvectors of some layers,
 and each of its ranks sends the finished gradients down its column (KAISA, Pauloski et al. 2021,

@@ -1,4 +1,4 @@
-"""What is to be trained: members, their images and epochs, and the settings as they were given."""
+"""The workload of a plan: members, their images and epochs, and the given settings."""
 
 from dataclasses import dataclass
 

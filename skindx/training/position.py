@@ -1,4 +1,4 @@
-"""Where a training stands, and what it has counted."""
+"""Position of a training: epoch, step and counters."""
 
 import math
 from collections.abc import Mapping

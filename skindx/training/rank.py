@@ -1,4 +1,4 @@
-"""Where a rank begins: `python -m skindx.training.rank RUN DATASET`.
+"""Entry point of a rank: `python -m skindx.training.rank RUN DATASET`.
 
 It writes a note before it loads torch and DeepSpeed, which takes seconds: a rank that is killed
 meanwhile is known by its note.

@@ -1,4 +1,4 @@
-"""What a task gives to the training loop."""
+"""Interface of tasks in the training loop."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What stands before Gradio: only the routes the page needs, and no file but one's own uploads.
+"""Access control before Gradio: only routes that the page needs, only the user's own uploads.
 
 Gradio serves more than a page: it hands out uploaded files by their path, reads any file that a
 request names (where it is mounted into another app it does not check that it was uploaded), and

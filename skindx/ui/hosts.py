@@ -1,4 +1,4 @@
-"""Which names the server answers to: a page of another site must not reach it by a name of its own.
+"""Host names that the server accepts, so that another site's page cannot rebind a name to it.
 
 DNS rebinding: a site that a user visits maps its own name to this machine's address. The browser
 then takes this server for that site and lets its scripts read every answer. The name that the

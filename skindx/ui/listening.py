@@ -1,4 +1,4 @@
-"""What every server of pages needs: a free address, private uploads, a clean end, own fonts."""
+"""Shared parts of all page servers: a free address, private uploads, a clean end, own fonts."""
 
 import os
 import signal

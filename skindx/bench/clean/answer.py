@@ -1,4 +1,4 @@
-"""What a method says of a folder of images, and the question put to it in a process of its own."""
+"""The answer of a cleaning method for a folder of images, computed in a process of its own."""
 
 import contextlib
 import json

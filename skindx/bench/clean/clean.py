@@ -1,4 +1,4 @@
-"""Which methods find copies that hashes miss, and images that do not belong, in any folder.
+"""Compare methods that find copies which hashes miss, and off-topic images, in any folder.
 
 Copies of many kinds, overlays shared by different images, and images without skin are planted
 among the images of a folder (or among painted ones). Each method ranks pairs and images; peers run

@@ -1,4 +1,4 @@
-"""Who is asked: the project's own methods, and peers in their environments."""
+"""The compared methods: the project's own, and peers in their own environments."""
 
 import sys
 from collections.abc import Callable, Sequence

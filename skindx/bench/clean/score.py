@@ -1,4 +1,4 @@
-"""What an answer is worth against the truth: pairs by kind, links that are false, torn families."""
+"""Scores of an answer against the truth: pairs by kind, false links, divided families."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a person looks at after the bench: each method's links, and recall by kind as a table."""
+"""Output of the bench for review: each method's links, and recall by kind as a table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

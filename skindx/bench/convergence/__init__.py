@@ -1,1 +1,1 @@
-"""Whether a training still learns as well: paired trainings."""
+"""Paired trainings that show whether a change of the training costs accuracy."""

@@ -1,4 +1,4 @@
-"""What many images take: the join of two chunks, a row of the driver, the search for copies."""
+"""Cost of large datasets: the join of two chunks, a row of the driver, the search for copies."""
 
 import hashlib
 import resource

@@ -1,4 +1,4 @@
-"""Which exchange to take when: a table of advice with what was measured of each kind."""
+"""Advice on which exchange to use, from the measurements of each kind."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the ranks of the exchange bench work on: a network's shapes, gradients, backward times."""
+"""Workload of the exchange bench: a network's shapes, gradients, backward times."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What was measured of each exchange: one row an exchange, and the tables of all rows."""
+"""Rows of measurements, one an exchange, and the tables of all rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""Which model families of timm do all that a member must do."""
+"""Check which model families of timm can serve as members."""

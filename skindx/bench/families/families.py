@@ -1,4 +1,4 @@
-"""Which of timm's families can do all that a member must do: one network a family."""
+"""Check one network of each of timm's families for all that a member must do."""
 
 import multiprocessing
 import resource

@@ -1,4 +1,4 @@
-"""What a member goes through, stage by stage, for one network."""
+"""The stages that a member passes, checked for one network."""
 
 import tempfile
 import warnings

@@ -1,1 +1,1 @@
-"""What every benchmark shares: clocks, results, trained runs, an emulated network."""
+"""Shared parts of all benchmarks: clocks, results, trained runs, an emulated network."""

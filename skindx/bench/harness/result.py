@@ -1,4 +1,4 @@
-"""What a bench found: figures under stable keys, with the machine they were measured on."""
+"""The result of a bench: figures under stable keys, with the machine that measured them."""
 
 import os
 import shutil

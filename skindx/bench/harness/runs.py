@@ -1,4 +1,4 @@
-"""What benches that train share: `skindx` as a process, and what a training leaves behind."""
+"""Shared parts of benches that train: `skindx` as a process, and the files of a training."""
 
 import subprocess
 import sys

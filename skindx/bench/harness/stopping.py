@@ -1,4 +1,4 @@
-"""What a bench that is stopped leaves: nothing but what it saved."""
+"""Clean end of a bench that is stopped: only saved results remain."""
 
 import signal
 import sys

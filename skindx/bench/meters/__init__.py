@@ -1,1 +1,1 @@
-"""What a benchmark measures beside time."""
+"""Meters of benchmarks other than time."""

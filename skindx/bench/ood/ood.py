@@ -1,4 +1,4 @@
-"""Which out-of-distribution detectors find what a bundle should refuse: trained, fitted, chosen.
+"""Train, fit and choose out-of-distribution detectors for a bundle.
 
 Each training leaves out some classes, whose images then are out of distribution. Detectors are
 fitted on its training images, their thresholds on its calibration images; they are compared by what

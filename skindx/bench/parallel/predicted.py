@@ -1,4 +1,4 @@
-"""What a plan says of the forms, from a rank's own times and the measured links."""
+"""A plan's prices of the parallel forms, from a rank's own times and the measured links."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""What one rank measures so that a plan can say how long the forms will take."""
+"""Measurements of one rank that a plan of the forms needs."""
 
 import time
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What `skindx plan` predicts against what happens on an emulated cluster."""
+"""Predictions of `skindx plan` against measurements on an emulated cluster."""

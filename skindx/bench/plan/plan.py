@@ -1,4 +1,4 @@
-"""What `skindx plan` predicts against what happens: steps, memory, order, intervals."""
+"""Predictions of `skindx plan` against measurements: steps, memory, order, intervals."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is no lesion on a photograph: hairs, a ruler, clothes, freckles, creases, glare."""
+"""Distractors on a photograph: hairs, a ruler, clothes, freckles, creases, glare."""
 
 import cv2
 import numpy as np

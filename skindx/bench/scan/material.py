@@ -1,4 +1,4 @@
-"""What composites are made of: cut-out lesions and patches of skin from images with boxes."""
+"""Material of composites: cut-out lesions and patches of skin from images with boxes."""
 
 import hashlib
 from collections.abc import Sequence

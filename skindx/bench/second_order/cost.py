@@ -1,4 +1,4 @@
-"""What K-FAC costs: a step beside one without it, and eigenvectors shared out over ranks."""
+"""Cost of K-FAC: a step with it over one without, and decompositions shared by ranks."""
 
 import time
 from collections.abc import Callable

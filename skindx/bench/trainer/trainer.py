@@ -1,4 +1,4 @@
-"""What the trainer costs beyond a bare PyTorch loop, and how long its steps wait for images."""
+"""Overhead of the trainer over a bare PyTorch loop, and how long its steps wait for images."""
 
 import os
 import socket

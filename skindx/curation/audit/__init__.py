@@ -1,1 +1,1 @@
-"""What a person must see before a dataset is published."""
+"""Review of a dataset by a person before it is published."""

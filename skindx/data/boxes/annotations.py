@@ -1,4 +1,4 @@
-"""Who drew which boxes in which image: every person apart, so that they can be compared.
+"""Boxes of each annotator, kept separate so that annotators can be compared.
 
 DATASET/annotations.parquet holds the drawings of people, DATASET/proposals.parquet those of
 models. The manifest holds what is accepted: the latest drawing of a person, else what the dataset

@@ -1,4 +1,4 @@
-"""What the stages of one build hand on."""
+"""State that the stages of one build pass on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What each source gave of each class, against the number of images that a recipe aims at."""
+"""Images from each source and class, against the number that a recipe aims at."""
 
 import difflib
 from collections import Counter

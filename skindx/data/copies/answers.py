@@ -1,4 +1,4 @@
-"""What people say of pairs: DATASET/copy_answers.csv, written by the page or by hand."""
+"""People's answers about pairs: DATASET/copy_answers.csv, written by the page or by hand."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether the gradients of two aligned images agree beneath what is laid on both.
+"""Agreement of two aligned images' gradients beneath overlays that both share.
 
 A gradient is divided by its length where it is clear, and vanishes where it is noise (normalised
 gradient field: Haber, Modersitzki 2006, "Intensity gradient based registration and fusion of

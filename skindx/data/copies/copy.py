@@ -1,4 +1,4 @@
-"""What is known of one verified pair of images."""
+"""One verified pair of images."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a dataset folder keeps of its searches: what they learned of images that it still has."""
+"""Stored results of searches for copies, of the images that a dataset still has."""
 
 import shutil
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Where the overlap of two images agrees and where not: what no shared overlay can fake.
+"""Agreement of two images over their overlap, which no shared overlay can fake.
 
 Under a shared caption, watermark or frame the points of the overlay agree and the rest does not, so
 the overlap is asked square by square, in its tones, and for holes between the points that agree.

@@ -1,4 +1,4 @@
-"""Whether two described images show the same: the best of the ways to lay one on the other."""
+"""Verification of a pair of described images, by the best alignment of one with the other."""
 
 import numpy as np
 

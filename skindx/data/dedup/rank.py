@@ -1,4 +1,4 @@
-"""Which of several near duplicates is the best: the order in which they are kept."""
+"""Order of near duplicates by quality: the best one is kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What can be known to be wrong with web sources before anybody is asked."""
+"""Checks of web sources before any request."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""What a crawl knows: which image is known, asked for, answered, and already had."""
+"""State of a crawl: images that are known, requested, answered, and stored before."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""What an answer, or its absence, means for an image: one status word and a sentence."""
+"""Outcome of a request for an image: one status word and a sentence."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""What a crawl has found of one source so far."""
+"""Results of a crawl for one source so far."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the gallery shows: one tile an image, with what to say of it."""
+"""Tiles of the gallery: one an image, with its caption."""
 
 import json
 from collections import defaultdict

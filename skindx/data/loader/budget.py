@@ -1,4 +1,4 @@
-"""What a node's memory can hold, and so whether each rank keeps a share or all."""
+"""Memory budget of a node, which decides whether each rank keeps a share or all images."""
 
 import os
 from collections.abc import Mapping

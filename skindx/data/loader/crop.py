@@ -1,4 +1,4 @@
-"""Which part of an image a training step sees, and how pixels change their number."""
+"""Random crops of training images, and their resampling."""
 
 import math
 from dataclasses import dataclass

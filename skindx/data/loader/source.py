@@ -1,4 +1,4 @@
-"""Where the loader's images come from: files, or their bytes in memory."""
+"""Sources of the loader: image files, or encoded bytes in memory."""
 
 from collections.abc import Sequence
 from pathlib import Path

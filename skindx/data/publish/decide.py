@@ -1,4 +1,4 @@
-"""Which images may be given away: licences, people's decisions and open flags say so."""
+"""Decide which images may be published: licences, people's decisions, open flags."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

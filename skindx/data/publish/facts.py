@@ -1,4 +1,4 @@
-"""What a published folder knows of its making beside its rows, so that a card can be redone."""
+"""Facts of a published folder beside its rows, so that a card can be rendered again."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a reader must know before trusting the dataset, computed from it, in plain words."""
+"""Limitations of a dataset that its readers must know, computed from it."""
 
 from collections import Counter
 from collections.abc import Sequence

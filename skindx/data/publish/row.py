@@ -1,4 +1,4 @@
-"""What others learn of one kept image, whether they get its bytes or only its address."""
+"""One published row of a kept image, with its bytes or only its address."""
 
 import dataclasses
 import re

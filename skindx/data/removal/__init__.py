@@ -1,1 +1,1 @@
-"""What must go, goes from everywhere: take-down, block list, decisions of reviewers."""
+"""Removal of images from everywhere: take-down, block list, decisions of reviewers."""

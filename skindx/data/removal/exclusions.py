@@ -1,4 +1,4 @@
-"""What a build keeps out: what was taken down or rejected, and its near copies."""
+"""Images that a build excludes: taken down or rejected, and their near copies."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

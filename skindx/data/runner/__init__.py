@@ -1,4 +1,4 @@
-"""Where the tasks of a build run: on this machine, or on a Ray cluster that exists already."""
+"""Runners of a build's tasks: on this machine, or on an existing Ray cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What runs the tasks of a build, and the runner that uses this process alone.
+"""Interface of task runners, and the runner that uses this process alone.
 
 A task is a function of the skindx package and plain arguments. It answers through files in the
 dataset folder, written atomically, so a task that is run twice does no harm and a finished one is

@@ -1,4 +1,4 @@
-"""What every worker of a cluster must have before a build starts: the folder, the same packages."""
+"""Checks of a cluster's workers before a build starts: the folder, the same packages."""
 
 import secrets
 from collections.abc import Callable, Sequence

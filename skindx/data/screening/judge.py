@@ -1,4 +1,4 @@
-"""What an image must be to enter: its size, its light, its sharpness; limits and measures."""
+"""Limits and measures of screening: size, light, sharpness."""
 
 from typing import Annotated, Literal, NamedTuple, Self
 

@@ -1,4 +1,4 @@
-"""What the screening would say to a folder of images, and where its limits lie among them."""
+"""Screening of a folder of images as a report, with the position of its limits."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where images come from: small adapters that all give the same ledger rows."""
+"""Sources of images: small adapters that all give the same ledger rows."""
 
 from typing import Annotated
 

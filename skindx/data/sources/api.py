@@ -1,4 +1,4 @@
-"""What the image-search APIs share: searches by label, JSON answers, and little of each."""
+"""Base of image-search APIs: searches by label, JSON answers, few requests to each."""
 
 import json
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""What a source is: images on this machine, or pages of the web that lead to images.
+"""Interface of a source: images on this machine, or web pages that lead to images.
 
 A new source is one file with one class of these, and its name in the union in `__init__`.
 """

@@ -1,1 +1,1 @@
-"""Which images stand on which side: groups, splits, folds, and places that are kept."""
+"""Assignment of images to splits: groups, splits, folds, and stored assignments."""

@@ -1,4 +1,4 @@
-"""What a site lays on every image that it shows: caption, watermark, ruler, frame of a screenshot.
+"""Overlays of a synthetic site: caption, watermark, ruler, frame of a screenshot.
 
 An overlay belongs to a site, and looks the same on different images of it: such images share many
 key points, and are no copies of each other.

@@ -1,4 +1,4 @@
-"""What a synthetic site holds: every served image, and everything planted to be found."""
+"""Ground truth of a synthetic site: every served image, and every planted fault."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which precision of the detector's convolutions is fast on a machine."""
+"""Choice of the fastest precision of the detector's convolutions on a machine."""
 
 from skindx.models.detector.batch import Precision
 from skindx.models.exports.runtimes import cpu_flags

@@ -1,4 +1,4 @@
-"""Which lesion to look at first: by the urgent risk, then by the ugly duckling."""
+"""Ranking of lesions: by the urgent risk, then by the ugly duckling."""
 
 import math
 from collections.abc import Sequence

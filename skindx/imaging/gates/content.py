@@ -1,4 +1,4 @@
-"""What an image shows in the place of skin, by its pixels alone: documents, screens, scenes, noise.
+"""Gate against images that show no skin: documents, screens, scenes, noise.
 
 Each measure has a limit; a score of 0.5 stands for the first that is reached. None knows what skin
 looks like beyond its colours: wood, sand and fur have them, and pass.

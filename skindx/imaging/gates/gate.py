@@ -1,4 +1,4 @@
-"""What every gate takes and gives: a photo at one fixed scale, and a finding in one word."""
+"""Interface of every gate: a photo at one fixed scale in, a finding in one word out."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What changes in a bundle after it was packed; each change takes its place in one step."""
+"""Changes of a packed bundle; each one replaces its parts in one step."""
 
 import shutil
 from collections.abc import Mapping

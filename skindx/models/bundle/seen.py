@@ -1,4 +1,4 @@
-"""Which images a bundle was made from, by their SHA-256: nothing of them but who they are."""
+"""SHA-256 of the images that a bundle was made from."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

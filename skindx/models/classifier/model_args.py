@@ -1,4 +1,4 @@
-"""Which arguments of timm's constructors a configuration or a bundle may set, and to what.
+"""Arguments of timm's constructors that a configuration or a bundle may set, with limits.
 
 timm also takes URLs and paths of weights there (`pretrained_cfg`, `checkpoint_path`), which a
 bundle must not set.

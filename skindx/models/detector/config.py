@@ -1,4 +1,4 @@
-"""What a detector's model.yaml may say, checked before ultralytics builds a network from it.
+"""Checks of a detector's model.yaml before ultralytics builds a network from it.
 
 ultralytics evaluates `activation` as Python, looks modules up by any name, and replaces strings
 among the arguments by variables of its own. Here a file may name only the layers below, with

@@ -1,4 +1,4 @@
-"""Which runtime answers fastest on this machine: measured once, then read from the user's cache."""
+"""The fastest runtime on this machine: measured once, then read from the user's cache."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What an export says of itself: `exports/TO-PRECISION/export.json` in a bundle."""
+"""The record of an export: `exports/TO-PRECISION/export.json` in a bundle."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What out-of-distribution detectors are given of each image: one pass through the networks."""
+"""Inputs of out-of-distribution detectors: one pass of each image through the networks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

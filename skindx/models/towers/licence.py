@@ -1,4 +1,4 @@
-"""What the card of a repository says of its licence."""
+"""The licence that a repository's card names."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a tower's weights come from, and what their licence asks for."""
+"""Origin of a tower's weights, and the terms of their licence."""
 
 from typing import Literal
 

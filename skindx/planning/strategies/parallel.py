@@ -1,4 +1,4 @@
-"""What the strategies share that split layers over ranks: `engine.parallel`."""
+"""Base of the strategies that split layers over ranks: `engine.parallel`."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the sparse exchanges share: k elements of 8 bytes a rank, selected after backward."""
+"""Base of the sparse exchanges: k elements of 8 bytes a rank, selected after backward."""
 
 import math
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""What a strategy is: which messages a step sends when, with what work, and in how much memory."""
+"""Interface of a strategy: messages of a step with their times, work, and memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Where a training's figures go: the terminal, a CSV, and the trackers that its settings name."""
+"""Reporting of a training's figures: terminal, CSV, and configured trackers."""

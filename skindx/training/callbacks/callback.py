@@ -1,4 +1,4 @@
-"""What a monitor records of a training, and what it knows of it."""
+"""Interface of callbacks, and the facts of a training that they get."""
 
 import json
 from collections.abc import Mapping, Sequence

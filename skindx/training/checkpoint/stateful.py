@@ -1,4 +1,4 @@
-"""What a checkpoint holds of each rank alone, and what becomes of it on other ranks."""
+"""State of each rank in a checkpoint, and its restoration on other ranks."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""When a training is saved, how many of its checkpoints stay, and how it answers faults."""
+"""Settings of checkpoints: when they are saved, how many stay, and how faults are answered."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""What a detector's training is: model, size, epochs, augmentation."""
+"""Settings of a detector's training: model, size, epochs, augmentation."""
 
 from pathlib import Path
 from typing import Self

@@ -1,4 +1,4 @@
-"""What a training runs on: devices, ranks, precision, ZeRO."""
+"""Settings of the engine: devices, ranks, precision, ZeRO."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which heads, recipes and settings go with a frozen trunk."""
+"""Checks of heads, recipes and settings that go with a frozen trunk."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which engines and trunks go with a preconditioner."""
+"""Checks of engines and trunks that go with a preconditioner."""
 
 from skindx.training.config.engine import EngineSettings
 from skindx.training.config.preconditioner import KfacSettings

@@ -1,4 +1,4 @@
-"""What a training run is: members, engine, detector; see recipe.py for how one is trained."""
+"""Settings of a training run: members, engine, detector; recipe.py has those of one training."""
 
 from pathlib import Path
 from typing import Any, Literal, Self

@@ -1,4 +1,4 @@
-"""Which recipes go with layers that are split over ranks."""
+"""Checks of recipes that go with layers split over ranks."""
 
 from skindx.comm import ExchangeSettings
 from skindx.training.config.parallel import ParallelSettings

@@ -1,4 +1,4 @@
-"""Which trackers a training reports to, beside the bar and the CSV that are always there."""
+"""Settings of trackers, beside the progress bar and the CSV that are always there."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed's ranks import, for the process from which they are forked."""
+"""Imports of DeepSpeed's ranks, for the process from which they are forked."""
 
 import torch._dynamo  # noqa: F401 (the first optimizer imports it)
 

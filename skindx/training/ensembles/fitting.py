@@ -1,4 +1,4 @@
-"""What validation decides about an ensemble: temperatures, the combiner, weights."""
+"""Parameters of an ensemble that are fitted on validation: temperatures, combiner, weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""Where the members of an ensemble come from, and which images each did not train on."""
+"""References to an ensemble's members, and the images that each did not train on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the settings of a run may do that another person made.
+"""Limits on settings of a run that another person made.
 
 A run is passed around like a bundle: `reused` takes a finished member of it. Where such a member is
 not finished, its training would go on by the run's own train.yaml, which may start processes on

@@ -1,4 +1,4 @@
-"""Which images each rank sees in each step: every one once an epoch, on any number of ranks."""
+"""Images of each rank and step: every one once an epoch, on any number of ranks."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Which images a member learns from and is validated on: the splits, or folds."""
+"""Training and validation images of a member: the splits, or folds."""
 
 from collections.abc import Sequence
 

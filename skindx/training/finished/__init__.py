@@ -1,1 +1,1 @@
-"""What a finished training leaves in the run: members, detector, snapshots, fingerprints."""
+"""Results of a finished training: members, detector, snapshots, fingerprints."""

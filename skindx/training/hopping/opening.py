@@ -1,4 +1,4 @@
-"""Where the leases of a run are; nothing here loads torch."""
+"""The database of a run's leases; nothing here loads torch."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Which image lies in which partition: a partition's bytes are read by the worker that holds it."""
+"""Partitions of the images; the bytes of each are read by one worker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a worker begins: `python -m skindx.training.hopping.rank RUN DATASET`.
+"""Entry point of a worker: `python -m skindx.training.hopping.rank RUN DATASET`.
 
 RANK and WORLD_SIZE say which of how many it is; each trains alone, in a world of one rank.
 """

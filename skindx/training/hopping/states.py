@@ -1,4 +1,4 @@
-"""Where members lie between two visits: a folder that all workers share."""
+"""States of members between two visits, in a folder that all workers share."""
 
 import shutil
 from collections.abc import Iterable

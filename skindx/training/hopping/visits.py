@@ -1,4 +1,4 @@
-"""What a worker does with a member that comes by: train it on a partition, or validate it there."""
+"""One visit of a member to a worker: train it on a partition, or validate it there."""
 
 import time
 from collections.abc import Callable, Sequence

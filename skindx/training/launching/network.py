@@ -1,4 +1,4 @@
-"""Which network the ranks of several nodes talk over."""
+"""Choice of the network that the ranks of several nodes use."""
 
 import ipaddress
 import os

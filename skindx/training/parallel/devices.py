@@ -1,4 +1,4 @@
-"""Which accelerator a training uses, and how many ranks this machine starts for it."""
+"""Choice of a training's accelerator, and the number of ranks on this machine."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Who talks to whom in a training: this process's place among the ranks."""
+"""The mesh of a training's ranks: this process's place, and its collectives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the engine's settings change about a network before the engine gets it."""
+"""Changes of a network by the engine's settings, before the engine gets it."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""What changes the gradient that all ranks agreed on before the optimizer takes it."""
+"""Preconditioners: they change the averaged gradient before the optimizer takes it."""

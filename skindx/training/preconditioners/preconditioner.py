@@ -1,4 +1,4 @@
-"""What the engine asks of a preconditioner."""
+"""Interface of preconditioners."""
 
 from typing import Any, Protocol
 

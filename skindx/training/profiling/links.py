@@ -1,4 +1,4 @@
-"""What the collectives of a training take between these ranks: measured by the very ones in use."""
+"""Times of a training's own collectives between these ranks."""
 
 import math
 import time

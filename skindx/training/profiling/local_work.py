@@ -1,4 +1,4 @@
-"""What each exchange does on a rank's own cores: measured on one rank, which sends nothing."""
+"""Local work of each exchange, measured on one rank that sends nothing."""
 
 import math
 import time

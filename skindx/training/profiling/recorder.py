@@ -1,4 +1,4 @@
-"""When a step began, when its last backward began, and when each gradient was complete."""
+"""Times within a step: its start, its last backward, and the completion of each gradient."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What repeated visits to a network say of it: its line, its points, and how far visits differ."""
+"""Line, points and spread from repeated measurements of a network."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a recipe says of each step and epoch: learning rate, side of the images, mixing."""
+"""Schedules of a recipe by step and epoch: learning rate, side of the images, mixing."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""What is trained: a classifier or a detector."""
+"""Tasks of the training loop: a classifier or a detector."""

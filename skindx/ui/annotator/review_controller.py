@@ -1,4 +1,4 @@
-"""What the annotator's buttons do, whatever the browser sends."""
+"""Actions of the annotator's buttons, safe for any input from the browser."""
 
 import html
 import logging

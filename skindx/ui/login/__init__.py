@@ -1,1 +1,1 @@
-"""Who may use the server: a file of users, sessions, and patience with wrong passwords."""
+"""Logins: a file of users, sessions, and a limit on wrong passwords."""

@@ -1,4 +1,4 @@
-"""Who is logged in: random tokens in cookies, and hashes of them here."""
+"""Sessions of logged-in users: random tokens in cookies, and hashes of them here."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What a person gives: the form, and how what it sends becomes a case."""
+"""The intake form, and the case that is made of it."""
 
 from collections.abc import Mapping
 from pathlib import Path

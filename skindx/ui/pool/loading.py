@@ -1,4 +1,4 @@
-"""What a worker does before its first case: load the bundle, for one thread."""
+"""Start of a worker: load the bundle, for one thread."""
 
 import socket
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Where leases lie: a SQLite file in a shared folder by default, PostgreSQL by URL."""
+"""The database of leases: a SQLite file in a shared folder by default, PostgreSQL by URL."""
 
 import random
 import time

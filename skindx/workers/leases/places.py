@@ -1,4 +1,4 @@
-"""Which worker holds which place: its own first, a dead one's too, never more than its part.
+"""Places held by workers: a worker keeps its own, and takes a dead one's, up to its part.
 
 A place is where data lies that do not travel, such as a partition of the training images.
 """

@@ -1,4 +1,4 @@
-"""What is leased: a task, its place, its group, its state."""
+"""A leased task: its place, its group, its state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which functions a sandboxed process may run: those of this package that are marked for it."""
+"""Functions that a sandboxed process may run: those of this package with the mark."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

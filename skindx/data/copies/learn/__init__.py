@@ -1,4 +1,4 @@
-"""What the package ships is learned here, from painted images: `codebook.npz`, `acceptance.json`.
+"""Learns the package's `codebook.npz` and `acceptance.json` from painted images.
 
 `python -m skindx.data.copies.learn codebook`, then `... acceptance`. Neither reads a real image.
 """

@@ -1,4 +1,4 @@
-"""What changed from one scan to the next, lesion by lesion, and how sure that is."""
+"""Changes of lesions between two scans, with their uncertainty."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Which lesion of the photo after is which of the photo before."""
+"""Matching of lesions on the photo before with those on the photo after."""
 
 from dataclasses import dataclass, replace
 

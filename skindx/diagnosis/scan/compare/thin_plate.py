@@ -1,4 +1,4 @@
-"""What a plane leaves over, as a thin-plate spline through the points that both photos show.
+"""Thin-plate spline through matched points, on top of a homography.
 
 Bookstein 1989 ("Principal warps: thin-plate splines and the decomposition of deformations"), with
 the smoothing that predicts points left out the best.

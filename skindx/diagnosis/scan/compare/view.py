@@ -1,4 +1,4 @@
-"""What a comparison needs of a scan's folder: photos, shrunk, with their lesions."""
+"""Data of a scan's folder that a comparison needs: reduced photos with their lesions."""
 
 from dataclasses import dataclass
 from pathlib import Path

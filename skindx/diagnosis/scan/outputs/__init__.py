@@ -1,1 +1,1 @@
-"""What a scan writes: tables, crops, a page, a PDF, and what a later scan is compared with."""
+"""Outputs of a scan: tables, crops, a page, a PDF, and data for later comparisons."""

@@ -1,4 +1,4 @@
-"""What a bundle found on the photos of a person, as the outputs take it."""
+"""A bundle's findings on a person's photos, as the outputs take them."""
 
 from collections.abc import Sequence
 from datetime import datetime

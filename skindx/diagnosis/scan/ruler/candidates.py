@@ -1,4 +1,4 @@
-"""Where parallel lines at equal distances may be: peaks in the spectra of small windows."""
+"""Candidates of rulers: parallel lines at equal distances, from spectra of small windows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

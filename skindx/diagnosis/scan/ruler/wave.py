@@ -1,4 +1,4 @@
-"""What repeats along a strip: phase demodulation.
+"""Periodic patterns along a strip, by phase demodulation.
 
 The strip is multiplied by a wave of the expected period and smoothed. Where ticks are, the product
 is large, and its phase says where they stand to a fraction of a pixel, also where perspective

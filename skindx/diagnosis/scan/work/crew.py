@@ -1,4 +1,4 @@
-"""Who works on a scan: processes on this machine, this process, or others alone."""
+"""Workers of a scan: processes on this machine, this process, or other machines alone."""
 
 import os
 import signal

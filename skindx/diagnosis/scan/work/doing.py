@@ -1,4 +1,4 @@
-"""What a worker does with a task: read, infer, write an answer that may be written twice."""
+"""A worker's task: read, infer, write an answer that may be written twice."""
 
 from collections.abc import Callable
 from functools import lru_cache

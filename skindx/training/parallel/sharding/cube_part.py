@@ -1,4 +1,4 @@
-"""Which part of a weight a rank of a cube holds: some rows of some columns."""
+"""The part of a weight that a rank of a cube holds: some rows of some columns."""
 
 from dataclasses import dataclass, field
 from typing import Self

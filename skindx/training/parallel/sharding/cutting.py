@@ -1,4 +1,4 @@
-"""Where a network is cut into stages of a pipeline, and a batch into micro-batches."""
+"""Cuts of a network into stages of a pipeline, and of a batch into micro-batches."""
 
 from collections.abc import Sequence
 from itertools import pairwise

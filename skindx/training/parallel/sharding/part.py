@@ -1,4 +1,4 @@
-"""Which part of a weight a rank holds, and how the whole comes together again."""
+"""The part of a weight that a rank holds, and the assembly of the whole weight."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

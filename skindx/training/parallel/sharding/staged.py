@@ -1,4 +1,4 @@
-"""What a network whose layers are placed in stages says of its pipeline."""
+"""The pipeline of a network whose layers are placed in stages."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self

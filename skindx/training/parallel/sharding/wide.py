@@ -1,4 +1,4 @@
-"""Which layers of a network are wide linear ones, by one forward pass of one image."""
+"""Wide linear layers of a network, found by one forward pass of one image."""
 
 from collections import Counter
 from dataclasses import dataclass

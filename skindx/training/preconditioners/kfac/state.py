@@ -1,4 +1,4 @@
-"""What K-FAC remembers, as a checkpoint holds it: whole, the same for every number of ranks."""
+"""State of K-FAC in a checkpoint: whole, the same for every number of ranks."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What heads learn from: rows of the features of a trunk, with their labels."""
+"""Training data of heads: rows of a trunk's features, with their labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

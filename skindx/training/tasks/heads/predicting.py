@@ -1,4 +1,4 @@
-"""What heads predict of their validation images, from features that are there already.
+"""Predictions of heads for their validation images, from cached features.
 
 N = validation images, C = classes, D = dimensions
 """

@@ -1,4 +1,4 @@
-"""What the page looks like, and the little that runs in the browser."""
+"""Styles and scripts of the page."""
 
 from importlib import resources
 
