@@ -16,7 +16,7 @@ _PACKAGES = ("torch", "torchvision", "timm", "ultralytics", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What was measured, on what, and when."""
+    """The subject, the input and the time of a measurement."""
 
     bundle: str
     dataset: str

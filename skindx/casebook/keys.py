@@ -17,7 +17,7 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Keys:
-    """What a key file holds."""
+    """Contents of a key file."""
 
     book: str
     """Random name of the case book that the keys belong to."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Card:
-    """What a list shows of a case."""
+    """A case as a list shows it."""
 
     owner: str
     patient: str
@@ -33,7 +33,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Record:
-    """What does not change once a case is kept; `diagnosis` is JSON."""
+    """The constant part of a kept case; `diagnosis` is JSON."""
 
     consent: str
     consented: datetime

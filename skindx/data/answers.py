@@ -21,7 +21,7 @@ _NOTES = ("by", "when", "note")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person said, one of the verdicts of its file."""
+    """A person's answer, one of the verdicts of its file."""
 
     verdict: str
     by: str = ""

@@ -54,7 +54,7 @@ class Blocked:
 
 
 class BlockList:
-    """What is blocked, by SHA-256; entries of the same image are one."""
+    """Blocked images, by SHA-256; entries of the same image are one."""
 
     def __init__(self, entries: Iterable[Blocked] = ()) -> None:
         self.by_sha: dict[str, Blocked] = {}

@@ -47,7 +47,7 @@ class LedgerRow:
     md5: str = ""
     """Of the bytes, as the source says; "" where it says nothing. Others are not stored."""
     caption: str = ""
-    """What the source writes about it: caption, alternative text. May name a person."""
+    """The source's text about it: caption, alternative text. May name a person."""
 
 
 def file_name(url: str) -> str:

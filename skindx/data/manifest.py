@@ -46,7 +46,7 @@ class Record:
     fold: int | None = None
     """0 .. folds - 1 outside calibration and test; None there, and where folds are switched off."""
     caption: str = ""
-    """What the source writes about it, such as age and site. May name a person: not published."""
+    """The source's text about it, such as age and site. May name a person: not published."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person decided about one image, whatever it was flagged for."""
+    """A person's decision about one image, for any flag."""
 
     sha256: str
     verdict: Verdict

@@ -28,7 +28,7 @@ LEAST_OOD_P_VALUE = 0.05
 
 
 class Rules(Protocol):
-    """What a conclusion needs of a predictor."""
+    """Inputs of a conclusion from a predictor."""
 
     @property
     def taxonomy(self) -> Taxonomy: ...
@@ -44,7 +44,7 @@ class Rules(Protocol):
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a diagnosis says beyond probabilities; `ranked` are all classes, likeliest first."""
+    """A diagnosis beyond probabilities; `ranked` are all classes, likeliest first."""
 
     ranked: tuple[tuple[SkinClass, float, bool], ...]
     """Class, probability, and whether the conformal set holds it."""

@@ -42,9 +42,9 @@ class Predictor:
     ood: OodCheck | None = None
     """The out-of-distribution check; None without enough calibration images."""
     backend: str = EAGER
-    """What runs the networks' bodies, such as `openvino bf16`."""
+    """Runtime of the networks' bodies, such as `openvino bf16`."""
     miss_rate: float | None = None
-    """Which level of the urgent risk decides whether a next step is urgent; None: the default."""
+    """Level of the urgent risk that makes a next step urgent; None: the default."""
 
     @classmethod
     def load(

@@ -57,7 +57,7 @@ class Candidate(_Part):
 
 
 class LesionBox(_Part):
-    """Where the detector sees a lesion, in pixels of the upright photo."""
+    """Box of a lesion by the detector, in pixels of the upright photo."""
 
     x1: float
     y1: float
@@ -78,11 +78,11 @@ class Photo(_Part):
     """Highest score first; None: no detector ran, and `no_boxes` says why."""
     no_boxes: str = ""
     remarks: tuple[str, ...] = ()
-    """What limits its quality, though it is good enough for an answer."""
+    """Limits of its quality, though it is good enough for an answer."""
 
     @property
     def boxes_found(self) -> str:
-        """What the detector found, or why it did not run."""
+        """The detector's result, or why it did not run."""
         if self.boxes is None:
             return self.no_boxes
         if not self.boxes:
@@ -117,7 +117,7 @@ class Share(_Part):
 
 
 class Promise(_Part):
-    """What the set of classes guarantees, and which images it was fitted on."""
+    """Guarantee of the set of classes, and the images it was fitted on."""
 
     level: float = Field(
         gt=0,
@@ -182,7 +182,7 @@ class Source(_Part):
 
 
 class Vote(_Part):
-    """What one member of the ensemble puts first."""
+    """The first choice of one member of the ensemble."""
 
     member: str
     key: str
@@ -190,7 +190,7 @@ class Vote(_Part):
 
 
 class NextStep(_Part):
-    """What to do, by the urgent risk and by the most urgent class that remains likely."""
+    """The advice, by the urgent risk and by the most urgent class that remains likely."""
 
     urgency: Urgency
     advice: str = Field(description=f"What to do. {CANNOT_RULE_OUT}")

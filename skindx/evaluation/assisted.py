@@ -42,7 +42,7 @@ class AssistedClass:
 
 @dataclass(frozen=True, slots=True)
 class Assisted:
-    """What boxes change, by class and in balanced accuracy."""
+    """Effect of boxes, by class and in balanced accuracy."""
 
     pictures: int
     boxed: int

@@ -25,7 +25,7 @@ class ClassMatch:
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """What of a dataset with other classes was scored; the rest is only counted."""
+    """The scored part of a dataset with other classes; the rest is only counted."""
 
     matches: tuple[ClassMatch, ...]
     left_out: int

@@ -73,11 +73,11 @@ class Evaluation:
     external: External | None
     """None when the dataset has the bundle's classes."""
     assisted: Assisted | None = None
-    """What boxes change; None for a bundle without a fusion weight."""
+    """Effect of boxes; None for a bundle without a fusion weight."""
     seen: int = 0
     """Images that were left out, because the bundle was made from them."""
     ood: OodScore | None = None
-    """What the out-of-distribution check refuses; None for a bundle without one."""
+    """Refusals of the out-of-distribution check; None for a bundle without one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a figure that is not defined is None."""

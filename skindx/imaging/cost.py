@@ -47,7 +47,7 @@ _MARKER = re.compile(rb"\xff+([^\x00\xff])")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What decoding an image takes."""
+    """Cost of decoding an image."""
 
     width: int
     height: int

@@ -23,7 +23,7 @@ MOST_BYTES = 2**36
 
 @dataclass(frozen=True)
 class Declared:
-    """What a file's header says of one tensor."""
+    """A file's header entry of one tensor."""
 
     shape: tuple[int, ...]
     dtype: str

@@ -16,7 +16,7 @@ from skindx.planning.workload import Member, Workload
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person asked for, beside settings and dataset."""
+    """A request beside settings and dataset."""
 
     limits: Limits
     trace: Path | None = None

@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         parts = [self.strategy.label]
         if self.accumulate > 1:
             parts.append(f"{self.accumulate} pieces")

@@ -77,7 +77,7 @@ class Collective(Settings):
 
 
 class Correction(Settings):
-    """What a training took over what was predicted, as `skindx plan check --learn` found it."""
+    """Measured over predicted time, as `skindx plan check --learn` found it."""
 
     factor: Positive
     """Of the part's time."""
@@ -91,7 +91,7 @@ class Cluster(Settings):
     format: Literal[1] = FORMAT
     name: str = "cluster"
     source: Literal["measured", "given", "preset"] = "given"
-    """Where its times come from: of this very cluster, from elsewhere, or from a data sheet."""
+    """Origin of its times: this very cluster, another one, or a data sheet."""
     nodes: PositiveInt
     ranks_per_node: PositiveInt = 1
     backend: Literal["gloo", "nccl", "mpi"] = "gloo"

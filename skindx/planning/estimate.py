@@ -22,7 +22,7 @@ RANKS_FARTHEST = 4.0
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it runs, and what was measured there."""
+    """The machine of a training, and the measurements on it."""
 
     profiles: Profiles
     cluster: Cluster
@@ -49,7 +49,7 @@ class Estimate:
     simulated: Simulated
     memory: Memory
     outside: dict[str, float] = field(default_factory=dict)
-    """What lies outside the calibration, in sentences -> how far over what was measured."""
+    """Inputs outside the calibration, in sentences -> how far over what was measured."""
 
     @property
     def schedule(self) -> Schedule:
@@ -58,7 +58,7 @@ class Estimate:
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """What lies outside the calibration, in sentences; empty: nothing does."""
+        """Inputs outside the calibration, in sentences; empty: none."""
         return tuple(self.outside)
 
     @cached_property

@@ -9,7 +9,7 @@ from itertools import count
 
 @dataclass(frozen=True)
 class Resource:
-    """What does tasks: `slots` of them at once, in the order in which they became ready."""
+    """A resource: does `slots` tasks at once, in the order in which they became ready."""
 
     name: str
     slots: int = 1

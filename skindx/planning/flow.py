@@ -12,7 +12,7 @@ MANY = 1 << 30
 
 @dataclass(frozen=True)
 class Feeding:
-    """What the images of a step take, of all of a rank's cores; they are read a step ahead."""
+    """Processor seconds of the images of a step, over all of a rank's cores; read a step ahead."""
 
     read_s: float = 0.0
     copy_s: float = 0.0
@@ -35,7 +35,7 @@ class Step:
 
 
 class Flow(ABC):
-    """What computes and what is sent, where it is not all of backward and then the gradients."""
+    """Computing and messages that are not simply backward followed by the gradients."""
 
     @property
     @abstractmethod

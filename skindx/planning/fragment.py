@@ -35,7 +35,7 @@ class PredictedMember(Settings):
 
 
 class Predicted(Settings):
-    """What was predicted, of what."""
+    """A prediction and its subject."""
 
     format: Literal[1] = FORMAT
     version: str

@@ -33,7 +33,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Price:
-    """What a collective takes of bytes, and how sure that is."""
+    """Time of a collective for a number of bytes, with its uncertainty."""
 
     curve: Curve
     own_share: float

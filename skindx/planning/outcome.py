@@ -57,13 +57,13 @@ class Outcome:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `skindx train` takes to do so."""
+        """Seconds of `skindx train` for it."""
         steps = (member.estimate.schedule.flow for member in self.members)
         return self.choice.fragment([flow for flow in steps if flow])
 
     @property
     def score_s(self) -> float:
-        """What the search makes small: the whole, or the time of an image where steps are all."""
+        """The quantity that the search minimises: the whole, or the time of an image."""
         return self.seconds or sum(
             member.estimate.step_s / member.estimate.choice.batch for member in self.members
         )
@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """What lies outside the calibration."""
+        """Inputs outside the calibration."""
         return tuple(
             dict.fromkeys(word for member in self.members for word in member.estimate.beyond)
         )

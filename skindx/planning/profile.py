@@ -60,7 +60,7 @@ class AtBatch(Settings):
 
 
 class LocalWork(Settings):
-    """What an exchange does on a rank's own cores in a step, at the profile's parameters."""
+    """Work of an exchange on a rank's own cores in a step, at the profile's parameters."""
 
     base_s: Seconds
     """Alone: select, keep, scatter; project and orthogonalise; copy."""
@@ -81,7 +81,7 @@ class Rates(Settings):
     eigen_s: tuple[tuple[PositiveInt, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1)
     """(width, seconds) of the eigenvectors of one symmetric matrix, by width."""
     layer_s: Seconds = 0.0
-    """What a preconditioned layer takes however small it is."""
+    """Least time of a preconditioned layer of any size."""
     spread: Spread = 0.0
 
 
@@ -107,7 +107,7 @@ class Profile(Settings):
     """Bring an image to the device."""
     optimizer: str = ""
     optimizer_bytes: NonNegativeInt = 0
-    """What the optimizer keeps beside the weights."""
+    """Memory of the optimizer beside the weights."""
     checkpointing: AtBatch | None = None
     """The same with activations computed again in backward."""
     local: dict[str, LocalWork] = Field(default_factory=dict)
@@ -168,7 +168,7 @@ class Profile(Settings):
 
 
 class Profiles(Settings):
-    """What `skindx plan measure` writes: one kind of node, and the networks of a config."""
+    """The file of `skindx plan measure`: one kind of node, and the networks of a config."""
 
     format: Literal[1] = FORMAT
     version: str = ""

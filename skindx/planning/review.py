@@ -15,7 +15,7 @@ MOST = 5.0
 
 @dataclass(frozen=True)
 class Happened:
-    """What a member's history records."""
+    """The record of a member's history."""
 
     name: str
     step_s: float
@@ -41,7 +41,7 @@ class Compared:
 
     @property
     def within(self) -> bool:
-        """What happened lies in the 90 % interval."""
+        """True when the measurement lies in the 90 % interval."""
         width = 1 + self.predicted.half_width
         return (
             self.predicted.step_s / width <= self.happened.step_s <= self.predicted.step_s * width

@@ -46,7 +46,7 @@ _MOST_PIECES = 64
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search found."""
+    """Result of a search."""
 
     chosen: Outcome
     given: Outcome | None
@@ -59,7 +59,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a person asked for."""
+    """A request for a search."""
 
     hours: float | None = None
     money: float | None = None

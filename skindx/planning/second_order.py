@@ -125,7 +125,7 @@ def _factors(layer: Layer) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Priced:
-    """What K-FAC adds on average; seconds and bytes of one rank."""
+    """Average cost of K-FAC; seconds and bytes of one rank."""
 
     compute_s: float
     messages: tuple[Message, ...]

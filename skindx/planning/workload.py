@@ -33,4 +33,4 @@ class Workload:
     weak: bool = False
     """Each rank has `batch` images, however many ranks there are; else all ranks share them."""
     unpriced: tuple[str, ...] = ()
-    """What a training does beside, in sentences."""
+    """Further work of a training, in sentences."""

@@ -15,7 +15,7 @@ class Job(Protocol):
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
 
     @property
     def key(self) -> str:

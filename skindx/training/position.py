@@ -61,7 +61,7 @@ class Counted(Protocol):
 
 
 class Lines(Protocol):
-    """Where messages are shown."""
+    """Sink of messages."""
 
     def line(self, text: str) -> None:
         """Show a message."""

@@ -146,7 +146,7 @@ def uploads_folder(given: Path | None) -> Path:
 
 
 class _Owners:
-    """Whose an upload or a session is; the oldest are forgotten, and then nobody's."""
+    """Owners of uploads and sessions; the oldest are forgotten, and then have no owner."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, set[str]] = OrderedDict()

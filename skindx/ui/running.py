@@ -25,7 +25,7 @@ _OTHER_FILES = 512
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a server listens, and what it lets its clients do."""
+    """Address of a server, and what its clients may do."""
 
     host: str
     port: int

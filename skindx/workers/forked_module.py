@@ -37,7 +37,7 @@ def import_once(modules: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a forked process runs, as far as it differs from this one."""
+    """Environment of a forked process, as far as it differs from this one's."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables beside, or in place of, this process's own."""

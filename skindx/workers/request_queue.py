@@ -28,7 +28,7 @@ class NoAnswerError(Exception):
 
 @dataclass(eq=False)
 class Request(Generic[Q, A]):
-    """What is asked of a worker, and where the answer goes."""
+    """A request to a worker, and the future of its answer."""
 
     question: Q
     size_bytes: int = 0

@@ -41,7 +41,7 @@ SMALLEST = (
 
 
 class Config(Settings):
-    """What is planted into, how much of it, and who is asked."""
+    """The folder, the planted share, and the compared methods."""
 
     dataset: Path | None = None
     """A folder of images, or a built dataset; none: painted images."""
@@ -61,7 +61,7 @@ class Config(Settings):
     off_topic: int = Field(10, ge=1)
     """Images of each painted kind without skin."""
     methods: tuple[str, ...] = ()
-    """Who is asked; (): everyone who is there."""
+    """Compared methods; (): all that are installed."""
     peers: Path | None = None
     """A folder with the environments that `python -m skindx.bench.clean.environments` made."""
     listed: int = Field(20_000, ge=100)

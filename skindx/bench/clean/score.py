@@ -30,7 +30,7 @@ class Scored:
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
-        """Which ranked pairs show the same thing."""
+        """Ranked pairs that show the same thing."""
         first_P, second_P = self.planted.roots_N[self.answer.pairs_P2].T
         same_P: NDArray[np.bool_] = first_P == second_P
         return same_P

@@ -28,7 +28,7 @@ SMALLEST = ("use=[0]", "seeds=[0, 1]", "draws=50")
 
 
 class Config(Settings):
-    """Which arms are trained, on what, and how often; what is finished in `out` is kept."""
+    """Arms, data and repetitions; finished trainings in `out` are reused."""
 
     dataset: Path = Path("runs/isic9/data")
     config: Path = preset("convergence")

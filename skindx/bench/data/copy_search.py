@@ -45,7 +45,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Images:
-    """Which images are searched: those of the folders first, then painted ones."""
+    """Searched images: those of the folders first, then painted ones."""
 
     count: int
     folders: tuple[Path, ...] = ()
@@ -87,7 +87,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one search took; `seconds` are wall seconds by stage."""
+    """Cost of one search; `seconds` are wall seconds by stage."""
 
     images: int
     seconds: dict[str, float]

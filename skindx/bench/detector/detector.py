@@ -33,7 +33,7 @@ SMALLEST = ("size=64", "epochs=1", "seeds=2")
 
 
 class Config(Settings):
-    """What both trainers get."""
+    """Inputs of both trainers."""
 
     dataset: Path | None = None
     """A dataset with boxes, as `skindx build data/lesion-boxes.yaml` writes it."""

@@ -39,7 +39,7 @@ class Pair(Settings):
 
 @dataclass(frozen=True)
 class Fusion:
-    """What one pair gave."""
+    """Result of one pair."""
 
     rows: list[Row]
     over_best: Figure

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def network(self) -> Figure | None:
-        """What is left of the exchange's time, ms; below zero is noise."""
+        """Rest of the exchange's time, ms; below zero is noise."""
         if not self.local_s:
             return None
         return _ms([all_s - own_s for all_s, own_s in zip(self.seconds, self.local_s, strict=True)])

@@ -27,7 +27,7 @@ class Config(Settings):
     rate_mbit: float = Field(1000, gt=0)
     """Of the full and of the hierarchical exchange."""
     alone_ranks: tuple[Annotated[int, Field(ge=2, le=32)], ...] = Field((4, 8), min_length=1)
-    """Where top-k and gTop-k are compared by their communication alone."""
+    """Setting in which top-k and gTop-k are compared by communication alone."""
     alone_mbit: float = Field(100, gt=0)
     """Slow: here a burst lets messages of some kB beat a fast wire."""
     pairs: tuple[Pair, ...] = (

@@ -38,7 +38,7 @@ _TIMEOUT = timedelta(minutes=3)
 
 
 class Rank:
-    """What a rank holds from command to command."""
+    """State of a rank between commands."""
 
     def __init__(self, shapes: dict[str, list[int]], kinds: dict[str, dict[str, Any]]) -> None:
         """Join the others, and get one exchange of each of `kinds` ready: name -> settings."""

@@ -42,7 +42,7 @@ class Config(Settings):
     fake: bool = False
     """Let the CPU stand in for the GPU, at tiny sizes: only to see that everything runs."""
     folder: Path = Path("runs/gpu-check")
-    """Where gpu-NAME.json is written after every part, and a log of each."""
+    """Folder of gpu-NAME.json, written after every part, and of a log of each."""
     tests_s: float = Field(220, gt=0)
     trainer_s: float = Field(330, gt=0)
     batch: int = Field(256, ge=2)

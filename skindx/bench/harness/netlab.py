@@ -26,7 +26,7 @@ _WHEN_THE_OWNER_ENDS = (
 
 @dataclass(frozen=True)
 class Link:
-    """What a node's link carries, each way."""
+    """Capacity of a node's link, each way."""
 
     rate_mbit: float
 
@@ -106,7 +106,7 @@ class NetLab:
 
     @property
     def link(self) -> Link:
-        """What each link carries now."""
+        """Current rate of each link."""
         return self._link
 
     def address(self, node: int) -> str:

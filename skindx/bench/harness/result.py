@@ -76,7 +76,7 @@ class Result:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Status, seconds and more of each part, where a bench has parts that can fail."""
     headings: tuple[str, str] = MEDIANS
-    """What the values and spreads of the figures are."""
+    """Meaning of the figures' values and spreads."""
 
     def __post_init__(self) -> None:
         """Check that a ratio is named as one, and nothing else is."""

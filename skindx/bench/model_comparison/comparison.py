@@ -33,7 +33,7 @@ SMALLEST = ("folds=3", "use=[0]", "rounds=3", "batch=1")
 
 
 class Config(Settings):
-    """What is trained, on what, and on which folds; what is finished in `out` is kept."""
+    """Models, data and folds; finished trainings in `out` are reused."""
 
     dataset: Path = Path("runs/isic9/data")
     config: Path = preset("zoo-isic9")

@@ -55,7 +55,7 @@ def _detector(kind: str) -> type[Fitted]:
 
 @dataclass(frozen=True)
 class Refusals:
-    """What one candidate refuses of one kind of images, over all trainings."""
+    """Refusals of one candidate for one kind of images, over all trainings."""
 
     out_N: NDArray[np.bool_]
     groups_N: NDArray[np.str_]

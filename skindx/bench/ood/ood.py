@@ -33,7 +33,7 @@ SMALLEST = ("painted=1",)
 
 
 class Config(Settings):
-    """What is trained, and on what; trainings and scores that are finished in `out` are kept."""
+    """Trainings and data; finished trainings and scores in `out` are reused."""
 
     dataset: Path = Path("runs/isic9/data")
     config: Path = preset("ood")

@@ -26,7 +26,7 @@ class Config(Settings):
     side: int = Field(128, ge=32)
     classes: int = Field(2, ge=2)
     small_side: int = Field(56, ge=32)
-    """Where the convolutions are cheap, and one rank may win."""
+    """Side at which convolutions are cheap, and one rank may win."""
     small_classes: int = Field(200, ge=2)
     rounds: int = Field(3, ge=2)
     plan_s: float = Field(30, gt=0)

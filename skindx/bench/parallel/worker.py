@@ -36,7 +36,7 @@ _DATA = EngineSettings(accelerator="cpu", timeout_s=_TIMEOUT_S, gradient_clip=_C
 
 
 class Rank:
-    """What a rank holds from command to command: one network at a time."""
+    """State of a rank between commands: one network at a time."""
 
     def __init__(self) -> None:
         """Join the others."""

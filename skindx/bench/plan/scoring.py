@@ -36,7 +36,7 @@ class Row:
 
     @property
     def within(self) -> bool:
-        """What was measured lies in the 90 % interval."""
+        """True when the measurement lies in the 90 % interval."""
         width = 1 + self.half_width
         return self.predicted_s / width <= self.measured_s <= self.predicted_s * width
 

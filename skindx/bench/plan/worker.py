@@ -26,7 +26,7 @@ _TIMEOUT = timedelta(minutes=5)
 
 
 class Rank:
-    """What a rank holds from command to command."""
+    """State of a rank between commands."""
 
     def __init__(self, per_node: int) -> None:
         torch.set_num_threads(1)

@@ -35,7 +35,7 @@ SMALLEST = (
 
 
 class Config(Settings):
-    """What is composed, who searches it, and what is measured."""
+    """Composites, methods and measurements."""
 
     bundle: Path | None = None
     """A bundle with a detector, for example one trained on `skindx.bench.scan.training_set`."""

@@ -26,7 +26,7 @@ SMALLEST = (
 
 
 class Config(Settings):
-    """Which optimizers are trained, on what, and how often; what is finished in `out` is kept."""
+    """Optimizers, data and repetitions; finished trainings in `out` are reused."""
 
     dataset: Path | None = None
     """A dataset folder; none: painted images of `size` pixels, ten classes."""

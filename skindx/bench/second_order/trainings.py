@@ -45,7 +45,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Trainings:
-    """What all trainings share: data, network, recipe, process."""
+    """Shared inputs of all trainings: data, network, recipe, process."""
 
     dataset: Path
     member: Mapping[str, Any]

@@ -25,7 +25,7 @@ SMALLEST = (
 
 
 class Config(Settings):
-    """What is served, and how often it is asked."""
+    """The bundle to serve, and the number of requests."""
 
     members: tuple[str, ...] = Field(("resnet50", "mobilenetv2_100"), min_length=1)
     side: int = Field(224, ge=32)

@@ -15,7 +15,7 @@ Epoch = Callable[[], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What every loop trains, and on what."""
+    """Network and data of every loop."""
 
     store: Path
     """Folder of JPEG files; timm and torchvision take its folders for classes."""

@@ -28,7 +28,7 @@ _FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """What an audit found; an image may be flagged for several reasons."""
+    """Result of an audit; an image may be flagged for several reasons."""
 
     images: int
     examined: int

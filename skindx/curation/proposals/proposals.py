@@ -34,7 +34,7 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """What `propose` did."""
+    """Result of `propose`."""
 
     model: str
     """The annotator in proposals.parquet: bundle, part, and the start of the bundle's hash."""

@@ -40,7 +40,7 @@ EVERY: tuple[tuple[HashKind, ...], ...] = (
 
 
 class SweepSettings(Settings):
-    """Which thresholds and hashes are tried; kinds that stand together must agree together."""
+    """Thresholds and hashes to try; kinds in one entry must agree together."""
 
     radii: tuple[int, ...] = Field(default=(0, 2, 4, 6, 8, 10, 12, 14, 16), min_length=1)
     hashes: tuple[tuple[HashKind, ...], ...] = Field(default=EVERY, min_length=1)

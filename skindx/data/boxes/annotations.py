@@ -25,7 +25,7 @@ BUILT = "recipe"
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What one annotator drew in one image; boxes () means that there is none."""
+    """One annotator's boxes in one image; boxes () means that there is none."""
 
     sha256: str
     annotator: str

@@ -24,7 +24,7 @@ from skindx.files import atomic_folder
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export holds; `empty` images were looked at, `waiting` ones were not."""
+    """Contents of an export; `empty` images were looked at, `waiting` ones were not."""
 
     images: int
     boxes: int

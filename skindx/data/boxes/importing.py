@@ -26,7 +26,7 @@ from skindx.files import only_writer
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import took and what it refused."""
+    """Imported and refused entries."""
 
     annotators: Mapping[str, int]
     """Name -> images."""

@@ -34,7 +34,7 @@ class Task:
     sha256: str
     size: tuple[int, int]
     image: str
-    """Where Label Studio gets the image from, as an address."""
+    """Address from which Label Studio gets the image."""
     annotations: tuple[Drawing, ...] = ()
     predictions: tuple[Drawing, ...] = ()
 

@@ -26,7 +26,7 @@ _WAIT_S = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Before:
-    """What an image had before it was saved."""
+    """Boxes of an image before they were saved."""
 
     record: Record
     rows: tuple[Annotation, ...]

@@ -29,7 +29,7 @@ from skindx.data.splits.placing import group_aliases
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What cleaning and grouping leave."""
+    """Records after cleaning and grouping."""
 
     cleaned: Cleaned
     groups: Mapping[str, str]

@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class DatasetDiff:
-    """What changed from `old` to `new`; images are the same when their bytes are."""
+    """Changes from `old` to `new`; images are the same when their bytes are."""
 
     old: str
     new: str

@@ -29,7 +29,7 @@ class Run:
     drawn: Mapping[str, tuple[Box, ...]]
     """Boxes by SHA-256 that people drew after an earlier build; they win over `boxes`."""
     places: Places
-    """Where earlier builds put images and groups."""
+    """Splits and groups of earlier builds."""
     join_copies: bool = False
     """Join copies also where earlier builds placed them in different splits."""
     issues: list[Issue] = field(default_factory=list)

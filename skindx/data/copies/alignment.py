@@ -35,7 +35,7 @@ class Aligned:
     first_HW: Field
     second_HW: Field
     shown_HW: NDArray[np.bool_]
-    """Where both show something."""
+    """Pixels at which both show something."""
     transform_23: NDArray[np.float64]
     """Refined, from first to second, in pixels of the described size."""
     to_frame_23: NDArray[np.float64]

@@ -36,7 +36,7 @@ def mirror_permutation() -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Codebook:
-    """What the package ships; `learn.codebook` made it of painted images."""
+    """The package's codebook; `learn.codebook` made it of painted images."""
 
     mean_D: NDArray[np.float32]
     components_CD: NDArray[np.float32]

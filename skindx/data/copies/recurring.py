@@ -28,7 +28,7 @@ _PASS_KEYS = 1 << 25
 
 
 class Described(Protocol):
-    """Where the description of an image is found by its SHA-256."""
+    """Position of an image's description, by its SHA-256."""
 
     def __getitem__(self, sha256: str) -> Description: ...
 

@@ -187,7 +187,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one image's description lies."""
+    """Position of one image's description."""
 
     shard: int
     row: int

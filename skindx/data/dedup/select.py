@@ -43,7 +43,7 @@ class DedupSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What is left, what went and why, and how many contradictions were found."""
+    """Kept images, dropped ones with their reasons, and the number of contradictions."""
 
     kept: tuple[LabelledImage, ...]
     issues: tuple[Issue, ...]

@@ -16,7 +16,7 @@ from skindx.workers.process import exit_with_parent
 
 
 class Job(Settings):
-    """What the parent asks for, one line of JSON on standard input."""
+    """The parent's request, one line of JSON on standard input."""
 
     sources: tuple[Source, ...]
     fetch: FetchSettings
@@ -24,7 +24,7 @@ class Job(Settings):
     tried: frozenset[str] = frozenset()
     """URLs that failed in this very run; what the ledger says of them is final for now."""
     taxonomy: Taxonomy | None = None
-    """What it has no class for is not fetched; None: every label is welcome."""
+    """Labels with a class; others are not fetched. None: all are fetched."""
 
 
 def main() -> int:

@@ -40,7 +40,7 @@ CRAWL_DELAY = "skindx_crawl_delay_s"
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What one origin allows: a parsed robots.txt, or the reason why nothing may be fetched."""
+    """Permissions of one origin: a parsed robots.txt, or the reason why nothing may be fetched."""
 
     parser: Any = None
     refusal: Outcome | None = None

@@ -15,8 +15,8 @@ class Tile:
     """The split of a kept image, the reason of a dropped one, the flags of one to review."""
     urls: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
-    """What else there is to say, name and value."""
+    """Further facts, name and value."""
     beside: "Tile | None" = None
     """The image that stays in the place of a dropped one; the other one of a pair of copies."""
     drawing: str = ""
-    """Where the gallery draws both, the second laid on the first."""
+    """Files in which the gallery draws both, the second laid on the first."""

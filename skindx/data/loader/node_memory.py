@@ -14,7 +14,7 @@ from skindx.data.manifest import Record
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What another process of the machine needs to find the memory."""
+    """Facts with which another process of the machine finds the memory."""
 
     pid: int
     descriptor: int

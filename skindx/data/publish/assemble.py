@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of a dataset's images; `withheld` counts them by reason."""
+    """Outcome of a dataset's images; `withheld` counts them by reason."""
 
     folder: Path
     kept: int

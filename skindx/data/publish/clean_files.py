@@ -26,7 +26,7 @@ _TIMES = 4
 
 @dataclass(frozen=True, slots=True)
 class CleanFile:
-    """What became of one image: a file at `path`, or a `problem` that says why not."""
+    """Outcome of one image: a file at `path`, or a `problem` with the reason."""
 
     path: Path
     problem: str = ""

@@ -24,7 +24,7 @@ class PublishSettings(Settings):
     contact: str = Field("", max_length=200)
     """Address for take-down requests: a URL or mail address; "": the recipe's."""
     url: str = Field("", pattern=r"^(https?://\S+)?$")
-    """Where the published folder will be found."""
+    """Address of the published folder."""
     version: str = "1.0.0"
     citation: str = ""
     """How to cite the dataset, such as BibTeX; "": by its name."""

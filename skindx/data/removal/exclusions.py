@@ -46,7 +46,7 @@ class Exclusions:
     rejected: Mapping[str, str]
     """SHA-256 of the images that people do not want -> what they decided or said of it."""
     dedup: DedupSettings
-    """Which hashes, and within which distance, make a near copy."""
+    """Hashes, and the largest distance, that make a near copy."""
 
     @classmethod
     def read(cls, dataset: Path, blocklists: Sequence[Path], dedup: DedupSettings) -> "Exclusions":

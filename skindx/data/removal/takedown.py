@@ -59,7 +59,7 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a take-down will do: block these, and take them out of these datasets."""
+    """Plan of a take-down: block these, and take them out of these datasets."""
 
     datasets: tuple[Path, ...]
     blocked: BlockList

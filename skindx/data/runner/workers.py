@@ -18,11 +18,11 @@ Question = Callable[[str, Sequence[str]], tuple[str, str, dict[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker, or the driver, says of itself."""
+    """Facts that a worker, or the driver, reports of itself."""
 
     host: str
     read: str
-    """What it read from the dataset folder, "" if nothing."""
+    """Content that it read from the dataset folder, "" if none."""
     versions: dict[str, str]
     """By package, "" for one that is not installed."""
 

@@ -69,7 +69,7 @@ class ScreenSettings(Settings):
 
 
 class Measured(NamedTuple):
-    """What is measured of an image of sound size."""
+    """Measurements of an image of valid size."""
 
     luminance: float
     """Mean, 0..255."""

@@ -58,7 +58,7 @@ class Screened:
     not_skin: float = 0.0
     """0..1, from 0.5 on it looks like no skin; 0 where nobody asked."""
     shows: str = ""
-    """What it looks like instead: grey, colours, flat, text or noise; "" for skin."""
+    """Appearance instead of skin: grey, colours, flat, text or noise; "" for skin."""
 
 
 def screen_files(

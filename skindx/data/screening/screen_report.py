@@ -43,7 +43,7 @@ class Report:
     lost: tuple[float, float]
     """Shares of images refused and of blurred copies let pass at that limit."""
     not_skin: Counter[str]
-    """What sound images show in the place of skin, and how many."""
+    """Appearances that sound images show in the place of skin, with their numbers."""
     no_skin_example: str
     """The file name of one of these, or ""."""
 

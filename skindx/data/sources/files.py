@@ -16,7 +16,7 @@ from skindx.imaging.formats import HEAD, image_suffix, unusable
 
 
 class FileColumns(Columns):
-    """Which column holds what; `file` is a path relative to the table."""
+    """Columns of the table by meaning; `file` is a path relative to the table."""
 
     file: str = Field("file", min_length=1)
     licence: str = "licence"

@@ -56,7 +56,7 @@ class FolderSource(LocalSource):
 
 @dataclass(frozen=True, slots=True)
 class FolderLayout:
-    """What a folder holds, before anything is copied."""
+    """Contents of a folder, before anything is copied."""
 
     merged: tuple[str, ...]
     """Names of the split folders whose class folders are read as one."""

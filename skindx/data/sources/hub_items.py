@@ -13,7 +13,7 @@ from skindx.errors import UserError
 
 
 class HuggingFaceColumns(Columns):
-    """Where a Parquet shard has its images; a metadata table names files in `file_name`."""
+    """Columns of a Parquet shard's images; a metadata table names files in `file_name`."""
 
     image: str = Field("image", min_length=1)
 

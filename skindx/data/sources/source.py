@@ -59,7 +59,7 @@ class WebSource(Settings):
     disabled: str = ""
     """Why this source may not be fetched without permission; the build then refuses it."""
     permission: str = ""
-    """Who gave permission for a disabled source, and when: "A. Editor by letter, 2026-02-03"."""
+    """Permission for a disabled source, and its date: "A. Editor by letter, 2026-02-03"."""
     max_pictures: int | None = Field(default=None, ge=1)
     """Most images of one label: the first that the source names, fetched or not."""
     max_pages: int | None = Field(default=None, ge=1)

@@ -12,7 +12,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Which pairs of copies join their groups, and which would tear a frozen split."""
+    """Pairs of copies that join their groups, and pairs that would divide a frozen split."""
 
     joined: tuple[Pair, ...]
     crossing: tuple[Pair, ...]
@@ -54,7 +54,7 @@ def join_groups(
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What frozen splits tear apart: families of copies with images in several splits."""
+    """Families of copies that frozen splits divide."""
 
     families: int
     images: Mapping[str, int]

@@ -27,7 +27,7 @@ _COLUMNS = ("sha256", "group", "split", "fold")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an image or group stands; `fold` is None outside train and val, and without folds."""
+    """Place of an image or group; `fold` is None outside train and val, and without folds."""
 
     split: Split
     fold: int | None = None

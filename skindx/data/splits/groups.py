@@ -39,7 +39,7 @@ class GroupTable(Settings):
 
 
 class GroupSettings(Settings):
-    """What groups images, beside the group that a source names."""
+    """Kinds of relations that group images, beside the group that a source names."""
 
     radius: int = Field(default=6, ge=0, le=32)
     """Hash distance; larger than that of duplicates, because a false link drops no image."""

@@ -18,7 +18,7 @@ HUES = ((0.86, 0.50, 0.46), (0.60, 0.46, 0.38), (0.66, 0.46, 0.56), (0.48, 0.36,
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a lesion lies: centre and radius in pixels."""
+    """Position of a lesion: centre and radius in pixels."""
 
     x: float
     y: float

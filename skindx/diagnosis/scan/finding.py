@@ -21,7 +21,7 @@ TILES_A_LEVEL = 1 << 32
 
 @dataclass(frozen=True)
 class TilesAnswer:
-    """What a batch of tiles shows."""
+    """Result of a batch of tiles."""
 
     rows_R8: NDArray[np.float64]
     """x1, y1, x2, y2, score, label, tile, part, as `join.Found.of` takes them."""

@@ -35,7 +35,7 @@ class Found:
     scores_N: NDArray[np.float64]
     labels_N: NDArray[np.int64]
     tiles_N: NDArray[np.int64]
-    """Which tile of which scale, as one number."""
+    """Tile and scale, as one number."""
     parts_N: NDArray[np.bool_]
     """The box ends at a side of its tile that lies inside the photograph."""
 

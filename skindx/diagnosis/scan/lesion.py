@@ -32,7 +32,7 @@ class Lesion:
 
 @dataclass(frozen=True)
 class ScannedPhoto:
-    """What a scan found on one photograph."""
+    """Result of a scan of one photograph."""
 
     name: str
     sha256: str

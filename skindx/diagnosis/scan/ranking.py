@@ -20,7 +20,7 @@ class RankedLesion:
     rank: int
     """From 1: look at it first."""
     photo: int
-    """Which of the photos it stands on, from 0."""
+    """Number of its photo, from 0."""
     lesion: Lesion
     difference: Difference | None
     """From the person's other lesions; None: there are too few of them."""

@@ -8,7 +8,7 @@ from skindx.config import Settings
 
 
 class ScanSettings(Settings):
-    """What one scan does with every photograph; a scan that goes on must have the same."""
+    """Settings of one scan for every photograph; a scan that goes on must have the same."""
 
     tile: int | None = Field(None, ge=64, le=4096, multiple_of=32)
     """Pixels of a tile's side; none: what the bundle's detector was trained on. Larger tiles show
@@ -35,6 +35,6 @@ class ScanSettings(Settings):
     """Tiles, or lesions, that go through the networks at once; a task of the queue holds so many
     or a multiple."""
     miss_rate: float | None = Field(None, gt=0, lt=1)
-    """Which level of the bundle's urgent risk decides what is urgent; none: the default."""
+    """Level of the bundle's urgent risk that decides what is urgent; none: the default."""
     score_map: bool = False
     """Also blend the detector's scores over all tiles into a map (Zarr)."""

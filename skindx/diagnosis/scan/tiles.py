@@ -40,7 +40,7 @@ class Patches:
 
     @cached_property
     def begins_by_axis(self) -> tuple[tuple[int, ...], ...]:
-        """Where patches begin, by axis."""
+        """Starts of patches, by axis."""
         axes = zip(self.shape, self.patch, self.overlap, strict=True)
         return tuple(starts(*axis) for axis in axes)
 

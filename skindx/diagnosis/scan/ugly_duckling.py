@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def mostly(self) -> str:
-        """What differs the most: appearance, size or colour."""
+        """The largest difference: appearance, size or colour."""
         parts = {"appearance": self.appearance, "size": abs(self.size), "colour": self.colour}
         return max(parts, key=lambda name: parts[name])
 

@@ -41,7 +41,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a photo."""
+    """A fault of a photo."""
 
     fault: Fault
     fatal: bool

@@ -51,7 +51,7 @@ class Conformal(Settings):
     urgent: dict[str, float] = Field(default_factory=dict)
     """The same of an urgent class, for the same groups; empty: they have none of their own."""
     urgent_columns: tuple[int, ...] = ()
-    """Which classes are urgent, by their places in the taxonomy."""
+    """Urgent classes, by their places in the taxonomy."""
     urgent_level: float | None = Field(None, gt=0, lt=1)
     """The share of images of urgent classes whose set holds the true class: 0.95, or what so few
     calibration images can support; None where urgent classes have no threshold of their own."""

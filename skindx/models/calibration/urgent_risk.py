@@ -36,7 +36,7 @@ def rank_of(lesions: int, miss_rate: float) -> int:
 
 
 class RiskPromise(Settings):
-    """What a threshold promises about lesions drawn like the calibration lesions."""
+    """The guarantee of a threshold for lesions drawn like the calibration lesions."""
 
     miss_rate: float = Field(gt=0, lt=1)
     """The miss rate is at most this on average over calibration splits."""
@@ -88,7 +88,7 @@ class UrgentRisk(Settings):
     """The rule by which a next step is urgent: risk at or above the threshold of a level."""
 
     urgent_columns: tuple[int, ...] = Field(min_length=1)
-    """Which classes are urgent, by their places in the taxonomy."""
+    """Urgent classes, by their places in the taxonomy."""
     lesions: dict[str, int]
     """Calibration lesions with an urgent condition, by the groups of the thresholds.
 

@@ -10,7 +10,7 @@ from skindx.models.classifier.classifier import Classifier, ClassifierSettings, 
 
 
 class TrialError(Exception):
-    """What a network cannot do, in words that follow its name."""
+    """The operation that a network fails at, in words that follow its name."""
 
 
 def try_network(settings: ClassifierSettings, classes: int, smaller: int | None = None) -> None:

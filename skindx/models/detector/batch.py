@@ -29,7 +29,7 @@ _PATIENCE_S = 600.0
 
 @dataclass(frozen=True)
 class TileBoxes:
-    """What the detector finds in one tile, best first."""
+    """The detector's boxes in one tile, best first."""
 
     boxes_K4: NDArray[np.float32]
     """x1, y1, x2, y2 in pixels of the tile, inside it."""

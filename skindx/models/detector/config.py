@@ -115,7 +115,7 @@ class DetectorConfig(Settings):
     channels: Literal[3] = 3
     inplace: bool = True
     yaml_file: str = ""
-    """Where the file lay when it was read: ultralytics notes it, and nothing uses it."""
+    """Path at which the file was read: ultralytics notes it, and nothing uses it."""
 
     @field_validator("scales")
     @classmethod

@@ -31,7 +31,7 @@ _LARGEST_COPY = 2**20
 
 
 class EmbeddingIndexSpec(Settings):
-    """What a bundle's index says of its embedding index."""
+    """A bundle's index entry of its embedding index."""
 
     pictures: int = Field(ge=0)
     shown: int = Field(ge=0)
@@ -94,7 +94,7 @@ class EmbeddingIndex:
 
     @property
     def spec(self) -> EmbeddingIndexSpec:
-        """What the index says of it."""
+        """Its index entry."""
         return EmbeddingIndexSpec(pictures=len(self), shown=int((np.diff(self.offsets) > 0).sum()))
 
     def thumbnail(self, index: int) -> bytes:

@@ -58,7 +58,7 @@ class Member:
 
     @property
     def body(self) -> Body:
-        """What makes the last map of a batch of squares."""
+        """Layers that compute the last map of a batch of squares."""
         return self.exported or self.classifier.forward_features
 
     def log_probabilities(

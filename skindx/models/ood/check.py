@@ -27,7 +27,7 @@ _TAIL = 0.95
 
 
 class OodSpec(Settings):
-    """What a bundle's index says of its out-of-distribution check."""
+    """A bundle's index entry of its out-of-distribution check."""
 
     detectors: tuple[AnyDetector, ...] = Field(min_length=1)
     images: int = Field(ge=FEWEST)

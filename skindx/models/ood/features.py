@@ -68,7 +68,7 @@ def _lengths(pooled_ND: Singles) -> Singles:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a detector is fitted on: training images only."""
+    """Features on which a detector is fitted: of training images only."""
 
     features: Features
     labels_N: NDArray[np.str_]

@@ -26,7 +26,7 @@ _TENSORS = {
 
 
 class OodSpecV01(Settings):
-    """What the index of such a bundle says of its check."""
+    """The index entry of the check in such a bundle."""
 
     pictures: int = Field(ge=FEWEST)
     """Calibration images whose scores are known."""

@@ -32,13 +32,13 @@ _LONGEST_CONFIG = 4 * MEGABYTE
 
 @dataclass(frozen=True)
 class TowerFolder:
-    """What is known of a tower before its weights are read."""
+    """Facts of a tower before its weights are read."""
 
     path: Path
     format: Literal["timm", "open_clip"]
     network: ClassifierSettings
     known: frozenset[str] = field(default_factory=frozenset)
-    """What of the preprocessing the configuration says: of size, mean and std."""
+    """Preprocessing by the configuration: size, mean and std where they are given."""
 
     def weights(self) -> Path:
         """Return the file of weights. Raises UserError for a folder without one."""

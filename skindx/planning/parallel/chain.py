@@ -20,7 +20,7 @@ class Chain(Flow):
     launches: tuple[Launch, ...]
     """Gradients, in the order in which they leave."""
     timed: tuple[Timed, ...]
-    """What each launch takes."""
+    """Seconds of each launch."""
     update_s: float
     """Of the weights that a rank holds."""
 

@@ -21,7 +21,7 @@ PAIRS = 500
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search found."""
+    """Result of a search."""
 
     degrees: Degrees
     seconds: float

@@ -13,7 +13,7 @@ _NOTHING = Timed(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Stage:
-    """What one rank computes of a micro-batch, and sends on."""
+    """Work of one rank on a micro-batch, and the bytes that it sends on."""
 
     forward_s: float
     backward_s: float

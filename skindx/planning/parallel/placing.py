@@ -14,7 +14,7 @@ from skindx.planning.scaling import compute_scale
 
 @dataclass(frozen=True)
 class Ground:
-    """What a placement is made on: operators, ranks and the images of each."""
+    """Input of a placement: operators, ranks and the images of each."""
 
     profile: Profile
     network: Network

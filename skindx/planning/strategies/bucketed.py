@@ -10,7 +10,7 @@ from skindx.planning.strategies.strategy import Load, Strategy, in_groups
 
 
 class Bucketed(Strategy):
-    """What `hierarchical` and `multicolor` share."""
+    """Base of `hierarchical` and `multicolor`."""
 
     kind: ClassVar[Kind]
     usual_chunks: ClassVar[int]

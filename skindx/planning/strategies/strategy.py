@@ -36,7 +36,7 @@ _GPU_FASTER = 30
 
 @dataclass(frozen=True)
 class Load:
-    """What a strategy works on: the tensors of a step and their network."""
+    """Input of a strategy: the tensors of a step and their network."""
 
     trace: Trace
     """At the batch of the step; sizes as fp32."""

@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TrainingInfo:
-    """Which training it is."""
+    """The observed training."""
 
     run: Path
     """The run's folder."""

@@ -85,7 +85,7 @@ class _LossSum:
 
 
 class Remembered:
-    """What each rank's exchange remembers of the gradients that it reduces."""
+    """Each rank's state of its exchange."""
 
     def __init__(self, exchange: PerRank) -> None:
         self._exchange = exchange

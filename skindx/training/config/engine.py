@@ -27,9 +27,9 @@ class EngineSettings(Settings):
     hostfile: Path | None = None
     """DeepSpeed hostfile (`host slots=N` lines): start ranks on all its hosts instead."""
     launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"] = "pdsh"
-    """What DeepSpeed starts the hosts of a hostfile with; pdsh works by ssh."""
+    """Program with which DeepSpeed starts the hosts of a hostfile; pdsh works by ssh."""
     port: int = Field(29500, ge=1024, le=65535)
-    """Where the first host of a hostfile waits for the others."""
+    """Port at which the first host of a hostfile waits for the others."""
     interface: str | None = None
     """Network interface between the nodes (eth0, ib0); none: the one that leads to the first."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

@@ -10,7 +10,7 @@ from skindx.config import Settings
 
 
 class ParallelSettings(Settings):
-    """What ranks hold of the network; each kind has settings of its own."""
+    """Parallel form: the part of the network that each rank holds; kinds have own settings."""
 
     kind: str
 

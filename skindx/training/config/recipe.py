@@ -94,7 +94,7 @@ class Cosine(Settings):
 
     kind: Literal["cosine"] = "cosine"
     minimum: float = Field(0, ge=0, lt=1)
-    """Where it ends, as a share of the peak."""
+    """Final learning rate, as a share of the peak."""
 
 
 class Steps(Settings):

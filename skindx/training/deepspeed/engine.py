@@ -197,7 +197,7 @@ class Engine:
 
     @property
     def exchange(self) -> Exchange | None:
-        """What each rank remembers of the exchange; None: the dense one remembers nothing."""
+        """Each rank's state of the exchange; None: the dense one has none."""
         return self._sync.exchange if self._sync and self._remembers else None
 
     def whole(self, average: nn.Module | None = None) -> nn.Module:

@@ -37,7 +37,7 @@ class MemberRef:
 
     @property
     def family(self) -> str:
-        """What all fold members of one kind share; a member without a fold is by itself."""
+        """Key that all fold members of one kind share; a member without a fold has its own."""
         if self.member.fold is None:
             return self.name
         parts = self.member.model_dump(mode="json", exclude={"name", "fold", "snapshots"})

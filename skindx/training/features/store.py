@@ -36,7 +36,7 @@ _HEAD = 4096
 
 @dataclass(frozen=True)
 class FeatureFiles:
-    """Where the features of some images by one trunk lie, and how they are made."""
+    """Files of the features of some images by one trunk, and how they are computed."""
 
     folder: Path
     dataset: Path

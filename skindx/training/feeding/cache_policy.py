@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CacheContext:
-    """What decides where images are cached."""
+    """Inputs of the choice of a cache."""
 
     loader: LoaderSettings
     node: Node
@@ -40,7 +40,7 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CachedSource:
-    """Where training reads its images."""
+    """Source of a training's images."""
 
     source: Source
     sharded: bool

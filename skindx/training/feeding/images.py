@@ -39,7 +39,7 @@ class TrainingSet:
     """This rank sees its own shard alone."""
     reading: Reading
     targets_NC: NDArray[np.float32] | None = None
-    """What to learn in place of the labels."""
+    """Soft targets in place of the labels."""
     redrawn: bool = False
     """The shard is another one in each epoch."""
     shuffler: ShardShuffler | None = None

@@ -46,7 +46,7 @@ class ShardShuffler:
     """A gloo group of all ranks (see `gloo_group`); none: images are read from the files."""
     chunk_bytes: int = CHUNK_BYTES
     sent_bytes: int = 0
-    """What this rank sent before the last epoch."""
+    """Images that this rank sent before the last epoch."""
     _at: tuple[int, int] | None = field(default=None, init=False)
     _places_N: NDArray[np.float64] = field(init=False)
 

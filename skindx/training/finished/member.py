@@ -22,7 +22,7 @@ WEIGHTS, VALIDATION, HISTORY = "model.safetensors", "validation.npz", "history.c
 
 @dataclass(frozen=True)
 class FinishedMember:
-    """What `save_member` wrote."""
+    """A member that `save_member` wrote."""
 
     state: dict[str, torch.Tensor]
     validation_NC: NDArray[np.float64]

@@ -43,7 +43,7 @@ class Renumbered:
 
 @dataclass
 class PartitionImages:
-    """What a worker reads; how much it keeps does not depend on the number of members."""
+    """Images that a worker reads; their memory does not depend on the number of members."""
 
     dataset: Path
     records: Sequence[Record]

@@ -28,7 +28,7 @@ class MemberProgress:
     done: int
     units: int
     where: str
-    """What is done with it, and by which worker."""
+    """Its current work, and the worker that does it."""
     row: dict[str, float] | None
     """Figures of its last epoch that is over."""
     left_s: float | None

@@ -19,7 +19,7 @@ _VALIDATION_WEIGHT = 0.3
 
 @dataclass(frozen=True)
 class Unit:
-    """What one lease is for."""
+    """The work that one lease covers."""
 
     member: str
     epoch: int
@@ -40,7 +40,7 @@ class Unit:
 
     @property
     def words(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         if self.kind == "whole":
             return "the detector" if self.member.startswith("_") else f"member {self.member}"
         does = "" if self.kind == "train" else "validation of "

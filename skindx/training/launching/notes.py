@@ -30,7 +30,7 @@ class Note:
     ending: Ending
     words: str = ""
     why: str = ""
-    """What asked this rank to stop."""
+    """The cause of this rank's stop."""
 
 
 def write_note(folder: Path, ending: Ending, words: str = "", why: str = "") -> None:

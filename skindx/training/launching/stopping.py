@@ -52,7 +52,7 @@ def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
 
 
 class Stop(Protocol):
-    """What a training asks between its steps."""
+    """The request to stop that a training polls between its steps."""
 
     @property
     def asked(self) -> bool:

@@ -29,7 +29,7 @@ class ProcessGroup:
     rank: int
     size: int
     group: dist.ProcessGroup | None = None
-    """What collectives along this axis go through; none: the group of all ranks."""
+    """Process group of collectives along this axis; none: the group of all ranks."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def key_of(settings: TrainSettings, member: MemberSettings) -> Key:
 
 @dataclass(frozen=True)
 class _Work:
-    """What each rank of the node measures."""
+    """Measurements of each rank of the node."""
 
     settings: TrainSettings
     member: MemberSettings

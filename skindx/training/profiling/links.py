@@ -37,7 +37,7 @@ _SMALL_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Found:
-    """What a rank measured; the same on every rank."""
+    """Measurements of a rank; the same on every rank."""
 
     collectives: tuple[Collective, ...]
     between: Link | None

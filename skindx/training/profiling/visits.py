@@ -17,7 +17,7 @@ _STUDENT = {2: 3.84, 3: 1.775, 4: 1.431, 5: 1.296, 6: 1.225, 7: 1.181, 8: 1.152}
 
 @dataclass(frozen=True)
 class Visit:
-    """What the calls of a collective took, one after the other."""
+    """Seconds of the calls of a collective, in order."""
 
     seconds: dict[int, list[float]]
     """By bytes."""

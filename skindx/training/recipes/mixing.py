@@ -35,9 +35,9 @@ class Mixture:
     borrowed: NDArray[np.int64]
     """Numbers of the images to load after the rank's own ones."""
     partner_B: NDArray[np.int64]
-    """Where each image's partner stands among the loaded ones."""
+    """Position of each image's partner among the loaded ones."""
     own_B: NDArray[np.float32]
-    """What is left of the image outside its rectangle: 1 for CutMix."""
+    """Share of the image outside its rectangle: 1 for CutMix."""
     box_B4: NDArray[np.float32]
     """The rectangle that shows the partner: top, left, bottom, right as shares of the side."""
 

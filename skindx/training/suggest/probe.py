@@ -66,7 +66,7 @@ class Probe:
     """Balanced accuracy of the linear probe on the images that it learned from."""
     curve: tuple[Point, ...]
     doubling: Interval
-    """What the last doubling of the training groups brought."""
+    """Gain from the last doubling of the training groups."""
 
 
 def probe(train: Split, val: Split, classes: int) -> Probe:

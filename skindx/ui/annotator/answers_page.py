@@ -28,7 +28,7 @@ Asked = TypeVar("Asked")
 
 
 class AnswerController(ABC, Generic[Asked]):
-    """What the buttons do; one request at a time. Classes of a page say what is asked."""
+    """Actions of the buttons; one request at a time. Classes of a page say what is asked."""
 
     def __init__(self, review: AnswerReview[Asked]) -> None:
         self._walk = review

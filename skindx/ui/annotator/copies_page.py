@@ -24,7 +24,7 @@ that agree.</p>
 
 
 class CopyController(AnswerController[Pair]):
-    """What the buttons do."""
+    """Actions of the buttons."""
 
     def __init__(self, review: CopyReview) -> None:
         super().__init__(review)

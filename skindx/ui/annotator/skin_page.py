@@ -22,7 +22,7 @@ duplicates.</p>
 
 
 class SkinController(AnswerController[str]):
-    """What the buttons do."""
+    """Actions of the buttons."""
 
     def __init__(self, review: SkinReview) -> None:
         super().__init__(review)

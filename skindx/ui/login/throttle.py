@@ -26,7 +26,7 @@ _LONGEST_NAME = 65
 
 
 class Throttle:
-    """Who may try a password now, and who waits; all in memory."""
+    """Limits attempts at passwords; all in memory."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

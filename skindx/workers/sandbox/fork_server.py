@@ -169,7 +169,7 @@ def _umask() -> int:
 
 
 class _Children:
-    """What the server has forked: each stays a zombie, with its number, until its owner is done."""
+    """Forked processes: each stays a zombie, with its number, until its owner is done."""
 
     def __init__(self) -> None:
         self._status: dict[int, socket.socket] = {}

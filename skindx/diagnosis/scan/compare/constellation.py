@@ -39,7 +39,7 @@ class Constellation:
 
     similarity_23: NDArray[np.float64]
     pairs_N2: NDArray[np.int64]
-    """Which lesions are in place."""
+    """Lesions whose place agrees."""
 
 
 def constellation(

@@ -33,7 +33,7 @@ class Warp:
     """How far from the homography they are."""
     smoothing: float
     scale: float
-    """What coordinates are divided by for the spline."""
+    """Divisor of coordinates for the spline."""
     error_px: float
     """Standard deviation along one axis of points that were left out, in the second photo."""
 

@@ -47,7 +47,7 @@ class BandSummary(Settings):
 
 
 class Summary(Settings):
-    """What a folder of a scan holds."""
+    """Contents of a scan's folder."""
 
     format: Literal[1] = 1
     made_at: datetime

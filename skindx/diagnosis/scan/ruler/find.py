@@ -51,14 +51,14 @@ class Ruler:
 
     @property
     def longest(self) -> NDArray[np.bool_]:
-        """Which of the ticks are the longest."""
+        """Positions of the longest ticks."""
         number_T = np.arange(len(self.row.ticks_T2))
         longest_T: NDArray[np.bool_] = (number_T - self.unit.start) % self.unit.step == 0
         return longest_T
 
     @property
     def sentence(self) -> str:
-        """What was found and what a person must check in the drawing."""
+        """The result and what a person must check in the drawing."""
         scale, error = self.mm_per_pixel, self.relative_error
         return (
             f"A ruler with {len(self.row.ticks_T2)} ticks was found, {self.row.period:.1f} pixels "

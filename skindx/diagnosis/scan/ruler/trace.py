@@ -34,7 +34,7 @@ class TickRow:
     """Ticks at regular distances, in pixels of the upright photo."""
 
     ticks_T2: NDArray[np.float64]
-    """Where they begin, at the ruler's edge."""
+    """Start of the ticks, at the ruler's edge."""
     lengths_T: NDArray[np.float64]
     """In periods."""
     along: tuple[float, float]

@@ -41,11 +41,11 @@ _LEAST_STEP = 0.4
 
 @dataclass(frozen=True)
 class Unit:
-    """What the ticks stand for."""
+    """Length that the ticks mark."""
 
     division: Division
     start: int
-    """Which tick is one of the longest, from 0."""
+    """First of the longest ticks, from 0."""
     step: int
     """How many ticks later the next of the longest follows."""
 

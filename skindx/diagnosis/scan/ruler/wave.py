@@ -20,7 +20,7 @@ _COHERENT, _STRONG = 0.18, 0.3
 
 @dataclass(frozen=True)
 class Wave:
-    """What of a strip repeats: `phase_J` counts ticks, in radians, along the row of ticks."""
+    """Periodic part of a strip: `phase_J` counts ticks, in radians, along the row of ticks."""
 
     columns_J: NDArray[np.int64]
     phase_J: NDArray[np.float64]

@@ -37,13 +37,13 @@ CUBE = "cube"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a layer is computed."""
+    """Device of a layer."""
 
     wires: Communicator
     """Of the whole cube."""
     cube: Cube
     keep: bool
-    """What is gathered for forward is kept for backward."""
+    """Whether parts gathered in forward stay in memory for backward."""
     columns: Callable[[Tensor], Tensor]
     """Takes this rank's columns of what the layer gives from a row of all."""
 

@@ -28,7 +28,7 @@ class Part:
     dim: int
     """The dimension that is split."""
     spans: tuple[tuple[Span, ...], ...]
-    """What each rank holds along it."""
+    """Sizes of the ranks' parts along it."""
     replicated: bool = False
     """Along the mesh's axis `replicas` all hold the same, this and what is not split, and take the
     mean of all gradients."""

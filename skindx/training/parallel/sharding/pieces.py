@@ -17,7 +17,7 @@ _IMAGES = 2
 
 @dataclass(frozen=True)
 class Border:
-    """What goes from one piece to the next."""
+    """Values that pass from one piece to the next."""
 
     shape: Size
     """Of one image's part."""
@@ -40,7 +40,7 @@ class Piece:
     operations: int = 0
     """Of an image, forward: those of products and convolutions, and a value each of the others."""
     onward: Border | None = None
-    """What the next piece gets, or the network gives."""
+    """Values for the next piece, or the network's output."""
     weights: set[int] = field(default_factory=set)
     """Identities of its parameters and buffers."""
 
@@ -56,10 +56,10 @@ class Pieces:
 
     graph: fx.Graph
     root: nn.Module
-    """What the graph's names are found in."""
+    """Namespace of the graph's names."""
     pieces: tuple[Piece, ...]
     images: Border
-    """What goes into the first one."""
+    """Inputs of the first one."""
 
 
 def pieces_of(net: nn.Module, image: Tensor, *, half: bool = False) -> Pieces:
@@ -92,7 +92,7 @@ _COMPUTING = ("call_module", "call_function", "call_method")
 
 @dataclass(frozen=True)
 class _Value:
-    """What a node gives."""
+    """Values of a node."""
 
     tensor: Tensor | None
     """Without its values."""

@@ -16,11 +16,11 @@ class Pipeline(Protocol):
 
     @property
     def wires(self) -> Communicator:
-        """What its ranks talk through."""
+        """Process group of its ranks."""
 
     @property
     def owners(self) -> Mapping[str, int]:
-        """Which rank computes each of the network's statistics, by their names."""
+        """Rank that computes each of the network's statistics, by name."""
 
     def __deepcopy__(self, memo: object) -> Self:
         """A copied network stands beside the same stage."""

@@ -14,7 +14,7 @@ from skindx.training.parallel.sharding.owt import can_be_split
 
 @dataclass(frozen=True)
 class _Use:
-    """What goes in and out of a layer for one image."""
+    """Input and output sizes of a layer for one image."""
 
     values_in: int
     values_out: int

@@ -15,7 +15,7 @@ from skindx.training.preconditioners.kfac.factors import Key
 
 
 class Bases:
-    """What this rank holds of the eigenvectors, and the groups in which they are sent."""
+    """This rank's eigenvectors, and the groups in which they are sent."""
 
     def __init__(self, shapes: Mapping[Key, tuple[int, int, int]], sharing: Sharing, mesh: Mesh):
         """Make the groups of rows and columns; every rank calls this."""

@@ -31,7 +31,7 @@ class Collector:
         self._output: Tensor | None = None
         self._waiting: list[tuple[Layer, Callable[[Tensor], Sums], GradientEdge]] = []
         self.sums: dict[str, Sums] = {}
-        """What the step has brought so far, by layer."""
+        """Statistics of the step so far, by layer."""
         self.images = 0
         """How many images brought it."""
         self._handles = [handle for layer in layers for handle in self._watch(layer)]

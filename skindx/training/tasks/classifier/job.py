@@ -49,7 +49,7 @@ class MemberJob:
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"member {self.member.name}"
 
     @property
@@ -64,7 +64,7 @@ class MemberJob:
 
     @cached_property
     def data(self) -> TrainingData:
-        """What it learns from and is validated on."""
+        """Its training and validation images."""
         train, val = partition(self.records, self.member.fold, self.settings.folds)
         return TrainingData(self.dataset, train, val, self.classes)
 

@@ -41,7 +41,7 @@ class ClassifierTask:
     classes: int
     keep: Keep = lambda epoch, finished: None
     _finished: FinishedMember | None = field(default=None, init=False)
-    """What the last validation in this process gave."""
+    """Result of the last validation in this process."""
 
     @property
     def name(self) -> str:

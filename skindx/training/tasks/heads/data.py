@@ -27,7 +27,7 @@ class HeadData:
     """Rows that it is validated on."""
     classes: int
     targets_NC: NDArray[np.float32] | None = None
-    """What to learn of the training rows in place of their labels."""
+    """Soft targets of the training rows in place of their labels."""
 
     @property
     def dimensions(self) -> int:

@@ -50,7 +50,7 @@ class HeadsJob:
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         names = [member.name for member in self.members]
         return f"member {names[0]}" if len(names) == 1 else f"heads {', '.join(names)}"
 
