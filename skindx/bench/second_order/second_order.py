@@ -49,7 +49,7 @@ class Config(Settings):
     use: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Folds to validate on, of 0 .. folds - 1."""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    trials: int = Field(4, ge=1)
+    trials: int = Field(5, ge=1)
     """Learning rates that each optimizer is tuned over, on the first fold and seed."""
     steps: int = Field(100, ge=1)
     """Steps of a timed round: those between two decompositions."""
@@ -173,8 +173,9 @@ def _notes(settings: Config, dataset: Path) -> tuple[str, ...]:
         f"{settings.epochs} epochs, {len(settings.use)} folds x {len(settings.seeds)} seeds, "
         f"paired. Each optimizer was tuned over {settings.trials} learning rates on the first fold "
         "and seed.",
-        "X_time_to_adamw: seconds to the best balanced accuracy that tuned AdamW reaches on the "
-        "validation images of the same fold and seed, over AdamW's; validation is in both. A run "
+        "X_time_to_adamw: seconds (on a CPU those of the processor) to the best balanced accuracy "
+        "that tuned AdamW reaches on the validation images of the same fold and seed, over "
+        "AdamW's; validation is in both. A run "
         "that does not reach it counts with its whole training, which flatters it: see "
         "X_reached_adamw.",
         f"kfac_overhead_step: {settings.steps} steps with K-FAC (factors every 10 steps, inverses "

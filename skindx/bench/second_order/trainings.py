@@ -22,7 +22,7 @@ from skindx.untrusted import read_json
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation accuracy after each epoch, and the seconds of training up to it."""
+    """Validation accuracy after each epoch, and the seconds of training up to it; see `_Timed`."""
 
     balanced: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -104,7 +104,11 @@ class Trainings:
 
 
 class _Timed(Silent):
-    """Takes the seconds of each epoch with its validation, to more digits than the history."""
+    """Takes the seconds of each epoch with its validation, to more digits than the history.
+
+    On a CPU they are of the processor, all threads added: trainings follow each other, and other
+    work on the machine would count for one and not for another.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -118,6 +122,8 @@ class _Timed(Silent):
         self.seconds.append(self._now() - self._began)
 
     def _now(self) -> float:
+        if self._device.type == "cpu":
+            return time.process_time()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
