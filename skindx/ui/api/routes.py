@@ -17,8 +17,8 @@ from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.ui.api.form import CHOICES, read_case
 from skindx.ui.api.metrics import Metrics
+from skindx.ui.api.problem import problem
 from skindx.ui.api.schemas import INCLUDES, Answered, Health, Problem, form_schema
-from skindx.ui.html import sentence
 from skindx.ui.pool.errors import Busy, Unanswered
 from skindx.workers.pool import PoolStatus
 
@@ -114,27 +114,6 @@ def routes(
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
-
-
-def problem(
-    status: int,
-    error: str,
-    *,
-    refused: Refused | None = None,
-    retry_after_s: int | None = None,
-) -> Response:
-    """Return an error in the form of the interface."""
-    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    said = {
-        "error": sentence(error),
-        "gate": refused.gate if refused else None,
-        "photo": refused.photo if refused else None,
-        "refusals": [
-            {"photo": refusal.photo, "gate": refusal.gate, "error": sentence(refusal.message)}
-            for refusal in (refused.refusals if refused else ())
-        ],
-    }
-    return JSONResponse(said, status, headers)
 
 
 def _answer_body(
