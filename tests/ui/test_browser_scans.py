@@ -15,6 +15,8 @@ from windows import PHONE, Painted, Seen, reported
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
 from spots import photo_with, save
 
+from skindx.casebook.casebook import Casebook
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -28,6 +30,13 @@ SPOTS = [(100 + 120 * x, 90 + 140 * y, 9 + 2 * (x + y)) for x in range(6) for y 
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pixels = photo_with([(float(x), float(y), float(r)) for x, y, r in SPOTS], WIDE, 500)
     return save(pixels, tmp_path_factory.mktemp("wide") / "Eve from behind.png")
+
+
+@pytest.fixture(scope="module")
+def kept_scans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from scan_folders import visits_of
+
+    return visits_of(tmp_path_factory.mktemp("visits"))
 
 
 def diagnose(page: "Page", photo: Path) -> None:
@@ -86,6 +95,15 @@ def test_a_wide_photo_is_scanned_and_what_was_found_is_listed_and_deleted(
     # The photo is gone; nothing names its file.
     assert [path.name for path in kept_files(painted) if path.parent.name == "photos"] == []
     assert "Eve from behind" not in page.inner_html(".sx-scan")
+    # It is kept with consent alone.
+    page.click(".sx-scan-keep summary")
+    page.fill(".sx-scan-keep [name=patient]", "P-017")
+    page.fill(".sx-scan-keep [name=view]", "back")
+    page.check(".sx-scan-keep [name=consent]")
+    page.click(".sx-scan-keep .sx-primary")
+    page.wait_for_selector("text=Kept in the case book under P-017, back.")
+    (kept,) = Casebook.open(painted.book).scans.scans("eve")
+    assert kept.lesions == len(SPOTS)
     # The whole result is a page of its own that runs under the server's policy.
     with page.context.expect_page() as second:
         page.click("[data-scan-page]")
@@ -103,6 +121,35 @@ def test_a_wide_photo_is_scanned_and_what_was_found_is_listed_and_deleted(
     whole.reload()
     assert "There is no scan of this id" in whole.content()
     whole.close()
+
+
+def test_scans_are_kept_with_consent_shown_compared_and_deleted(
+    opened: Opened,
+    painted: Painted,
+    kept_scans: tuple[Path, Path],
+    axe: "Callable[[Page], list[dict[str, Any]]]",
+) -> None:
+    book = Casebook.open(painted.book)
+    for folder in kept_scans:
+        book.scans.keep("fay", folder, patient="P-9", view="back", consent=True)
+    page = opened("fay").page
+    page.click("button[role=tab]:has-text('Case book')")
+    page.click(".sx-lesion:has-text('scanned 2 times')")
+    page.wait_for_selector(".sx-kept-scan")
+    page.click("text=Compare the scans")
+    page.wait_for_selector(".sx-compared")
+    inner = page.frame_locator(".sx-compared")
+    assert "grown" in inner.locator("h1").inner_text()
+    assert fits(page)
+    assert axe(page) == [], reported(axe(page))
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert fits(page)
+    page.click(".sx-kept-scan summary")
+    page.click("[data-ask]")
+    page.click("dialog[open] .sx-danger")
+    page.wait_for_selector("text=The scan, its photos and its lesions are deleted.")
+    assert len(book.scans.scans("fay")) == 1
+    assert book.scans.scans("eve") == []
 
 
 def test_a_scan_that_is_stopped_or_left_leaves_nothing(

@@ -103,7 +103,10 @@ def done(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (encoded(Image.fromarray(WIDE).convert("CMYK"), "JPEG"), "CMYK"),
         (encoded(Image.new("I;16", (400, 300))), "16 bits"),
         (encoded(WIDE, "JPEG")[:3000], "cut short"),
-        (encoded(Image.new("RGB", (6000, 6000)), "JPEG", quality=5), "36000000"),
+        (
+            encoded(Image.new("RGB", (6000, 6000)), "JPEG", quality=5),
+            "6000 x 6000 pixels, and at most 20000000",
+        ),
         (b"no photo", "photo 1 cannot be scanned"),
     ],
 )
@@ -203,7 +206,10 @@ def test_a_scan_is_taken_asked_for_and_deleted(tmp_path: Path, done: Path) -> No
         ({"files": [("photo", b"x")] * 4}, "4 photos"),
         ({"files": {"photo": b"x"}, "data": {"age": "3"}}, "no field 'age'"),
         ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "far"}}, "no number"),
-        ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "nan"}}, "scale_mm_per_pixel"),
+        (
+            {"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "nan"}},
+            "scale_mm_per_pixel nan",
+        ),
         ({"files": {"photo": b"x"}, "data": {"scale_mm_per_pixel": "99"}}, "scale_mm_per_pixel 99"),
         ({"files": {"photo": bytes((20 << 20) + 1)}}, "photo 1 has more than 20 MB"),
     ],
@@ -214,7 +220,7 @@ def test_a_wrong_form_begins_nothing(
     async def use(client: httpx.AsyncClient) -> None:
         answer = await client.post("/v1/scan", **request_)
         assert answer.status_code == 400
-        assert said in answer.json()["error"]
+        assert said.lower() in answer.json()["error"].lower()
         assert list(tmp_path.iterdir()) == []
 
     using(tmp_path, done, use)

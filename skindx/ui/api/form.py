@@ -46,12 +46,16 @@ async def read_scan(request: Request) -> tuple[tuple[bytes, ...], float | None]:
     for number, photo in enumerate(photos, 1):
         if len(photo) > MAX_BYTES:
             raise UserError(f"photo {number} has more than {MAX_BYTES >> 20} MB; save it smaller.")
-    if said is None:
-        return photos, None
+    return photos, None if said is None else _scale(said)
+
+
+def _scale(said: str) -> float:
     try:
-        return photos, given_scale(float(said)).mm_per_pixel
+        mm_per_pixel = float(said)
     except ValueError:
         raise UserError(f"{SCALE} {said[:20]!r} is no number; give millimetres.") from None
+    try:
+        return given_scale(mm_per_pixel).mm_per_pixel
     except UserError as error:
         raise UserError(str(error).replace("--scale", SCALE)) from None
 
