@@ -1,6 +1,6 @@
 // The scan of a wide photo: the form's photos go to /v1/scan, and the job is asked until it is done.
 const route = "/v1/scan", headers = { "x-skindx-page": "1" };
-let job = null; // {url, id, over}
+let job = null; // {url, id, asking}
 const at = (selector) => element.querySelector(selector);
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const unreached = "The server cannot be reached; check the connection and try again.";
@@ -40,7 +40,7 @@ function failed(sentence) {
 
 async function scan(form) {
   if (job) return;
-  const mine = { url: "", id: "", over: false };
+  const mine = { url: "", id: "", asking: new AbortController() };
   const wanted = { files: [] };
   document.dispatchEvent(new CustomEvent("skindx-photos", { detail: wanted }));
   const body = new FormData();
@@ -58,7 +58,7 @@ async function scan(form) {
     const taken = await (await asked(route, { method: "POST", body })).json();
     Object.assign(mine, { url: taken.url, id: taken.id });
     if (job !== mine) { forget(mine); return; }
-    for (let now = taken; ; now = await (await asked(mine.url)).json()) {
+    for (let now = taken; ; now = await (await asked(mine.url, { signal: mine.asking.signal })).json()) {
       if (job !== mine) return;
       step(now);
       if (now.status === "failed") { failed(now.error); return; }
@@ -71,9 +71,8 @@ async function scan(form) {
 }
 
 async function done(mine, { expires_at }) {
-  const html = await (await asked(`${mine.url}/list`)).text();
+  const html = await (await asked(`${mine.url}/list`, { signal: mine.asking.signal })).text();
   if (job !== mine) return;
-  mine.over = true;
   work(false);
   at(".sx-scan-result").innerHTML = html; // the server's template, which escapes what it holds
   at("[data-scan-page]").href = `${mine.url}/page`;
@@ -85,7 +84,8 @@ async function done(mine, { expires_at }) {
   at(".sx-scanned").focus();
 }
 
-function forget({ url }) { if (url) fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => {}); }
+// Nothing asks for a scan that is being deleted.
+function forget({ url, asking }) { asking.abort(); if (url) fetch(url, { method: "DELETE", headers, keepalive: true }).catch(() => {}); }
 
 function remove() {
   const mine = job;
