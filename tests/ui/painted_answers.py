@@ -27,7 +27,7 @@ from skindx.taxonomy import Urgency, load_taxonomy
 from skindx.taxonomy.urgent import unknown_to
 
 BLURRED, PLAIN, BUSY, BROKEN, DARK = 64, 65, 66, 67, 68
-WIDE = 800
+WIDE, FAR = 800, 801
 """Widths of photos that the painter answers in another way."""
 URGENCIES: dict[int, Urgency] = {100: "urgent", 101: "soon", 102: "routine", 103: "unknown"}
 _REFUSED: dict[int, tuple[Gate, str]] = {
@@ -59,6 +59,10 @@ class Painter:
             return plain(case)
         if WIDE in widths:
             return wide(case)
+        if FAR in widths:
+            message = "the photo is unlike the training images; take it again, near and sharp."
+            (seen,) = wide(case).diagnosis.photos
+            raise Refused.of([Refusal(0, "unfamiliar", message, seen=seen)], 1)
         return rich(case, URGENCIES.get(widths[0], "soon"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from painted_answers import WIDE
+from painted_answers import FAR, WIDE
 from windows import PHONE, Painted, Seen, reported
 
 sys.path.append(str(Path(__file__).parents[1] / "diagnosis" / "scan"))
@@ -152,9 +152,17 @@ def test_scans_are_kept_with_consent_shown_compared_and_deleted(
 
 
 def test_a_scan_that_is_stopped_or_left_leaves_nothing(
-    opened: Opened, painted: Painted, wide: Path
+    opened: Opened, painted: Painted, wide: Path, tmp_path: Path
 ) -> None:
     page = opened("eve", **PHONE).page
+    # A wide photo that is refused as a whole is offered the scan too.
+    far = tmp_path / "far.png"
+    save(photo_with([(100, 100, 20)], FAR, 500), far)
+    page.set_input_files("#sx-file", far)
+    page.click(".sx-ask")
+    page.wait_for_selector(".sx-scan:has-text('As a whole it cannot be judged')")
+    assert page.locator(".sx-photo .sx-refusal").count() == 1
+    page.click("[aria-label='Remove photo 1']")
     diagnose(page, wide)
     page.click(".sx-scan-form button")
     page.click(".sx-scan-work [data-scan-delete]")

@@ -22,7 +22,7 @@ from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
 from skindx.ui.page.keeping import case_keeper, scan_keeper
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
-from skindx.ui.page.scan_offer import PageScans, offer_html
+from skindx.ui.page.scan_offer import PageScans, offer_html, seen_of_refused, with_hint
 from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 
 if TYPE_CHECKING:
@@ -117,14 +117,19 @@ def _add_diagnosis(
             case = case_of(event._data, upload_folder())
             answer = await diagnoser.diagnose(case)
             said = await asyncio.to_thread(result_html, answer, metrics)
-            offered = offer_html(answer.diagnosis, scans, keeps=bool(casebook)) if scans else ""
+            seen = dict(enumerate(answer.diagnosis.photos))
+            offered = offer_html(seen, scans, keeps=bool(casebook)) if scans else ""
             shown = await asyncio.to_thread(shown_by_server, case, answer)
             answered = _form_message("answered", shown=shown)
             yield blank | {result: said, offer: offered, form: answered}
             after = await asyncio.to_thread(followup_html, answer, metrics, keeps=bool(casebook))
             yield {follow: after} | ({kept_answer: answer} if kept_answer else {})
         except Refused as error:
-            yield {form: _form_message("refused", error.refusals, shown_of_refused(error))}
+            wide, keeps = seen_of_refused(error), bool(casebook)
+            offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
+            said = with_hint(error.refusals, offered)
+            refused = _form_message("refused", said, shown_of_refused(error))
+            yield {form: refused, offer: offered, kept_scan: ""}
         except UserError as error:
             failed = _form_message("failed")
             yield blank | {form: failed, result: problem_html(str(error))}

@@ -1,16 +1,21 @@
 """The offer of a scan below the answer about a wide photo."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from skindx.casebook.case import CONSENT_TO_SCAN
-from skindx.diagnosis.record import Diagnosis
+from skindx.diagnosis.record import Photo
+from skindx.diagnosis.refusal import Refusal, Refused
 from skindx.ui.html import render, sentence
 from skindx.ui.scanning.errors import NoScans
 from skindx.ui.scanning.settings import ScanServing
 
 if TYPE_CHECKING:
     from skindx.ui.scanning.jobs import ScanJobs
+
+
+_HINT = "If it shows many spots from afar, scan it: see “Scan the whole photo”."
 
 
 @dataclass(frozen=True)
@@ -22,20 +27,44 @@ class PageScans:
     unable: NoScans | None = None
 
 
-def offer_html(diagnosis: Diagnosis, scans: PageScans, *, keeps: bool) -> str:
-    """Return the offer; "" where no photo is a wide one. `keeps`: there is a case book."""
-    counts = [
-        scans.settings.wide.small_lesions(photo.width, photo.height, photo.boxes or ())
-        for photo in diagnosis.photos
+def seen_of_refused(error: Refused) -> dict[int, Photo]:
+    """Return the photos that the networks saw and refused, by their place in the case.
+
+    A wide photo is often unlike the close-ups that classifiers are trained on.
+    """
+    return {refusal.photo: refusal.seen for refusal in error.refusals if refusal.seen}
+
+
+def with_hint(refusals: Sequence[Refusal], offered: str) -> list[Refusal]:
+    """Return refusals that name the offer, which stands further down in a narrow window."""
+    return [
+        replace(refusal, message=f"{refusal.message} {_HINT}")
+        if offered and refusal.seen
+        else refusal
+        for refusal in refusals
     ]
-    wide = [number for number, count in enumerate(counts) if count]
+
+
+def offer_html(
+    photos: Mapping[int, Photo], scans: PageScans, *, keeps: bool, answered: bool = True
+) -> str:
+    """Return the offer for a case's photos; "" where none is a wide one.
+
+    `keeps`: there is a case book; `answered`: the case has an answer above the offer.
+    """
+    counts = {
+        place: scans.settings.wide.small_lesions(photo.width, photo.height, photo.boxes or ())
+        for place, photo in photos.items()
+    }
+    wide = [place for place, count in counts.items() if count]
     if not wide or (scans.jobs is None and scans.unable is None):
         return ""
     return render(
         "scan_offer.html.jinja",
         wide=wide,
-        lesions=sum(counts),
-        photos=len(counts),
+        lesions=sum(counts.values()),
+        alone=len(wide) == 1 and wide[0] == 0 and len(counts) == 1,
+        answered=answered,
         unable=sentence(str(scans.unable)) if scans.unable else "",
         minutes=round(scans.settings.keep_s / 60),
         keeps=keeps,

@@ -16,7 +16,7 @@ from skindx.ui.scanning.answer import ScanAnswer, ScanLesion
 SHOWN = 12
 """Lesions in the page; the whole list is in the page of the scan itself."""
 _OVERVIEW_PX, _CROP_PX = 1100, 200
-_LABELS_ACROSS = 30
+_LABELS_ACROSS = 45
 
 
 def list_html(results: Path, answer: ScanAnswer) -> str:
