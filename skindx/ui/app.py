@@ -105,7 +105,8 @@ def build_app(bundle: Bundle, wiring: Wiring) -> App:
         redoc_url=None,
     )
     by_api = CountingDiagnoser(pool, metrics, "api")
-    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version))
+    rule = wiring.scan_serving.wide if jobs else None
+    app.include_router(routes(by_api, metrics, lambda: pool.status, bundle, version, rule=rule))
     app.include_router(scan_routes(jobs, unable, metrics))
     _add_docs(app)
     logged_in = wiring.users is not None

@@ -1,11 +1,13 @@
 """Which photo is a wide one: it shows several lesions, each small against it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pydantic import Field
 
 from skindx.config import Settings
+from skindx.diagnosis.record import Photo
+from skindx.diagnosis.refusal import Refused
 
 
 class Boxed(Protocol):
@@ -42,3 +44,19 @@ class WideRule(Settings):
         most = self.largest_share * min(width, height)
         small = [max(box.x2 - box.x1, box.y2 - box.y1) <= most for box in boxes]
         return sum(small) if sum(small) >= self.least_lesions and small[0] else 0
+
+    def wide(self, photos: Mapping[int, Photo]) -> dict[int, int]:
+        """Return which photos of a case are wide, and how many small lesions each shows."""
+        counts = {
+            place: self.small_lesions(photo.width, photo.height, photo.boxes or ())
+            for place, photo in photos.items()
+        }
+        return {place: count for place, count in counts.items() if count}
+
+
+def seen_of_refused(error: Refused) -> dict[int, Photo]:
+    """Return the photos that the networks saw and refused, by their place in the case.
+
+    A wide photo is often unlike the close-ups that classifiers are trained on.
+    """
+    return {refusal.photo: refusal.seen for refusal in error.refusals if refusal.seen}

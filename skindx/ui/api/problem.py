@@ -1,5 +1,8 @@
 """An error in the form of the interface."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from starlette.responses import JSONResponse, Response
 
 from skindx.diagnosis.refusal import Refused
@@ -12,10 +15,11 @@ def problem(
     *,
     refused: Refused | None = None,
     retry_after_s: int | None = None,
+    wide: Sequence[int] = (),
 ) -> Response:
     """Return an error in the form of the interface."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    said = {
+    said: dict[str, Any] = {
         "error": sentence(error),
         "gate": refused.gate if refused else None,
         "photo": refused.photo if refused else None,
@@ -24,4 +28,6 @@ def problem(
             for refusal in (refused.refusals if refused else ())
         ],
     }
+    if wide:
+        said["wide_photos"] = list(wide)
     return JSONResponse(said, status, headers)

@@ -10,6 +10,7 @@ from skindx.casebook.casebook import Casebook
 from skindx.diagnosis.answer import Diagnoser
 from skindx.diagnosis.opening import MIN_SIDE
 from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.scan.wide import seen_of_refused
 from skindx.errors import UserError
 from skindx.models.bundle.bundle import Bundle
 from skindx.models.bundle.least_side import least_side
@@ -22,7 +23,7 @@ from skindx.ui.page.followup import followup_html
 from skindx.ui.page.intake import case_of, intake_html
 from skindx.ui.page.keeping import case_keeper, scan_keeper
 from skindx.ui.page.result import problem_html, result_html, scope_html, top_html, waiting_html
-from skindx.ui.page.scan_offer import PageScans, offer_html, seen_of_refused, with_hint
+from skindx.ui.page.scan_offer import PageScans, offer_html, with_hint
 from skindx.ui.page.uploads import shown_by_server, shown_of_refused, upload_folder
 
 if TYPE_CHECKING:

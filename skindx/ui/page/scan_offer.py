@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skindx.casebook.case import CONSENT_TO_SCAN
 from skindx.diagnosis.record import Photo
-from skindx.diagnosis.refusal import Refusal, Refused
+from skindx.diagnosis.refusal import Refusal
 from skindx.ui.html import render, sentence
 from skindx.ui.scanning.errors import NoScans
 from skindx.ui.scanning.settings import ScanServing
@@ -27,14 +27,6 @@ class PageScans:
     unable: NoScans | None = None
 
 
-def seen_of_refused(error: Refused) -> dict[int, Photo]:
-    """Return the photos that the networks saw and refused, by their place in the case.
-
-    A wide photo is often unlike the close-ups that classifiers are trained on.
-    """
-    return {refusal.photo: refusal.seen for refusal in error.refusals if refusal.seen}
-
-
 def with_hint(refusals: Sequence[Refusal], offered: str) -> list[Refusal]:
     """Return refusals that name the offer, which stands further down in a narrow window."""
     return [
@@ -52,18 +44,15 @@ def offer_html(
 
     `keeps`: there is a case book; `answered`: the case has an answer above the offer.
     """
-    counts = {
-        place: scans.settings.wide.small_lesions(photo.width, photo.height, photo.boxes or ())
-        for place, photo in photos.items()
-    }
-    wide = [place for place, count in counts.items() if count]
+    counts = scans.settings.wide.wide(photos)
+    wide = list(counts)
     if not wide or (scans.jobs is None and scans.unable is None):
         return ""
     return render(
         "scan_offer.html.jinja",
         wide=wide,
         lesions=sum(counts.values()),
-        alone=len(wide) == 1 and wide[0] == 0 and len(counts) == 1,
+        alone=len(wide) == 1 and wide[0] == 0 and len(photos) == 1,
         answered=answered,
         unable=sentence(str(scans.unable)) if scans.unable else "",
         minutes=round(scans.settings.keep_s / 60),
