@@ -128,8 +128,8 @@ def _add_diagnosis(
         except Refused as error:
             wide, keeps = seen_of_refused(error), bool(casebook)
             offered = offer_html(wide, scans, keeps=keeps, answered=False) if scans else ""
-            said = with_hint(error.refusals, offered)
-            refused = _form_message("refused", said, shown_of_refused(error))
+            hinted = with_hint(error.refusals, offered)
+            refused = _form_message("refused", hinted, shown_of_refused(error))
             yield {form: refused, offer: offered, kept_scan: ""}
         except UserError as error:
             failed = _form_message("failed")
