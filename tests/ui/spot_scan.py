@@ -20,7 +20,7 @@ def photo_with_spots(count: int) -> Any:
     from spots import photo_with
 
     places = [(70.0 + 90 * (n % 6), 60.0 + 90 * (n // 6), 8.0 + n % 5) for n in range(count)]
-    return photo_with(places, 600, 90 * (count // 6) + 120)
+    return photo_with(places, 600, 90 * (count // 6) + 300)
 
 
 def command(how: str = "sleep") -> list[str]:

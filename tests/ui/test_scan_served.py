@@ -40,8 +40,15 @@ def until(client: httpx.Client, url: str, *states: str) -> dict[str, Any]:
         said: dict[str, Any] = client.get(url).json()
         if said["status"] in states:
             return said
+        assert said["status"] not in ("done", "failed"), said
         assert time.monotonic() < deadline, said
         time.sleep(0.1)
+
+
+def until_it_searches(client: httpx.Client, url: str) -> None:
+    while not (said := until(client, url, "queued", "running"))["tiles_known"]:
+        assert not said["error"]
+        time.sleep(0.02)
 
 
 def processes(server: Served, script: str) -> list[psutil.Process]:
@@ -67,8 +74,7 @@ def test_killed_processes_change_nothing_and_a_deleted_scan_leaves_nothing(
         assert scans.stat().st_mode & 0o077 == 0
         # A worker kills itself over its first answer, and its driver is killed while it searches.
         url = take(client, photo)
-        while not client.get(url).json()["tiles_known"]:
-            time.sleep(0.02)
+        until_it_searches(client, url)
         for driver in processes(server, "spot_scan.py"):
             driver.kill()
         done = until(client, url, "done", "failed")
@@ -105,8 +111,7 @@ def test_a_killed_server_takes_its_scans_with_it(
         server.client() as client,
     ):
         url = take(client, photo)
-        while not client.get(url).json()["tiles_known"]:
-            time.sleep(0.05)
+        until_it_searches(client, url)
         began = processes(server, "spot_")
         assert began
         os.kill(server.process.pid, signal.SIGKILL)
