@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from skindx.system import go_offline
 from skindx.ui.faults import hide_messages, log_fault
 from skindx.ui.listening import stoppable
 from skindx.ui.scanning.answer import answer_of
+from skindx.ui.scanning.job import remove
 from skindx.ui.scanning.listing import list_html
 from skindx.ui.scanning.order import ANSWER, LIST, PHOTOS, RESULTS, Order, photo_paths
 
@@ -64,7 +66,11 @@ def _end_with_server(scans: Path) -> None:
     """End as soon as the server is gone, and delete what it cannot delete any more."""
     while os.read(0, 4096):
         pass
-    shutil.rmtree(scans, ignore_errors=True)
+    # Under another name nobody who still works on the scan finds it, and makes new files in it.
+    gone = scans.with_name(f"{scans.name}-gone")
+    with suppress(OSError):
+        scans.rename(gone)
+    remove(gone)
     os._exit(1)
 
 
