@@ -185,9 +185,9 @@ class ScanJobs:
                 "failed",
                 f"the scan took longer than {minutes:.0f} minutes; send fewer or smaller photos.",
             )
+        self._counts.scan_ended(job.way, job.state, time.monotonic() - job.began)
         if job.state == "failed":
             await asyncio.to_thread(remove, job.folder)
-        self._counts.scan_ended(job.way, job.state, time.monotonic() - job.began)
 
     async def _sweep(self) -> None:
         """Delete what was kept long enough, until cancelled."""
